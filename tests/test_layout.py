@@ -17,6 +17,7 @@ import ssl_bench
 ROOT = Path(ssl_bench.__file__).parent
 CHECKOUT = ROOT.parent
 FILES = sorted(ROOT.rglob("*.py"))
+TESTS = Path(__file__).parent
 
 # From the bottom to the top: a room imports only from itself and from rooms above it in this list. Modules that stand
 # in one line are one room.
@@ -143,6 +144,11 @@ def test_the_objective_imports_torch_and_the_kernel_only() -> None:
             n.split(".")[2] for n in imports(ROOT / "objective" / f"{part}.py") if n.startswith("ssl_bench.objective.")
         }
         assert not names & (parts - {part})
+
+
+def test_the_first_line_of_a_test_file_says_what_it_is_for() -> None:
+    first = {path: (ast.get_docstring(ast.parse(path.read_text())) or "") for path in TESTS.rglob("*.py")}
+    assert [path for path, text in first.items() if path.stem != "__init__" and not text.partition("\n")[0]] == []
 
 
 @pytest.mark.slow

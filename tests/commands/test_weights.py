@@ -200,20 +200,16 @@ def features_of_all(resnet: nn.Module, images: Tensor) -> Tensor:
 
 
 def wrong_files(resnet: nn.Module) -> Iterator[tuple[str, Any, str]]:
+    """A few of those that tests/networks/test_weights.py has."""
     weights = body(resnet)
-    first = weights["conv1.weight"]
     yield "depth", torchvision.models.resnet34().state_dict(), "layer1.2.conv1.weight is unknown"
-    yield "wide", torchvision.models.wide_resnet50_2().state_dict(), "layer1.0.conv3.weight is unknown"
-    yield "missing", {k: v for k, v in weights.items() if k != "layer4.1.bn2.weight"}, "layer4.1.bn2.weight is missing"
-    yield "nan", weights | {"conv1.weight": first * float("nan")}, "conv1.weight has values that are NaN or infinite"
+    yield (
+        "nan",
+        weights | {"conv1.weight": weights["conv1.weight"] * float("nan")},
+        "conv1.weight has values that are NaN or infinite",
+    )
     yield "whole", resnet, "it needs torchvision.models.resnet.ResNet, and code is not run"
     yield "two", {"a": weights, "b": other(weights)}, "the network is there under a and under b"
-    yield "sparse", weights | {"conv1.weight": first.to_sparse()}, "conv1.weight is sparse"
-    yield "integer", weights | {"conv1.weight": first.int()}, "conv1.weight has the type int32"
-    yield "complex", weights | {"conv1.weight": first + 1j}, "conv1.weight has the type complex64"
-    yield "shape", weights | {"conv1.weight": first[:, :, :3, :3].clone()}, "conv1.weight has the shape [64, 3, 3, 3]"
-    yield "empty", None, "it is empty or cut short"
-    yield "list", [first], "it holds no state dict"
 
 
 def test_wrong_files_are_refused_in_a_sentence_before_a_run_begins(
@@ -221,7 +217,7 @@ def test_wrong_files_are_refused_in_a_sentence_before_a_run_begins(
 ) -> None:
     for name, content, sentence in wrong_files(resnet):
         path = Path(f"{name}.pth")
-        path.touch() if content is None else torch.save(content, path)
+        torch.save(content, path)
         with pytest.raises(ConfigError) as refusal:
             _ = Parts(load([*CIFAR, f"init={path}"])).method
         assert sentence in str(refusal.value) and "\n" not in str(refusal.value), refusal.value

@@ -19,7 +19,7 @@ from ssl_bench.training.parts import Parts
 Train = Callable[..., tuple[int, str]]
 
 
-# Those of these groups are composed where each is trained: objective/test_combinations.py, methods/test_frameworks.py.
+# Those of these groups are composed where each is trained: methods/test_contrastive.py and test_base.py.
 TRAINED = {"loss", "negatives", "temperature", "positives", "framework"}
 ALL = {path.parent.name for path in directory().glob("*/*.yaml")} - {"experiment", "local"}
 GROUPS = sorted(ALL - {"evaluate"} - TRAINED)

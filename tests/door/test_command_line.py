@@ -56,9 +56,6 @@ REFUSED = {
     "train ~seed": "seed is missing: set seed",
     "train temperature.tua=1": "no key temperature.tua (did you mean temperature.tau?)",
     "train framework=npid framework.tau=0.1": "no key framework.tau any more: set temperature.tau",
-    "train framework=npid framework.noise=32": "no key framework.noise any more: set loss=nce, and negatives.k",
-    "train framework=npid framework.sharded=true": "no key framework.sharded any more: leave it out",
-    "train framework=moco_cld framework.k=96": "no key framework.k any more: set negatives.k",
     # interpolations
     "train 'name=${nowhere}'": "name: interpolation key 'nowhere' not found; set name to a value",
     "train 'epochs=${epochs}'": "epochs: recursive interpolation detected; set epochs to a value",
@@ -77,36 +74,21 @@ REFUSED = {
     "train tracking.entity=https://wandb.ai/me": "tracking.entity: a name in W&B, not an address",
     "train name=../up": "name=../up: set name to a folder name",
     "train temperature.tau=abc": "temperature.tau=abc: set temperature.tau to a number",
-    "train temperature.tau=-1": "temperature.tau=-1.0: set temperature.tau to a positive number",
     "train optimizer.schedule=cosin": "optimizer.schedule to one of cosine, linear (did you mean cosine?)",
-    "train augment.scale=[2,3]": "augment.scale=[2.0,3.0]: set augment.scale to [low,high] with 0 < low <= high <= 1",
-    "train evaluate.linear.momentum=-1": "evaluate.linear.momentum=-1.0: set evaluate.linear.momentum to a number",
     "train framework=byol framework.predictor=-1": "framework.predictor=-1: 1 or more, or null",
     "train backbone=timm backbone.name=resnet19": "backbone.name=resnet19: timm.list_models() (did you mean resnet18?)",
     "train batch_size.size=0": "batch_size.size=0: set batch_size.size to 2 or more",
     "train precision=fp16": "precision=fp16: set precision to fp32 or bf16: fp16 needs a GPU",
     "train optimizer.lr=-1": "optimizer.lr=-1.0: set optimizer.lr to a positive number",
-    "train loss=dclw loss.sigma=0": "loss.sigma=0.0: set loss.sigma to a positive number",
-    "train loss=swd loss.prior=cube": "loss.prior=cube: one of normal, hypercube (did you mean hypercube?)",
-    "train framework=byol framework.momentum=2": "framework.momentum=2.0: null or a number from 0 to 1",
-    "train temperature=learned temperature.tau=0.001": "temperature.tau=0.001: a number above minimum=0.01",
     "train loss._target_=os.system": "loss._target_=os.system: a Loss of ssl_bench; SSL_BENCH_PLUGINS=<package>",
     # parts and data that do not fit together
     "train devices=99": f"devices=99: set devices to {available_cores()} or less",
     "train batch_size=b4096": "batch_size.size=4096: set batch_size.size to 1347 or less, images of scattered_digits",
     "train negatives=random_k negatives.k=500": "negatives.k=500: set negatives.k to 126 or less, the candidates",
-    "train framework=npid_cld framework.clusters=128": "framework.clusters=128: set framework.clusters to 64 or less",
-    "train framework=densecl backbone=conv_n dataset.size=28": (
-        "backbone=conv_n: a network with a feature map of several cells, such as resnet18 framework=densecl needs"
-    ),
     "train loss=relic negatives=in_batch": "loss=relic needs candidates aligned across views: set negatives=cross_view",
-    "train negatives=none": "loss=infonce needs negatives: set negatives to an option other than none",
     "train framework=moco_v2 negatives=in_batch": (
         "negatives=in_batch needs keys of both views: set framework.symmetric=true, or negatives=cross_view"
     ),
-    "train framework=moco_v2 loss=swd": "loss=swd needs two views of one network set framework=simclr",
-    "train framework=byol temperature=learned": "temperature=learned needs a loss set temperature=fixed",
-    "train framework=supervised loss=infonce": "loss=infonce: framework=supervised has no loss: leave loss out",
     "train dataset=cifar10 paths.data=nowhere": "`ssl-bench prepare dataset=cifar10 paths.data=nowhere`",
     "train evaluate.knn.k=2000": "evaluate.knn.k=2000: set evaluate.knn.k to a number from 1 to 1347, the number of",
     "train evaluate=npc evaluate.npc.batch_sizes=[32,2048]": "batch_sizes to sizes up to 1347, the number of",
@@ -142,8 +124,6 @@ REFUSED = {
         "6 of 12 runs cannot be: 4 with negatives.k=128,256 batch_size=b64 (negatives.k=128: set negatives.k to 126 "
         "2 with negatives.k=256 batch_size=b128 (negatives.k=256: set negatives.k to 254 skip=impossible leaves"
     ),
-    "train -m batch_size.size=64,2000 --dry-run": "batch_size.size=2000: set batch_size.size to 1347 or less",
-    "train -m devices=99 seed=0,1": "2 of 2 runs cannot be: devices=99: set devices to",
     "train -m dataset=cifar10 paths.data=nowhere seed=0,1": "2 of 2 runs cannot be: dataset=cifar10: ssl-bench prepare",
     "train -m loss=infonce,dhel": "1 of 2 runs cannot be: loss=dhel needs candidates set negatives=own_view",
     "train -m negatives=in_batch,queue negatives.k=4,8": "2 of 4 runs cannot be: negatives=in_batch no key negatives.k",

@@ -120,16 +120,6 @@ def run(arguments: tuple[str, ...], environment: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_hangup_saves_the_run_and_the_same_command_resumes() -> None:
-    command = Command("train", *LONG)
-    wait_for_steps()
-    command.send_signal(signal.SIGHUP)
-    printed = command.wait()
-    assert command.code == HANGUP and "interrupted by SIGHUP; resume with the same command" in printed
-    assert is_saved(only_run())
-
-
-@pytest.mark.slow
 def test_a_run_goes_on_without_readers_and_its_log_has_everything() -> None:
     for seed, start in enumerate(("without_reader", "without_outputs")):
         command = start_with(start, "train", *SMALL, "max_steps=3", f"name={start}", f"seed={seed}")
@@ -157,15 +147,6 @@ def test_a_hangup_stops_all_ranks() -> None:
     os.killpg(command.pid, signal.SIGHUP)
     printed = command.wait()
     assert command.code == HANGUP and "interrupted by SIGHUP" in printed and is_saved(only_run()), printed
-
-
-@pytest.mark.slow
-def test_a_hangup_stops_the_ranks_of_torchrun() -> None:
-    first, second = ranks.start_two_ranks(*LONG)
-    wait_for_steps()
-    second.send_signal(signal.SIGHUP)
-    printed = [first.wait(), second.wait()]
-    assert first.code == second.code == HANGUP and is_saved(only_run()), printed
 
 
 @pytest.mark.slow

@@ -8,13 +8,13 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.data.source import Images
 from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate.knn import BLOCKS, KNN, HeldOutKNN, knn_predict, leave_one_out
 from ssl_bench.evaluate.target import Target
 from ssl_bench.seeding import stream
+from tests.operations import Largest
 
 CLASSES = 7
 
@@ -96,19 +96,6 @@ def test_autocast_and_the_length_of_features_change_nothing(kind: torch.dtype) -
     with torch.autocast("cpu", kind):
         assert torch.equal(knn_predict(queries * 2.0**-45, bank * 2.0**45, labels, **settings), expected)
         assert torch.equal(knn_predict(queries.to(kind), bank.to(kind), labels, **settings), expected)
-
-
-class Largest(TorchDispatchMode):
-    """Count the elements of the largest tensor that any operation returns."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(tensor, Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return out
 
 
 @pytest.mark.parametrize(("q", "n"), [(1200, 41000)])

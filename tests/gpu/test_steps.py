@@ -14,8 +14,8 @@ from ssl_bench.training.graph import EAGER_STEPS, GraphedStepper
 from tests.composed import load
 from tests.gpu.conftest import REAL
 from tests.gpu.runs import Log, launches, training, waits
+from tests.methods.test_contrastive import missing_need, rule_of
 from tests.methods.training import has_own_objective, options
-from tests.objective.test_combinations import missing_need, rule_of
 
 STEPS, LOGGED = 9, 3  # steps, and how many of them come with one that is logged
 # A real GPU rounds sums in no fixed order, and at the rates of a training a few steps make that as large as a step.

@@ -1,7 +1,5 @@
 """DenseCL against plain loops in double precision; with every loss, queue and batch negatives; chunks and refusals."""
 
-import contextlib
-import functools
 import math
 import re
 from typing import Any
@@ -20,10 +18,9 @@ from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.losses import DCL, InfoNCE
 from ssl_bench.objective.negatives import CrossView, Negatives, Queue
 from ssl_bench.objective.temperature import Fixed, MACLa
-from ssl_bench.training import chunked
 from ssl_bench.training.parts import Parts
 from tests.composed import load
-from tests.methods.training import select, train
+from tests.methods.training import train, train_in_chunks
 
 IMAGES, DIM, CELLS, TAU = 6, 5, 4, 0.2
 
@@ -136,14 +133,9 @@ def test_temperature_and_loss_act_on_both_terms() -> None:
     assert float(found["tau"]) != float(found["dense/tau"])
 
 
-def test_chunks_give_the_gradient_of_the_batch() -> None:
-    chunks, whole = method(), method()
-    part = functools.partial(select, batch())
-    chunked.backward(chunks, part, IMAGES, 2, 0.0, False, contextlib.nullcontext, lambda loss: loss)
-    whole(batch(), 0.0).loss.backward()
-    for one, other in zip(chunks.parameters(), whole.parameters(), strict=True):
-        if other.requires_grad:
-            torch.testing.assert_close(one.grad, other.grad, rtol=1e-11, atol=1e-13)
+def test_chunks_give_the_weights_of_whole_batches() -> None:
+    found, expected = train_in_chunks(method(), [batch()], 2), train(method(), [batch()])
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
 
 
 def test_weights_at_both_ends_train_one_term() -> None:

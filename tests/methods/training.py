@@ -1,5 +1,7 @@
 """Training of a method on this rank's share of the images, for tests of ranks, chunks and interrupted runs."""
 
+import contextlib
+import functools
 from typing import Any
 
 import torch
@@ -9,9 +11,10 @@ from torch import Tensor
 from ssl_bench.config.build import find_target
 from ssl_bench.config.schema import directory
 from ssl_bench.data.batch import Batch
-from ssl_bench.distributed import parallel, rank, world
+from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.methods.base import Method
 from ssl_bench.networks.norm import group_statistics
+from ssl_bench.training import chunked
 
 
 def options(group: str) -> list[str]:
@@ -40,19 +43,39 @@ def select(batch: Batch, rows: slice) -> Batch:
     return Batch([view[rows] for view in batch.views], batch.ids[rows], batch.labels[rows])
 
 
-def train(method: Method, steps: list[Batch], state: dict[str, Any] | None = None) -> Tensor:
+def train(
+    method: Method, steps: list[Batch], state: dict[str, Any] | None = None, progress: list[float] | None = None
+) -> Tensor:
     """Train by SGD with momentum and return all weights; the optimiser continues from ``state`` and updates it."""
     group_statistics(method, method.groups)
     network = parallel(method, torch.device("cpu"))
     optimizer = torch.optim.SGD(method.parameters(), 0.01, momentum=0.9)
     if state:
         optimizer.load_state_dict(state)
-    for batch in steps:
+    for batch, share in zip(steps, progress or [0.0] * len(steps), strict=True):
         optimizer.zero_grad()
-        loss, _, kept = network(batch, 0.0)
+        loss, _, kept = network(batch, share)
         loss.backward()
         optimizer.step()
-        method.update(kept, 0.0)
+        method.update(kept, share)
     if state is not None:
         state |= optimizer.state_dict()
+    return weights(method)
+
+
+def train_in_chunks(method: Method, steps: list[Batch], chunk: int, progress: list[float] | None = None) -> Tensor:
+    """As :func:`train`, each batch in chunks of ``chunk`` images."""
+    group_statistics(method, method.groups)
+    optimizer = torch.optim.SGD(method.parameters(), 0.01, momentum=0.9)
+    for batch, share in zip(steps, progress or [0.0] * len(steps), strict=True):
+        optimizer.zero_grad()
+        part, images = functools.partial(select, batch), len(batch.ids)
+        chunks = chunked.backward(method, part, images, chunk, share, True, contextlib.nullcontext, lambda loss: loss)
+        average_gradients(method)
+        optimizer.step()
+        method.update(chunks.kept, share)
+    return weights(method)
+
+
+def weights(method: Method) -> Tensor:
     return torch.cat([p.detach().flatten() for p in method.parameters()])

@@ -3,8 +3,6 @@
 import copy
 import fractions
 import logging
-import os
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -54,22 +52,16 @@ def test_a_network_of_timm_starts_from_a_file(ending: str, tmp_path: Path) -> No
 
 def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     vit(tmp_path / "vit.pt", patch_size=4)
-    (tmp_path / "code.pt").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    torch.save([torch.ones(1)], tmp_path / "list.pt")
-    (tmp_path / "text.safetensors").write_text("no weights")
     remedy = "set init to weights of this network, or backbone to the network of these weights"
     shapes = "pos_embed has the shape [1, 65, 64], not [1, 17, 64], patch_embed.proj.weight has the shape [64, 3, 4, 4]"
     shapes = f"under state_dict.module, {shapes}"
-    for file, overrides, sentence in (
-        ("vit.pt", VIT, f"{shapes}, not [64, 3, 8, 8]: {remedy}"),
-        ("vit.pt", [], "stem.0.weight is missing, stem.1.weight is missing, stem.1.bias is missing, "),
-        ("code.pt", VIT, "no weights can be read ("),
-        ("list.pt", VIT, "it holds no state dict: set init to a file of weights by name"),
-        ("text.safetensors", VIT, "no weights can be read ("),
+    for overrides, sentence in (
+        (VIT, f"{shapes}, not [64, 3, 8, 8]: {remedy}"),
+        ([], "stem.0.weight is missing, stem.1.weight is missing, stem.1.bias is missing, "),
     ):
         with pytest.raises(ConfigError) as refusal:
-            _ = Parts(load([*overrides, f"init={tmp_path / file}"])).method
-        assert str(refusal.value).startswith(f"init={tmp_path / file}: {sentence}")
+            _ = Parts(load([*overrides, f"init={tmp_path / 'vit.pt'}"])).method
+        assert str(refusal.value).startswith(f"init={tmp_path / 'vit.pt'}: {sentence}")
     for given in ("none.pt", "."):
         with pytest.raises(
             ConfigError, match=r"^init=.*: set init to the directory of a finished run, outputs/<name>/<r"
@@ -236,12 +228,6 @@ def with_nan(value: Tensor) -> Tensor:
     return value
 
 
-def quantised(value: Tensor) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.quantize_per_tensor(value, 0.1, 0, torch.qint8)
-
-
 FIRST, FINITE = "stem.0.weight", "set init to a file of finite floating-point weights"
 
 
@@ -255,10 +241,7 @@ FIRST, FINITE = "stem.0.weight", "set init to a file of finite floating-point we
         (changed("stem.1.running_var", lambda v: v / 0), "stem.1.running_var has values that are NaN or infinite: set"),
         (changed(FIRST, lambda v: v.double() * 1e300), f"{FIRST} has values that are NaN or infinite: {FINITE}"),
         (changed(FIRST, Tensor.int), f"{FIRST} has the type int32: {FINITE}"),
-        (changed(FIRST, lambda v: v + 1j), f"{FIRST} has the type complex64: {FINITE}"),
-        (changed(FIRST, quantised), f"{FIRST} has the type qint8: "),
         (changed(FIRST, Tensor.to_sparse), f"{FIRST} is sparse: {FINITE}"),
-        (changed(FIRST, lambda v: v.to("meta")), f"{FIRST} was saved without values, on the device meta: {FINITE}"),
         (
             {"state_dict": under(""), "state_dict_ema": under("", OTHER)},
             "the network is there under state_dict and under state_dict_ema: set init to a file with one of them",
@@ -286,11 +269,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.safetensors").touch()
     (tmp_path / "text.pt").write_text("no weights")
     torch.save({"model": under(""), "args": fractions.Fraction(1)}, tmp_path / "class.pt")
-    circle: dict[str, Any] = {}
-    circle["itself"] = circle
-    torch.save(circle, tmp_path / "circle.pt")
-    os.mkfifo(tmp_path / "pipe.pt")
-    (tmp_path / "folder.safetensors").mkdir()
     for name, why in (
         ("cut.pt", "File is not a zip file"),
         ("bit.pt", "its checksums differ"),
@@ -298,9 +276,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         ("empty.safetensors", ""),
         ("text.pt", "it is damaged, or has more than tensors; torch.save(model.state_dict(), FILE) writes weights"),
         ("class.pt", "it needs fractions.Fraction, and code is not run; torch.save(model.state_dict(), FILE) writes"),
-        ("circle.pt", ""),
-        ("pipe.pt", "Not a regular file"),
-        ("folder.safetensors", "Not a regular file"),
         ("absent.pt", "No such file or directory"),
     ):
         with pytest.raises(ConfigError) as refusal:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, relu
 
-from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.data.batch import Batch
 from ssl_bench.methods.base import Outputs
 from ssl_bench.methods.contrastive import Contrastive
@@ -29,6 +28,7 @@ from ssl_bench.objective.temperature import Fixed, MACLa, MACLb, Temperature
 
 N, D, TAU, RANKS = 6, 5, 0.2, 3  # images, width, temperature, devices of the codes that ran on several
 QUEUE = 7
+K, ALPHA = 2, 40.0  # of EqCo
 Formula = Callable[[Tensor], Tensor]  # of the projections z [2, N, D] before normalisation
 
 
@@ -94,48 +94,6 @@ def leftthomas(z: Tensor) -> Tensor:
     return -(torch.cat([positive, positive]) / total).log().mean()
 
 
-def on_each_rank(loss: Callable[[Tensor, int], Tensor], z: Tensor) -> Tensor:
-    """The mean over ranks of losses of the gathered z, each with gradient through the rank's own rows only.
-
-    DDP averages the ranks' gradients, so this has the gradient of a step and the mean of the losses that are logged.
-    """
-    owner = torch.arange(N)[:, None] // (N // RANKS)
-    return torch.stack([loss(torch.where(owner == rank, z, z.detach()), rank) for rank in range(RANKS)]).mean()
-
-
-def openselfsup(z: Tensor) -> Tensor:
-    """OpenSelfSup, now open-mmlab/mmselfsup: openselfsup/models/simclr.py at 8455d60.
-
-    Also utils/gather_layer.py and heads/contrastive_head.py beside it, at b742b7c. Every rank has the mean over all 2N
-    anchors, and its gather returns the gradient of the rank's own slice alone: DDP's average is the gradient divided by
-    the number of ranks. The code adds 1e-10 to each norm, which is left out here.
-    """
-
-    def rank_loss(z: Tensor, _: int) -> Tensor:
-        both = normalize(z, dim=-1).transpose(0, 1).flatten(0, 1)  # views of an image side by side
-        cosines, partner = both @ both.T / TAU, torch.arange(2 * N) ^ 1
-        others = torch.arange(2 * N)[:, None] // 2 != torch.arange(2 * N) // 2
-        return first_is_right(cosines.gather(1, partner[:, None]), cosines[others].view(2 * N, -1)).mean()
-
-    return on_each_rank(rank_loss, z)
-
-
-def eqco_simclr(z: Tensor) -> Tensor:
-    """EqCo's poodarchu/SelfSup, read as V2AI/SelfSup: examples/simclr/simclr.res50.scratch.imagenet.224size.256bs.200e.
-
-    Its simclr.py at 8589725: every rank adds up all anchors of both directions and divides by the images of one rank.
-    """
-
-    def rank_loss(z: Tensor, _: int) -> Tensor:
-        def side(a: Tensor, b: Tensor) -> Tensor:
-            across = a @ b.T / TAU
-            return first_is_right(across.diag()[:, None], off_diagonal(across), off_diagonal(a @ a.T / TAU)).sum()
-
-        return two_sides(side, z) / (N // RANKS)
-
-    return on_each_rank(rank_loss, z)
-
-
 def moco(z: Tensor) -> Tensor:
     """facebookresearch/moco moco/builder.py at 4397a04, with the cross-entropy of its main_moco.py."""
     q, k = normalize(z[0], dim=-1), normalize(KEYS[0], dim=-1)
@@ -149,55 +107,48 @@ def queue() -> Queue:
 # ---- EqCo
 
 
-def simo(k: int, factor: float) -> Formula:
+def simo(z: Tensor) -> Tensor:
     """V2AI/SelfSup examples/simo/simo.res50.scratch.imagenet.224size.256bs.200e/simo.py at 8589725.
 
-    k columns of the off-diagonal cosines, the same for all queries. ``factor``, alpha / K, is commented out in the
-    code, which is alpha = K: with the shipped K = 256 at a batch of 256, that is alpha = 255.
+    K columns of the off-diagonal cosines, the same for all queries. The factor alpha / K is commented out in the code,
+    which is alpha = K.
     """
-
-    def formula(z: Tensor) -> Tensor:
-        q, keys = normalize(z[0], dim=-1), normalize(KEYS[0], dim=-1)
-        cosines = q @ keys.T / TAU
-        positive = cosines.diag()
-        drawn = shared_negatives(k).draws.generators(torch.device("cpu"), 0)
-        columns = torch.arange(N - 1) if k == N - 1 else without_replacement(1, N - 1, k, drawn)[0].long()
-        negatives = off_diagonal(cosines)[:, columns]
-        return ((positive.exp() + factor * negatives.exp().sum(1)).log() - positive).sum() / N
-
-    return formula
+    q, keys = normalize(z[0], dim=-1), normalize(KEYS[0], dim=-1)
+    cosines = q @ keys.T / TAU
+    positive = cosines.diag()
+    drawn = shared_negatives().draws.generators(torch.device("cpu"), 0)
+    negatives = off_diagonal(cosines)[:, without_replacement(1, N - 1, K, drawn)[0].long()]
+    return ((positive.exp() + ALPHA / K * negatives.exp().sum(1)).log() - positive).sum() / N
 
 
-def shared_negatives(k: int) -> RandomK:
-    return RandomK(k, "cross", shared=True, seed=3)
+def shared_negatives() -> RandomK:
+    return RandomK(K, "cross", shared=True, seed=3)
 
 
 # ---- DCL
 
 
-def dcl(weigh: Callable[[Tensor], Tensor] | None = None, mean: bool = False) -> Formula:
+def dcl(weigh: Callable[[Tensor], Tensor] = torch.ones_like) -> Formula:
     """raminnakhli/Decoupled-Contrastive-Learning loss/dcl.py at f876c83, whose main.py adds both directions.
 
     ``weigh`` gives the weights of DCLW from the cosines of the positives. The code hides a candidate by a logit of
-    -103 instead of -inf. ``mean``: half of it, as lightly-ai/lightly lightly/loss/dcl_loss.py does; at 30b2e45 that
-    file still has the sum of a log-sum-exp for each view, repaired by 0111edc.
+    -103 instead of -inf, and does not detach the weights, as lightly-ai/lightly lightly/loss/dcl_loss.py and we do.
     """
 
     def formula(z: Tensor) -> Tensor:
         def side(a: Tensor, b: Tensor) -> Tensor:
             s = (a * b).sum(1)
-            w = torch.ones_like(s) if weigh is None else weigh(s)
             rest = torch.cat([off_diagonal(a @ a.T), off_diagonal(a @ b.T)], 1) / TAU
-            return (rest.logsumexp(1) - w * s / TAU).mean()
+            return (rest.logsumexp(1) - weigh(s) * s / TAU).mean()
 
-        return two_sides(side, z) / (2 if mean else 1)
+        return two_sides(side, z)
 
     return formula
 
 
 def weights(s: Tensor) -> Tensor:
     """Of DCLW: f876c83 has the factor N, which the first version (50991ef) lacked."""
-    return 2 - N * (s / 0.5).softmax(0)
+    return (2 - N * (s / 0.5).softmax(0)).detach()
 
 
 # ---- Debiased, HCL
@@ -222,16 +173,12 @@ def hcl(beta: float, tau_plus: float) -> Formula:
 # ---- DHEL
 
 
-def dhel(both: bool) -> Formula:
-    """pakoromilas/DHEL-KCL losses.py at 3059efa; ``both``: its ``include_augs``, which is the default."""
-
-    def formula(z: Tensor) -> Tensor:
-        a, b = normalize(z, dim=-1)
-        spread = [off_diagonal((x @ x.T / TAU).exp()).sum(1) for x in (a, b)]
-        positive = ((a * b).sum(1) / TAU).exp()
-        return -(positive / (spread[0] * spread[1] if both else spread[0])).log().mean()
-
-    return formula
+def dhel(z: Tensor) -> Tensor:
+    """pakoromilas/DHEL-KCL losses.py at 3059efa, with its ``include_augs``, which is the default."""
+    a, b = normalize(z, dim=-1)
+    spread = [off_diagonal((x @ x.T / TAU).exp()).sum(1) for x in (a, b)]
+    positive = ((a * b).sum(1) / TAU).exp()
+    return -(positive / (spread[0] * spread[1])).log().mean()
 
 
 # ---- Alignment and uniformity
@@ -275,36 +222,15 @@ def dual_temperature(z: Tensor) -> Tensor:
 # ---- Intriguing properties
 
 
-def generalized(distance: Callable[[Tensor], Tensor], unit: bool) -> Formula:
-    """google-research/simclr colabs/intriguing_properties/generalized_contrastive_loss.ipynb at 1839ca4."""
+def decoupled_nt_xent(z: Tensor) -> Tensor:
+    """google-research/simclr colabs/intriguing_properties/generalized_contrastive_loss.ipynb at 1839ca4.
 
-    def formula(z: Tensor) -> Tensor:
-        h = normalize(z, dim=-1) if unit else z
-        return 1000 * ((h[0] - h[1]).square().mean() / 2 + 0.3 * distance(h.flatten(0, 1)))
-
-    return formula
-
-
-def log_sum_exp(h: Tensor) -> Tensor:
-    """No candidate is left out, not even the anchor itself; the constant is the logarithm of the width."""
-    return (h @ h.T / TAU).logsumexp(1).mean() - torch.tensor(float(D)).double().log()
-
-
-Prior = Literal["normal", "hypercube", "hypersphere"]
-
-
-def swd(prior: Prior) -> losses.SWD:
-    return losses.SWD(0.3, prior, 1000, seed=2)
-
-
-def sliced_wasserstein(prior: Prior) -> Callable[[Tensor], Tensor]:
-    """The draws, which the code makes with TensorFlow's generator, are ours."""
-
-    def distance(h: Tensor) -> Tensor:
-        rotation, sample = swd(prior).draw(len(h), h)
-        return ((sample @ rotation).T.sort(1).values - (h @ rotation).T.sort(1).values).square().mean()
-
-    return distance
+    No candidate is left out, not even the anchor itself; the constant is the logarithm of the width.
+    """
+    h = normalize(z, dim=-1)
+    both = h.flatten(0, 1)
+    total = (both @ both.T / TAU).logsumexp(1).mean() - math.log(D)
+    return 1000 * ((h[0] - h[1]).square().mean() / 2 + 0.3 * total)
 
 
 # ---- sums over pairs
@@ -477,19 +403,13 @@ CODES: dict[str, Code] = {
     "simclr": Code(simclr, losses.InfoNCE(), InBatch(), "sum"),
     "randbits": Code(randbits, losses.InfoNCE(), CrossView(), "sum"),
     "leftthomas": Code(leftthomas, losses.InfoNCE(), InBatch(), "mean"),
-    "openselfsup": Code(openselfsup, losses.InfoNCE(), InBatch(), "mean", gradient=1 / RANKS),
-    "eqco_simclr": Code(eqco_simclr, losses.InfoNCE(), InBatch(), "sum", value=RANKS),
     "moco": Code(moco, losses.InfoNCE(), queue(), "mean", framework=ONE_WAY),
-    "simo": Code(simo(N - 1, 40 / (N - 1)), losses.EqCo(40), CrossView(), "mean", framework=ONE_WAY),
-    "simo_2": Code(simo(2, 40 / 2), losses.EqCo(40), shared_negatives(2), "mean", framework=ONE_WAY),
-    "simo_shipped": Code(simo(N - 1, 1), losses.EqCo(N - 1), CrossView(), "mean", framework=ONE_WAY),
+    "simo": Code(simo, losses.EqCo(ALPHA), shared_negatives(), "mean", framework=ONE_WAY),
     "dcl": Code(dcl(), losses.DCL(), InBatch(), "sum"),
-    "dcl_lightly": Code(dcl(mean=True), losses.DCL(), InBatch(), "mean"),
-    "dclw": Code(dcl(lambda s: weights(s).detach()), losses.DCLW(), InBatch(), "sum"),
+    "dclw": Code(dcl(weights), losses.DCLW(), InBatch(), "sum"),
     "debiased": Code(hcl(0, 0.1), losses.Debiased(0.1), InBatch(), "mean"),
     "hcl": Code(hcl(1, 0.1), losses.HCL(1, 0.1), InBatch(), "mean"),
-    "hcl_biased": Code(hcl(0.5, 0), losses.HCL(0.5, 0), InBatch(), "mean"),
-    "dhel": Code(dhel(both=True), losses.DHEL(), OwnView(), "sum"),
+    "dhel": Code(dhel, losses.DHEL(), OwnView(), "sum"),
     "kcl_gaussian": Code(kcl(lambda d: (-2 * d).exp()), losses.KCL(), OwnView(), "mean", value=2, gradient=2),
     "kcl_imq": Code(kcl(lambda d: 2 / (4 + d).sqrt()), losses.KCL("imq"), OwnView(), "mean", value=2, gradient=2),
     "align_uniform": Code(align_uniform, losses.AlignUniform(1, 2), OwnView(), "mean"),
@@ -500,15 +420,7 @@ CODES: dict[str, Code] = {
         macl(lambda mean: 0.1 * (1 + 0.5 * mean)), losses.MACL(), CrossView(), "sum", temperature=MACLb(0.1, beta=0.5)
     ),
     "dual_temperature": Code(dual_temperature, losses.DualTemperature(), CrossView(), "mean"),
-    "decoupled_nt_xent": Code(
-        generalized(log_sum_exp, True), losses.DecoupledNTXent(0.3, "official", 1000), InBatch(), "mean"
-    ),
-    **{
-        f"swd_{prior}": Code(
-            generalized(sliced_wasserstein(prior), prior == "hypersphere"), swd(prior), NoNegatives(), "mean"
-        )
-        for prior in ("normal", "hypercube", "hypersphere")
-    },
+    "decoupled_nt_xent": Code(decoupled_nt_xent, losses.DecoupledNTXent(0.3, "official", 1000), InBatch(), "mean"),
     "siglip": Code(siglip, losses.SigLIP(-2.0), CrossView(), "mean"),
     "spectral": Code(spectral, losses.Spectral(0.1), CrossView(), "mean", value=10, gradient=10),
     "supcon": Code(supcon, losses.SupCon(), InBatch(), "mean", positives=SameLabel()),
@@ -523,8 +435,8 @@ CODES: dict[str, Code] = {
     "inv_spread": Code(inv_spread, losses.InvariantSpread(), InBatch(), "mean", framework={"stop_gradient": True}),
     "lejepa": Code(lejepa, losses.SIGReg(seed=6), NoNegatives(), "mean"),
 }
-# tests of their own below, and of NCE in tests/methods/test_npid_cld.py
-ELSEWHERE = {losses.FlatNCE, losses.SogCLR, losses.ISogCLR, losses.NCE}
+# tests of their own below; of SWD in test_losses.py, and of NCE in tests/methods/test_cld.py
+ELSEWHERE = {losses.FlatNCE, losses.SogCLR, losses.ISogCLR, losses.SWD, losses.NCE}
 
 
 def value_and_gradient(formula: Formula) -> tuple[Tensor, Tensor]:
@@ -566,22 +478,6 @@ def test_value_and_gradient_are_the_codes(name: str) -> None:
     assert float(gradient.norm()) > 1e-3
 
 
-def test_the_weights_of_dclw_have_a_gradient_in_the_code() -> None:
-    """raminnakhli does not detach the weights; lightly and we do.
-
-    The difference is the gradient of -w s / tau by w, in both directions.
-    """
-    detached, whole = (value_and_gradient(dcl(weigh)) for weigh in (lambda s: weights(s).detach(), weights))
-
-    def more(z: Tensor) -> Tensor:
-        return two_sides(lambda a, b: -(weights((a * b).sum(1)) * (a * b).sum(1).detach()).mean() / TAU, z)
-
-    extra = value_and_gradient(more)[1]
-    same(whole[0], detached[0])
-    same(whole[1], detached[1] + extra)
-    assert float(extra.norm() / detached[1].norm()) > 0.1
-
-
 def test_flatnce_is_logged_as_infonce_and_trained_as_flatnce() -> None:
     """Junya-Chen/FlatCLR flatclr.py at 82f8fa1: FlatNCE, minus its value 1, plus InfoNCE without gradient."""
 
@@ -598,18 +494,6 @@ def test_flatnce_is_logged_as_infonce_and_trained_as_flatnce() -> None:
     flat, info = (ours(Code(formula, loss, InBatch(), "mean")) for loss in (losses.FlatNCE(), losses.InfoNCE()))
     same(gradient, value_and_gradient(flat)[1])
     same(value, value_and_gradient(info)[0])
-
-
-def test_dhel_without_the_energy_of_the_second_view_is_dcl_of_one_direction() -> None:
-    """``include_augs=False``. In both directions, DHEL is DCL plus s / tau."""
-    one, both = (PairLoss("dcl", TAU, "own_view", symmetric=symmetric) for symmetric in (False, True))
-
-    def plus_s(z: Tensor) -> Tensor:
-        return 2 * both(*z) + normalize(z, dim=-1).prod(0).sum(1).mean() / TAU
-
-    for formula, code in ((lambda z: one(*z), dhel(both=False)), (plus_s, dhel(both=True))):
-        for found, expected in zip(value_and_gradient(formula), value_and_gradient(code), strict=True):
-            same(found, expected)
 
 
 class GlobalContrast:
@@ -666,24 +550,6 @@ def test_a_remembered_average_is_that_of_the_codes_step_after_step(rho: float | 
         same(loss.taus if isinstance(loss, losses.ISogCLR) else code.tau, code.tau)
 
 
-def test_nnclr_of_lightly_has_neighbours_as_anchors_and_negatives_too() -> None:
-    """lightly NNMemoryBankModule and NTXentLoss: NT-Xent of (NN(z), z') in both directions, and of (NN(z'), z).
-
-    Half of its anchors are ours, with neighbours for the negatives of one view; the other half are the neighbours.
-    """
-    z = draw(2, N, D)
-    near, unit = [neighbours(view) for view in z], normalize(z, dim=-1)
-    lightly = [
-        nt_xent_of(unit[1 - v], near[v], near[v]) + nt_xent_of(near[v], unit[1 - v], unit[1 - v]) for v in (0, 1)
-    ]
-    found, expected = float(ours(CODES["nnclr"])(z)), float(sum(lightly)) / 4
-    assert abs(found / expected - 1) > 0.01
-    support = nearest()
-    support.queue = Queue(2 * N, D, 0).double()
-    support.queue.keys.copy_(unit.flatten(0, 1))  # each view is its own neighbour: NT-Xent in both
-    same(ours(CODES["nnclr"]._replace(positives=support))(z), leftthomas(z))
-
-
 # ---- networks
 
 
@@ -709,7 +575,7 @@ def test_separate_forwards_and_the_last_norm_are_the_codes(name: str) -> None:
     for mine, given in zip(framework.encoder.state_dict().values(), plain.state_dict().values(), strict=True):
         mine.copy_(given)
     views = [draw(N, 9, seed=5), 2 * draw(N, 9, seed=6) + 1]  # other statistics in the second view
-    formula = simclr if name == "eqco" else leftthomas  # on one rank, eqco_simclr is simclr
+    formula = simclr if name == "eqco" else leftthomas
     reduction: Literal["sum", "mean"] = "sum" if name == "eqco" else "mean"
     expected = formula(torch.stack([plain(view) for view in views]))
     expected.backward()  # type: ignore[no-untyped-call]

@@ -3,13 +3,11 @@
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ssl_bench.objective import tiles
 from ssl_bench.objective.bits import pack
@@ -20,6 +18,7 @@ from ssl_bench.objective.positives import NearestKey
 from ssl_bench.objective.similarity import Name
 from tests.objective.test_losses import draw
 from tests.objective.test_negatives import unit
+from tests.operations import Largest
 
 V, B, C, D = 2, 7, 80, 40
 PANEL = 250  # three anchors per panel, fewer in the last one of 14 or 7
@@ -205,20 +204,6 @@ def test_lse_is_a_sum_over_the_negatives(choice: str) -> None:
 TABLE = (256, 8)  # the penalties of a byte of booleans, for any number of candidates
 
 
-class Largest(TorchDispatchMode):
-    """Number of elements of the largest tensor that an operation returns, apart from TABLE."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        found = [t for t in tree_leaves(out) if isinstance(t, Tensor) and t.shape != TABLE]
-        self.elements = max([self.elements, *(t.numel() for t in found)])
-        return out
-
-
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
 def test_panels_never_store_the_matrix(choice: str, shared: bool) -> None:
@@ -228,7 +213,7 @@ def test_panels_never_store_the_matrix(choice: str, shared: bool) -> None:
     bound = max(PANEL, V * C * width, V * B * (MANY + 4))  # the sizes of a panel, the keys and the chosen keys
     for tiled in (False, True):
         contrast = x.contrast(choice, True, tiled)
-        with Largest() as largest:
+        with Largest(TABLE) as largest:
             first, _ = contrast.log_odds_at(x.tau, 2 * x.tau)
             x.gradients((first + contrast.sum(lambda s, tau: (s / tau).sigmoid(), x.tau)).sum())
         never = tiled or choice == "excluded"
@@ -239,7 +224,7 @@ def test_the_nearest_keys_are_found_without_the_matrix() -> None:
     width = 3
     queue, p = NearestKey(C, width, 0).double(), unit(V, B, width, seed=1)
     e = Embedded(p, p, p, IDS)
-    with Largest() as largest:
+    with Largest(TABLE) as largest:
         found = queue.choose(e).p
     assert torch.equal(found, queue.queue.keys[(e.p @ queue.queue.keys.T).argmax(-1)])
     assert largest.elements <= max(PANEL, C * width) < V * B * C

@@ -1,6 +1,5 @@
-"""NPID, NPID + CLD and MoCo + CLD against plain loops in double precision; two processes, chunks, refusals."""
+"""NPID, NPID + CLD and MoCo + CLD against plain loops in double precision; chunks and refusals."""
 
-import contextlib
 import functools
 import itertools
 import math
@@ -14,24 +13,20 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ssl_bench.data.batch import Batch
-from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.cld import NPIDCLD, MoCoCLD
 from ssl_bench.methods.contrastive import Contrastive, Kept
 from ssl_bench.methods.kmeans import kmeans
 from ssl_bench.methods.npid import NPID
 from ssl_bench.networks.heads import MLP
-from ssl_bench.networks.norm import group_statistics
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.losses import BYOL, DCL, NCE, InfoNCE
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import MemoryBank, Queue
 from ssl_bench.objective.temperature import Fixed, Learned
-from ssl_bench.training import chunked
 from ssl_bench.training.parts import Parts
 from tests.composed import load
-from tests.methods.training import select
-from tests.ranks import on_two_ranks
+from tests.methods.training import train, train_in_chunks
 
 IMAGES, INSTANCES, DIM = 8, 30, 5
 NPID_: dict[str, Any] = {"instances": INSTANCES, "memory_momentum": 0.5, "seed": 0, "norm": "sync"}
@@ -75,31 +70,12 @@ METHODS: dict[str, Callable[..., Any]] = {
 
 
 def batches(steps: int) -> Iterator[Batch]:
-    """This rank's share of each step's images, with three views: at least as many as any method takes."""
+    """Batches with three views: at least as many as any method takes."""
     generator = torch.Generator().manual_seed(3)
-    share = IMAGES // world()
-    rows = slice(rank() * share, (rank() + 1) * share)
     for _ in range(steps):
         views = torch.randn(3, IMAGES, 1, 3, 3, generator=generator, dtype=torch.float64)
         views[1:] += views[0]
-        ids = torch.randperm(INSTANCES, generator=generator)[:IMAGES]
-        yield Batch([*views[:, rows]], ids[rows], torch.full((share,), -1))
-
-
-def trained(method: Any, steps: int = 6) -> dict[str, Tensor]:
-    """The tensors of the state after some steps of SGD, and the losses of this rank."""
-    group_statistics(method, 1)
-    network = parallel(method, torch.device("cpu"))
-    optimizer, losses = torch.optim.SGD(method.parameters(), 0.1, momentum=0.9), []
-    for batch in batches(steps):
-        optimizer.zero_grad()
-        loss, _, kept = network(batch, 0.0, True)
-        loss.backward()
-        losses.append(loss.detach())
-        optimizer.step()
-        method.update(kept, 0.0)
-    state = {name: value for name, value in method.state_dict().items() if isinstance(value, Tensor)}
-    return state | {"losses": torch.stack(losses)}
+        yield Batch([*views], torch.randperm(INSTANCES, generator=generator)[:IMAGES], torch.full((IMAGES,), -1))
 
 
 # ---- losses
@@ -119,25 +95,6 @@ def instance_term(method: Any, outputs: dict[str, Tensor], batch: Batch) -> tupl
     term, *_ = method.framework.embed(outputs, batch.ids)
     loss, found = method._of_term(term, batch, 0.0, True, Kept({}, {}))
     return float(loss), found
-
-
-@pytest.mark.parametrize("make", [npid, npid_cld])
-def test_npid_is_the_softmax_over_all_images(make: Callable[..., Any]) -> None:
-    method = make()
-    (batch,) = batches(1)
-    outputs = outputs_of(method, batch)
-    loss, found = instance_term(method, outputs, batch)
-    vectors = method.encoder.memory.vectors
-    each, positives = [], []
-    for view in normalize(outputs["z"], dim=-1):
-        for f, i in zip(view, batch.ids.tolist(), strict=True):
-            logits = [dot(f, v) / 0.1 for v in vectors]
-            each.append(math.log(sum(map(math.exp, logits))) - logits[i])
-            positives.append(logits[i] * 0.1)
-    assert len(each) == method.framework.views * IMAGES
-    assert loss == pytest.approx(sum(each) / len(each), rel=1e-12)
-    assert float(found["positive"]) == pytest.approx(sum(positives) / len(each), rel=1e-12)
-    assert float(found["npc/mean"]) == pytest.approx(sum(1 - math.exp(-x) for x in each) / len(each), rel=1e-9)
 
 
 @pytest.mark.parametrize("make", [npid, npid_cld])
@@ -260,44 +217,16 @@ def test_no_gradient_reaches_the_memory_and_both_views_enter_it() -> None:
     assert torch.equal(memory.vectors, method.negatives.memory.vectors)  # the softmax is over what the memory holds
 
 
-# ---- ranks, chunks, resume
-
-
-def _ranks(rank: int) -> dict[str, dict[str, Tensor]]:
-    return {name: trained(make()) for name, make in METHODS.items()}
-
-
-@pytest.mark.slow
-def test_two_ranks_have_the_losses_and_the_state_of_one() -> None:
-    first, second = on_two_ranks(_ranks)
-    alone = {name: trained(make()) for name, make in METHODS.items()}
-    worst = 0.0
-    for name, found in first.items():
-        expected = alone[name]
-        losses = (found.pop("losses") + second[name].pop("losses")) / 2
-        torch.testing.assert_close(losses, expected["losses"], rtol=1e-12, atol=1e-13, msg=name)
-        assert found.keys() == expected.keys() - {"losses"}
-        for key, value in found.items():
-            if value.is_floating_point() and value.numel():
-                worst = max(worst, float((value - expected[key]).norm() / expected[key].norm().clamp(min=1e-3)))
-            torch.testing.assert_close(value, expected[key], rtol=1e-11, atol=1e-12, msg=f"{name} {key}")
-    print(f"{len(first)} methods, largest relative difference of a tensor {worst:.1e}")
-    assert worst < 1e-12
+# ---- chunks
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_chunks_give_the_gradient_of_the_batch(name: str) -> None:
-    method, whole = (METHODS[name](norm=False) for _ in range(2))
-    optimizer = torch.optim.SGD(method.parameters(), 0.1, momentum=0.9)
-    for batch in batches(3):
-        optimizer.zero_grad()
-        part = functools.partial(select, batch)
-        chunks = chunked.backward(method, part, IMAGES, 2, 0.0, True, contextlib.nullcontext, lambda loss: loss)
-        average_gradients(method)
-        optimizer.step()
-        method.update(chunks.kept, 0.0)
-    expected = trained(whole, 3)
-    for key, value in method.state_dict().items():
+def test_chunks_give_the_state_of_whole_batches(name: str) -> None:
+    in_chunks, whole = (METHODS[name](norm=False) for _ in range(2))
+    train_in_chunks(in_chunks, [*batches(3)], 2)
+    train(whole, [*batches(3)])
+    expected = whole.state_dict()
+    for key, value in in_chunks.state_dict().items():
         if isinstance(value, Tensor):
             torch.testing.assert_close(value, expected[key], rtol=1e-11, atol=1e-12)
 

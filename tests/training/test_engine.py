@@ -276,6 +276,20 @@ def test_a_loss_that_is_not_finite_stops_the_run(train: Train) -> None:
     assert "not finite" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
 
+# What the last update of a run breaks, after its loss was computed.
+BROKEN = {
+    "optimizer.lr=1e32": "outputs of the network (backbone) are not finite: a smaller optimizer.lr may help",
+    "optimizer.lr=1e39": "the weights are not finite after step 1 (lr 2.5e+38): a smaller optimizer.lr or",
+}
+
+
+@pytest.mark.parametrize("change", BROKEN)
+def test_a_network_that_the_last_step_breaks_is_named(change: str, train: Train) -> None:
+    code, printed = train("max_steps=1", "optimizer.warmup_epochs=0", "evaluate=[knn]", change)
+    assert code == 1 and "Traceback" not in printed
+    assert printed.splitlines()[-1].startswith(f"ssl-bench: {BROKEN[change]}"), printed
+
+
 def test_a_run_resumed_under_other_conditions_says_so(train: Train, cli: Callable[..., Any]) -> None:
     run = [*SHORT, "epochs=2", "checkpoint.every=1"]
     assert train(*run)[0] == 0

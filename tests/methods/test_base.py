@@ -1,4 +1,4 @@
-"""Every option of ``conf/framework``: two ranks against one process, resume, numbers of views, missing objectives.
+"""Every option of ``conf/framework``: groups on ranks, resume, numbers of views, refusals of objectives.
 
 A new option needs an entry of SETTINGS or VIEWS only if the small network or two views do not fit it.
 """
@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import global_mean
@@ -18,7 +17,7 @@ from ssl_bench.methods.base import Method
 from ssl_bench.training.parts import OBJECTIVE, Parts
 from tests.composed import load
 from tests.methods.training import has_own_objective, local_batches, options, train
-from tests.ranks import on_ranks, on_two_ranks
+from tests.ranks import on_ranks
 
 FRAMEWORKS = [name for name in options("framework") if name != "frozen"]  # which trains nothing
 OWN_OBJECTIVE = [name for name in FRAMEWORKS if has_own_objective(name)]
@@ -57,19 +56,6 @@ def steps() -> list[Batch]:
     return local_batches(Batch([*views], torch.arange(24) * 7, torch.arange(24) % 6), 3)
 
 
-def _trained(configurations: dict[str, dict[str, Any]], rank: int | None = None) -> dict[str, Tensor]:
-    return {name: train(method_of(config), steps()) for name, config in configurations.items()}
-
-
-@pytest.mark.slow
-def test_two_ranks_train_as_one() -> None:
-    configurations = {name: configuration(name) for name in FRAMEWORKS}
-    alone = _trained(configurations)
-    for found in on_two_ranks(functools.partial(_trained, configurations)):
-        for name, weights in found.items():
-            torch.testing.assert_close(weights, alone[name], rtol=1e-9, atol=1e-11, msg=name)
-
-
 def _grouped(configurations: dict[str, dict[str, Any]], rank: int | None = None) -> dict[str, Any]:
     """Weights and running averages after three steps, and the loss of a fourth, for each framework."""
     found = {}
@@ -91,7 +77,10 @@ def test_groups_on_ranks_train_as_on_one_process(ranks: int) -> None:
         config = copy.deepcopy(configuration(name))
         config["framework"] |= {"norm": "shuffle" if config["framework"].get("momentum") else "local", "groups": 4}
         configurations[name] = config
-    alone, whole = _grouped(configurations), _trained({name: configuration(name) for name in FRAMEWORKS})
+    alone, whole = (
+        _grouped(configurations),
+        {name: train(method_of(configuration(name)), steps()) for name in FRAMEWORKS},
+    )
     for name, found in alone.items():  # the groups matter
         assert not torch.allclose(found["weights"], whole[name], rtol=1e-4), name
     for found in on_ranks(functools.partial(_grouped, configurations), ranks):

@@ -1,0 +1,316 @@
+"""Frameworks x losses x negatives x temperatures: what trains or is refused, and two ranks against one process.
+
+``python -m tests.methods.test_contrastive`` prints how many of each framework's combinations can be trained.
+"""
+
+import functools
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ssl_bench.config.build import build, has_argument
+from ssl_bench.data.batch import Batch
+from ssl_bench.errors import ConfigError
+from ssl_bench.methods.contrastive import NEEDS
+from ssl_bench.networks.backbones import Backbone
+from ssl_bench.training.parts import OBJECTIVE, Parts
+from tests.composed import load
+from tests.methods.training import has_own_objective, local_batches, options, train
+from tests.ranks import on_two_ranks
+
+IMAGES, SIZE = 8, 12
+FRAMEWORKS = [name for name in options("framework") if not has_own_objective(name)]
+OWN_OBJECTIVE = [name for name in options("framework") if has_own_objective(name) and name != "frozen"]
+SMALL = {"predictor": 8, "clusters": 3}  # of framework
+
+
+@functools.cache
+def configuration(framework: str) -> dict[str, Any]:
+    """A small network with global batch statistics."""
+    sizes = ["backbone.width=8", "head.out=6", "batch_size.size=8", f"dataset.size={SIZE}", "seed=1"]
+    config = load([f"framework={framework}", *sizes])
+    config["head"] |= {"layers": 2, "hidden": 8} if config["head"]["hidden"] is not None else {}
+    node = config["framework"]
+    node |= {key: size for key, size in SMALL.items() if node.get(key)} | {"norm": "sync"}
+    return config
+
+
+def option(group: str, name: str) -> Any:
+    """The node of an option, with a small size if it has one."""
+    return nodes()[group][name]
+
+
+@functools.cache
+def nodes() -> dict[str, dict[str, Any]]:
+    """Every option of the objective's groups; each composition has one of each group."""
+    small = {"queue": ["negatives.k=24"], "random_k": ["negatives.k=3"], "memory_bank": ["negatives.k=9"]}
+    small |= {"nearest": ["positives.k=24"]}
+    groups = (*OBJECTIVE, "positives")
+    found: dict[str, dict[str, Any]] = {group: {} for group in groups}
+    for names in itertools.zip_longest(*map(options, groups)):
+        chosen = {group: name for group, name in zip(groups, names, strict=True) if name}
+        sizes = [size for name in chosen.values() for size in small.get(name, [])]
+        config = load([*(f"{group}={name}" for group, name in chosen.items()), *sizes, "head.out=6", "epochs=3"])
+        for group, name in chosen.items():
+            found[group][name] = config[group]
+    return found
+
+
+# ---- the product
+
+
+class Rule(NamedTuple):
+    """Requirements of an option on the others, and requirements of others that it meets."""
+
+    needs: frozenset[str] = frozenset()
+    gives: frozenset[str] = frozenset()
+
+
+def rule(needs: str = "", gives: str = "") -> Rule:
+    return Rule(frozenset(needs.split()), frozenset(gives.split()))
+
+
+# Written down independently of the classes. An option without an entry follows the attributes of its object.
+RULES: dict[str, dict[str, Rule]] = {
+    "loss": {
+        **dict.fromkeys(["infonce", "eqco", "dcl", "dclw", "flatnce", "macl", "macl_w"], rule("negatives", "tau")),
+        **dict.fromkeys(["dual_temperature", "decoupled_nt_xent"], rule("negatives", "tau")),
+        **dict.fromkeys(["align_uniform", "kcl", "spectral"], rule("negatives")),
+        "siglip": rule("negatives", "tau"),
+        **dict.fromkeys(["nce", "invariant_spread"], rule("negatives", "tau")),
+        **dict.fromkeys(["supcon", "sincere"], rule("negatives labels", "tau several")),
+        "relic": rule("negatives aligned", "tau"),
+        **dict.fromkeys(["swd", "vicreg", "barlow_twins", "sigreg"], rule("two_views")),
+        "byol": rule(),
+        "sogclr": rule("negatives", "tau"),
+        "isogclr": rule("negatives"),
+    },
+    "negatives": {
+        "in_batch": rule("both_views", "negatives labelled"),
+        "random_k": rule("both_views", "negatives"),
+        "cross_view": rule("", "negatives aligned labelled"),
+        "queue": rule("", "negatives aligned"),
+        "memory_bank": rule("", "negatives aligned"),
+        "none": rule(),
+    },
+    "temperature": {**dict.fromkeys(["fixed", "linear", "cosine", "macl_a", "macl_b"], rule()), "learned": rule("tau")},
+    "positives": {"view": rule(), "label": rule("labelled several", "labels")},
+    "framework": {
+        **dict.fromkeys(["simclr", "relic"], rule("", "both_views two_views")),
+        **dict.fromkeys(["byol", "simsiam", "inv_spread", "npid", "npid_cld"], rule("", "both_views")),
+        **dict.fromkeys(["moco_v1", "moco_v2", "simo", "moco_cld", "densecl"], rule()),
+    },
+}
+
+
+@functools.cache
+def rule_of(group: str, name: str) -> Rule:
+    if name in RULES[group]:
+        return RULES[group][name]
+    if group == "framework":
+        framework: Any = Parts(load([f"framework={name}"])).method
+        return Rule(gives=framework.framework.gives)
+    node = option(group, name)
+    part = build(node, group, **({"instances": 100} if has_argument(node, group, "instances") else {}))
+    gives = getattr(part, "gives", frozenset()) | ({"tau"} if getattr(part, "uses_tau", False) else set())
+    return Rule(part.needs - {"cosine"}, gives)
+
+
+LACKS = {"npid_cld": {"own_view", "aligned"}, "moco_cld": {"own_view", "aligned"}}  # the term of groups
+
+
+def missing_need(rules: dict[str, Rule], framework: str = "") -> str | None:
+    """The first need that a combination lacks; None: it can be trained."""
+    gives = frozenset().union(*(each.gives for each in rules.values()))
+    order = [group for group in ("loss", "negatives", "temperature", "positives") if group in rules]
+    needs = [rules[group].needs - gives for group in order]
+    needs[0] |= rules["loss"].needs & LACKS.get(framework, frozenset())
+    return next((need for lacks in needs for need in NEEDS if need in lacks), None)
+
+
+def positives_of(loss: str) -> str:
+    """The positives that a loss is made for."""
+    return "label" if loss in ("supcon", "sincere") else "view"
+
+
+REFUSALS = {need: f"needs {what}: set " for need, (what, remedy) in NEEDS.items()}
+
+
+class OneLayer(nn.Sequential, Backbone):
+    """A backbone in place of the default one, which would take most of the time."""
+
+    def __init__(self, width: int, in_channels: int) -> None:
+        super().__init__(nn.Conv2d(in_channels, width, 4, 4, bias=False), nn.BatchNorm2d(width), nn.Tanh())
+        self.num_features = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+    def forward_head(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3))
+
+
+# The other frameworks share their code with SimCLR.
+PRODUCTS = [pytest.param("simclr", 5, marks=pytest.mark.slow)]
+PRODUCTS += [pytest.param(framework, 1, marks=pytest.mark.exhaustive) for framework in FRAMEWORKS]
+
+
+@pytest.mark.parametrize(("framework", "share"), PRODUCTS)
+def test_every_combination_trains_or_is_refused(framework: str, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every negatives x temperature x loss, or one of ``share`` of them: two steps with gradients in every weight, or
+    the expected refusal.
+    """
+    monkeypatch.setattr("ssl_bench.networks.backbones.DigitsResNet", OneLayer)
+    base = configuration(framework)
+    images = [torch.randn(3, IMAGES, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(s)) for s in range(2)]
+    counts: Counter[str | None] = Counter()
+    every = list(itertools.product(*(options(group) for group in OBJECTIVE)))
+    some = random.Random(0).sample(every, len(every) // share)
+    assert all({*options(group)} == {*names} for group, names in zip(OBJECTIVE, zip(*some, strict=True), strict=True))
+    for names in some:
+        chosen = dict(zip(OBJECTIVE, names, strict=True))
+        chosen["positives"] = positives_of(chosen["loss"])
+        config = base | {group: option(group, name) for group, name in chosen.items()}
+        config["choices"] = base["choices"] | chosen
+        rules = {group: rule_of(group, config["choices"][group]) for group in RULES}
+        expected = missing_need(rules, framework)
+        counts[expected] += 1
+        torch.manual_seed(0)
+        if expected is not None:
+            with pytest.raises(ConfigError) as refused:
+                _ = Parts(config).method
+            assert [need for need, sentence in REFUSALS.items() if sentence in str(refused.value)] == [expected], chosen
+            continue
+        method = Parts(config).method
+        optimizer = torch.optim.SGD(method.parameters(), 0.01)
+        for step, views in enumerate(images):
+            batch = Batch([*views[: method.views]], torch.arange(IMAGES), torch.arange(IMAGES) % 3)
+            loss, _, kept = method(batch, step / 2)
+            optimizer.zero_grad()
+            loss.backward()
+            assert loss.isfinite(), chosen
+            for name, p in method.named_parameters():
+                if p.requires_grad:
+                    assert p.grad is not None and p.grad.isfinite().all(), (chosen, name)
+            assert any(p.grad.any() for p in method.parameters() if p.grad is not None), chosen
+            optimizer.step()
+            method.update(kept, step / 2)
+    print(framework, dict(counts))
+    assert counts[None] > sum(counts.values()) / 4
+
+
+# ---- two ranks against one process
+
+Names = tuple[str, ...]  # of framework, negatives, temperature and loss
+# Settings that other combinations do not have: k around half of the pool, or beyond a batch; schedules of k.
+FURTHER: dict[str, dict[str, Any]] = {
+    "dclw random_k": {"k": 9},  # marks the candidates that are left out instead of listing the chosen ones
+    "relic random_k": {"k": 3, "views": "cross", "shared": True},
+    "infonce random_k": {"k": 2, "final": 11, "schedule": "linear"},
+    "eqco queue": {"k": 5},
+    "macl queue": {"k": 37, "final": 3, "schedule": "cosine"},
+    "infonce memory_bank": {"k": 7},
+    **{words: {"positives": "nearest"} for words in ("dcl in_batch", "relic cross_view", "byol none")},
+}
+
+
+def combinations() -> Iterator[Names]:
+    """All that can be trained."""
+    for names in itertools.product(FRAMEWORKS, *(options(group) for group in OBJECTIVE)):
+        chosen = dict(zip(("framework", *OBJECTIVE), names, strict=True))
+        chosen["positives"] = positives_of(chosen["loss"])
+        if missing_need({group: rule_of(group, name) for group, name in chosen.items()}, names[0]) is None:
+            yield names
+
+
+def sample() -> list[Names]:
+    """Some of them, with every framework beside every kind of negatives, every loss and every temperature."""
+    everything, seen, found = list(combinations()), set[Any](), []
+    order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(0)).tolist()
+    for names in (everything[number] for number in order):
+        framework, negatives, temperature, loss = names
+        new = {(framework, negatives), temperature, loss, (negatives, temperature)} - seen
+        if new:
+            seen |= new
+            found.append(names)
+    return found
+
+
+def configurations(names: list[Names]) -> dict[str, dict[str, Any]]:
+    """Composed here: the ranks get the nodes."""
+    return {" ".join(each): with_objective(configuration(each[0]), *each[1:]) for each in names}
+
+
+def with_objective(
+    base: dict[str, Any], negatives: str, temperature: str, loss: str, positives: str = "", **settings: Any
+) -> dict[str, Any]:
+    chosen = dict(zip(OBJECTIVE, (negatives, temperature, loss), strict=True))
+    chosen["positives"] = positives or positives_of(loss)
+    nodes = {group: option(group, name) for group, name in chosen.items()}
+    return base | nodes | {"negatives": nodes["negatives"] | settings, "choices": base["choices"] | chosen}
+
+
+def further() -> dict[str, dict[str, Any]]:
+    """What the product has not: other settings of the negatives, nearest keys, and objectives of a framework's own."""
+    made, simclr = {name: configuration(name) for name in OWN_OBJECTIVE}, configuration("simclr")
+    for words, settings in FURTHER.items():
+        loss, negatives = words.split()
+        made[words] = with_objective(simclr, negatives, "macl_a", loss, **settings)
+    return made
+
+
+def trained(configs: dict[str, dict[str, Any]], rank: int | None = None) -> dict[str, Tensor]:
+    """The weights after three steps, in double precision."""
+    views = torch.rand(3, 24, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    views[1:] += views[0]
+    ids, found = torch.arange(24) % 16 * 7, {}  # some are seen again
+    with patch("ssl_bench.networks.backbones.DigitsResNet", OneLayer):
+        for name, config in configs.items():
+            torch.manual_seed(0)
+            method = Parts(config).method.double()
+            images = Batch([*views[: max(2, method.views)]], ids, ids % 6)
+            found[name] = train(method, local_batches(images, 3), progress=[0.0, 1 / 3, 2 / 3])
+    return found
+
+
+def check(configs: dict[str, dict[str, Any]]) -> None:
+    alone = trained(configs)
+    worst = 0.0
+    for found in on_two_ranks(functools.partial(trained, configs)):
+        for name, weights in found.items():
+            difference = float((weights - alone[name]).norm() / alone[name].norm())
+            assert difference < 1e-12, (name, difference)
+            worst = max(worst, difference)
+    print(f"{len(configs)} combinations, largest relative difference {worst:.1e}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_ranks_train_as_one_with_every_framework_loss_negatives_and_temperature() -> None:
+    chosen = sample()
+    assert {each for names in chosen for each in names} == {
+        each for group in ("framework", *OBJECTIVE) for each in options(group)
+    } - {name for name in options("framework") if has_own_objective(name)}
+    check(configurations(chosen) | further())
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_two_ranks_train_as_one_with_every_combination(framework: str) -> None:
+    check(configurations([names for names in combinations() if names[0] == framework]))
+
+
+if __name__ == "__main__":
+    number = {name: sum(names[0] == name for names in combinations()) for name in FRAMEWORKS}
+    print(number, sum(number.values()))
