@@ -12,7 +12,7 @@ import torch
 
 from ssl_bench import files
 from ssl_bench.check.finding import Finding, Verdict
-from ssl_bench.config.identity import agree, canonical, on_disk, recipe_id, run_id, upgraded
+from ssl_bench.config.identity import agree, canonical, on_disk, recipe_id, run_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.loss import Loss
@@ -77,7 +77,7 @@ class Recorded:
         """The run_id of the configuration, beside that of the directory, the files and the checkpoints."""
         made = {run_id(self.claimed), recipe_id(self.claimed)}
         named = {"the directory": self.name, "results.json": self.results["run_id"]}
-        named["config.yaml"] = run_id(upgraded(self.stored)) if isinstance(self.stored, Mapping) else "nothing"
+        named["config.yaml"] = run_id(self.stored) if isinstance(self.stored, Mapping) else "nothing"
         named |= {name: state["run_id"] for name, state in self.states.items()}
         for name, found in named.items():
             if found not in made:
@@ -85,7 +85,7 @@ class Recorded:
 
     def configuration(self) -> Iterator[str]:
         """``config.yaml`` beside the configuration in ``results.json``."""
-        ours, theirs = upgraded(self.claimed), upgraded(self.results["config"])
+        ours, theirs = self.claimed, self.results["config"]
         if not agree(on_disk(ours), on_disk(theirs)):
             yield f"images or plugins: {on_disk(ours)} in config.yaml, {on_disk(theirs)} in results.json"
         if recipe_id(ours) != recipe_id(theirs):

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config import guard
-from ssl_bench.config.build import former, near
+from ssl_bench.config.build import near
 from ssl_bench.config.schema import directory
 from ssl_bench.config.with_hydra import composed, groups, parted
 from ssl_bench.errors import ConfigError
@@ -74,8 +74,7 @@ def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = 
         return f"{match[1]} has a value already: leave the + before {match[1]} out"
     if match := re.search(_NO_KEY, text):
         known = [key for key in _keys(overrides, primary) if key != match[1]]
-        remedy = former(match[1]) or _meant(match[1], known)
-        return f"there is no key {match[1]}{remedy}; `ssl-bench {primary} --cfg job` prints them all"
+        return f"there is no key {match[1]}{_meant(match[1], known)}; `ssl-bench {primary} --cfg job` prints them all"
     if match := re.search(r"Could not (?:find|load) '(.+)/(.*?)'", text):
         group, option = match[1], match[2]
         if listed := re.search(r"Available options in '(.+?)'", text):  # experiment, of experiment/<paper>/<name>

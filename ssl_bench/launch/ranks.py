@@ -73,7 +73,9 @@ def compute(
 
     with _outcome(folder, device, quiet) as end:
         metrics = work(config)
+        whole = {"evaluator": "", "id": "", "settings": {}, "network": "", "epochs": None, "metrics": metrics}
         content = {"run_id": run_id, "name": config["name"], "config": config, "metrics": metrics}
+        content |= {"evaluations": [whole]}
         content |= {"environment": environment(device) | times | {"finished": now()}}
         content |= {"seconds": round(time.monotonic() - started, 3)}
         files.write_json(folder / results.NAME, content)

@@ -55,10 +55,8 @@ REFUSED = {
     "train ~seed": "seed is missing: set seed",
     "mi epochs=3": "no key epochs ssl-bench mi --cfg job",
     "train temperature.tua=1": "no key temperature.tua (did you mean temperature.tau?)",
-    "train framework=npid framework.tau=0.1": "no key framework.tau any more: set temperature.tau",
-    "train framework=npid framework.noise=32": "no key framework.noise any more: set loss=nce, and negatives.k",
-    "train framework=npid framework.sharded=true": "no key framework.sharded any more: leave it out",
-    "train framework=moco_cld framework.k=96": "no key framework.k any more: set negatives.k",
+    "train framework=npid framework.tau=0.1": "no key framework.tau did you mean temperature.tau",
+    "train framework=moco_cld framework.k=96": "no key framework.k did you mean negatives.k",
     # interpolations
     "train 'name=${nowhere}'": "name: interpolation key 'nowhere' not found; set name to a value",
     "train 'epochs=${epochs}'": "epochs: recursive interpolation detected; set epochs to a value",

@@ -108,12 +108,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (failed,) = Path("outputs/failed").iterdir()
         (failed / "results.json").unlink()
         files.write_json(failed / "failed.json", {"reason": "no", "detail": ""})
-        (old,) = Path(shutil.copytree("outputs/r", "outputs/old")).iterdir()  # as version 0.2 has left it
-        content = files.read_json(old / "results.json")
-        record = {"step": content["facts"]["steps"], "evaluate": content["config"]["evaluate"]}
-        files.write_json(old / "results.json", {k: v for k, v in content.items() if k != "evaluations"})
-        (old / "evaluations").mkdir()
-        files.write_json(old / "evaluations/0.json", record | {"metrics": content["metrics"]})
         (failed / "claims").mkdir()
         owner = {"host": "elsewhere", "pid": 7, "since": 1e9, "machine": "elsewhere", "born": "1"}
         files.write_json(failed / "claims/1", owner)
@@ -143,8 +137,6 @@ TARGETS = [
     "outputs/failed/*/config.yaml",
     "outputs/failed/*/metrics.jsonl",
     "outputs/failed/*/claims/1",
-    "outputs/old/*/evaluations/0.json",
-    "outputs/old/*/results.json",
     *["outputs/.baselines/*.json"] * 2,
     *["outputs/.runs.json"] * 2,
     "outputs/.sweeps/*/grid.json",

@@ -20,6 +20,7 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.drawing import draw, panels
 from ssl_bench.papers.fill import fill
+from tests.evaluated import with_evaluations
 from tests.papers.conftest import composed
 from tests.ranks import wait_for
 
@@ -45,7 +46,7 @@ def write_result(
     folder.mkdir(parents=True, exist_ok=True)
     record = {"run_id": folder.name, "name": config["name"], "config": config, "metrics": metrics, "seconds": 1.0}
     record |= written
-    (folder / "results.json").write_text(json.dumps(record))
+    (folder / "results.json").write_text(json.dumps(with_evaluations(record)))
     return folder
 
 
