@@ -33,13 +33,6 @@ KINDS = {
     "evaluate": ["evaluate.target.Evaluator"],
     "evaluate.on": ["data.dataset.Dataset"],
 }
-# Keys of earlier versions, and what to do instead.
-FORMER = {
-    "framework.tau": "set temperature.tau",
-    "framework.k": "set negatives.k",
-    "framework.noise": "set loss=nce, and negatives.k to that number",
-    "framework.sharded": "leave it out: every rank has the whole memory",
-}
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -60,8 +53,7 @@ def build(node: Any, key: str, /, **extra: Any) -> Any:
     parameters, hints = _signature(target)
     for argument, value in arguments.items():
         if argument not in parameters or argument in extra:
-            remedy = former(f"{key}.{argument}") or near(argument, parameters)
-            raise ConfigError(f"{key}.{argument}: {target.__name__} has no such argument{remedy}")
+            raise ConfigError(f"{key}.{argument}: {target.__name__} has no such argument{near(argument, parameters)}")
         arguments[argument] = converted(value, hints.get(argument, Any), f"{key}.{argument}")
     required = (p.name for p in parameters.values() if p.default is p.empty and p.name not in extra)
     for missing in (argument for argument in required if argument not in arguments):
@@ -76,11 +68,6 @@ def build(node: Any, key: str, /, **extra: Any) -> Any:
         if isinstance(error, RuntimeError) and not re.search("allocate memory|overflow", str(error)):
             raise
         raise ConfigError(f"{key} needs more memory than this machine has: set smaller numbers in {key}") from error
-
-
-def former(key: str) -> str:
-    """Name the key to set in place of one of an earlier version, as the end of a sentence; empty for other keys."""
-    return f" any more: {FORMER[key]}" if key in FORMER else ""
 
 
 def open_dataset(node: Mapping[str, Any], data: str, key: str = "dataset") -> Any:

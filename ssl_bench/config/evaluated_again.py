@@ -37,7 +37,6 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         check_overrides(overrides)
         given = {each.key_or_group: each for each in OverridesParser.create().parse_overrides(list(overrides))}
         root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
-        root.evaluate = {"on": None, "labels": [1.0]} | config["evaluate"]  # runs of older versions lack it
         choices = dict(config["choices"])
         if "evaluate" in given:
             other, chosen = parted(composed([str(given.pop("evaluate").input_line)]))

@@ -15,7 +15,7 @@ from omegaconf.errors import (
 )
 
 from ssl_bench.config import guard
-from ssl_bench.config.build import former, near
+from ssl_bench.config.build import near
 from ssl_bench.config.schema import directory
 from ssl_bench.config.with_hydra import composed, groups, parted
 from ssl_bench.errors import ConfigError
@@ -112,7 +112,7 @@ def _no_option(file: str, options: Sequence[str] | None) -> str:
 
 def _no_key(key: str, overrides: Sequence[str]) -> str:
     """The refusal of a key that the configuration with the chosen options does not have."""
-    remedy = former(key) or _meant(key, [other for other in _keys(overrides) if other != key])
+    remedy = _meant(key, [other for other in _keys(overrides) if other != key])
     return f"there is no key {key}{remedy}; `ssl-bench train --cfg job` prints them all"
 
 

@@ -4,8 +4,8 @@ What a run is evaluated with is no part of it: :func:`evaluation_id` is the iden
 Numbers count by their value: 1, 1.0 and 1e0 are one, and so are 0 and -0.0.
 
 A run depends on its configuration and on what was found on the disk: prepared images, and the sources of plugins. The
-configuration alone is the :func:`recipe_id`: cells of tables ask for it on machines without the images, and runs of
-earlier versions have nothing else. :func:`on_disk` is the rest.
+configuration alone is the :func:`recipe_id`: cells of tables ask for it on machines without the images. :func:`on_disk`
+is the rest.
 """
 
 import hashlib
@@ -20,8 +20,7 @@ NOT_IN_RUN_ID = {"name", "choices", "device", "devices", "threads", "runs_per_gp
 NOT_IN_RUN_ID |= {"log_every", "timeout", "checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate"}
 NOT_IN_RUN_ID |= {"halt_at"}
 RUN_ID_DIGITS = 10
-# Keys of a group; framework.sharded is one of earlier versions.
-NOT_IN_RUN_ID_OF = {"dataset": {"workers", "train_images", "hashes"}, "framework": {"sharded"}, "init": {"path"}}
+NOT_IN_RUN_ID_OF = {"dataset": {"workers", "train_images", "hashes"}, "init": {"path"}}  # keys of a group
 OWN = {"root", "path", "skip_broken", "dataset"}  # and of the user's own images, which have the hash ``content``
 SOURCE = " #"  # between the version of a plugin and the hash of its source
 # Classes on which the length of the training has no influence; any other one may depend on it.
@@ -32,60 +31,25 @@ READ_ALONE = {"dataset", "augment", "backbone", "framework", "init", "seed", "pr
 READ_BY_LOSS = {"loss", "temperature", "batch_size"}  # and where evaluators measure a loss
 # Keys of evaluators that say where their data is.
 NOT_IN_EVALUATION_ID = {"detection": {"data", "images"}}
-# Keys that runs from before a version do not have, with the value that means what they did. Constructors have the value
-# of a group's key as their default.
-ADDED: dict[str, dict[str, Any]] = {
-    "0.2.0": {
-        "compile_views": False,
-        "graph": False,
-        "halt_at": None,
-        "threads": None,
-        "framework.groups": 1,
-        "loss.own_view": False,
-        "optimizer.decay_norms": False,
-    },
-    "0.3.0": {
-        "device": "auto",
-        "init": None,
-        "similarity": "cosine",
-        "positives": {"_target_": "ssl_bench.objective.positives.OtherView"},
-        "backbone.freeze": False,
-        "dataset.interpolation": "bilinear",
-        "dataset.share": 1.0,
-        "backbone.args": None,
-        "framework.stop_gradient": False,
-        "negatives.final": None,
-        "negatives.schedule": "constant",
-        "negatives.milestones": [],
-        "optimizer.clip": None,
-        "optimizer.layer_decay": 1.0,
-    },
+# Values that are not hashed: a configuration without the key is the same training.
+NOT_HASHED: dict[str, Any] = {
+    "init": None,
+    "similarity": "cosine",
+    "positives": {"_target_": "ssl_bench.objective.positives.OtherView"},
+    "backbone.args": None,
+    "backbone.freeze": False,
+    "dataset.interpolation": "bilinear",
+    "dataset.share": 1.0,
+    "framework.groups": 1,
+    "framework.stop_gradient": False,
+    "loss.own_view": False,
+    "negatives.final": None,
+    "negatives.milestones": [],
+    "negatives.schedule": "constant",
+    "optimizer.clip": None,
+    "optimizer.decay_norms": False,
+    "optimizer.layer_decay": 1.0,
 }
-# Modules whose classes have another place since a version, the first that begins a ``_target_`` counts.
-MOVED: dict[str, dict[str, str]] = {
-    "0.2.0": {
-        "ssl_bench.models.backbones.": "ssl_bench.networks.backbones.",
-        "ssl_bench.models.heads.": "ssl_bench.networks.heads.",
-        "ssl_bench.models.": "ssl_bench.methods.",
-        "ssl_bench.optim.": "ssl_bench.training.optim.",
-    },
-}
-
-
-def upgraded(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a run of an earlier version as one of this version that means the same."""
-    added = {key: value for keys in ADDED.values() for key, value in keys.items() if "." not in key}
-    new = {key: _with_targets(value, _moved) for key, value in config.items()}
-    new |= {key: value for key, value in added.items() if key not in new}
-    return new | ({"evaluate": {"watch": 0, **new["evaluate"]}} if isinstance(new.get("evaluate"), Mapping) else {})
-
-
-def _moved(target: str) -> str:
-    """Where the class is now that ``_target_`` names."""
-    for former, now in (item for modules in MOVED.values() for item in modules.items()):
-        if target.startswith(former):
-            return now + target.removeprefix(former)
-    return target
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -131,7 +95,7 @@ def canonical(config: Mapping[str, Any]) -> str:
     for group, keys in NOT_IN_RUN_ID_OF.items():
         if group in content:
             content[group] = _of_dataset(content[group]) if group == "dataset" else _without(content[group], keys)
-    for path, value in (item for keys in ADDED.values() for item in keys.items()):
+    for path, value in NOT_HASHED.items():
         group, _, key = path.rpartition(".")
         if group and isinstance(node := content.get(group), Mapping) and node.get(key) == value:
             content[group] = _without(node, {key})

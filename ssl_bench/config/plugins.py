@@ -39,8 +39,7 @@ def versions(names: Any) -> dict[str, str]:
     """The versions and sources of the plugins that a configuration lists, which are part of the identity of its runs.
 
     Args:
-        names: a list of packages, or what this function returned for one: then they must be the same. A run of an
-            earlier version of ssl_bench has no hash of the source.
+        names: a list of packages, or what this function returned for one: then they must be the same.
 
     Raises:
         ConfigError: a plugin is not allowed, cannot be imported, has no version, or another one or another source.
@@ -49,7 +48,7 @@ def versions(names: Any) -> dict[str, str]:
         raise InvalidValue("plugins", names, "a list of packages, such as [my_losses]")
     found = {name: _version(name) for name in names}
     for name, version in found.items() if isinstance(names, Mapping) else ():
-        if names[name] not in (version, version.partition(SOURCE)[0]):
+        if names[name] != version:
             raise ConfigError(f"plugins: the run was made with {name} {names[name]}: install it in place of {version}")
     return found
 

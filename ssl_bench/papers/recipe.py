@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ssl_bench.config.build import KINDS, build, find_target
-from ssl_bench.config.identity import ADDED, NOT_IN_RUN_ID, OWN, evaluators, read_alone, untrained
+from ssl_bench.config.identity import NOT_HASHED, NOT_IN_RUN_ID, OWN, evaluators, read_alone, untrained
 from ssl_bench.papers.plan import PlannedRuns
 
 # Keys of a group that are seeds, follow from other keys, or say what is recorded beside the results.
@@ -81,7 +81,7 @@ def _top(config: Mapping[str, Any]) -> list[str]:
 
 def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Each part's group, its name and a colon if the group has several, and its node."""
-    unsaid: tuple[Any, ...] = ({}, None, ADDED["0.3.0"]["positives"])
+    unsaid: tuple[Any, ...] = ({}, None, NOT_HASHED["positives"])
     for group in (group for group in KINDS if config.get(group) not in unsaid):
         if "_target_" in config[group]:
             yield group, "", config[group]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ssl_bench.config.identity import ADDED, NOT_IN_RUN_ID, OWN, text, upgraded
+from ssl_bench.config.identity import NOT_HASHED, NOT_IN_RUN_ID, OWN, text
 from ssl_bench.papers.cell_runs import Results, entries
 from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.papers.recipe import LEFT_OUT
@@ -155,7 +155,7 @@ def _of_cell(names: set[str], options: Options, trained: Settings, recipe: Setti
 def _settings(config: Mapping[str, Any], evaluator: str, settings: Mapping[str, Any] | None) -> Settings:
     """All settings that a result depends on, without seeds: those of the training, and of the evaluator."""
     found: dict[str, Any] = {}
-    nodes = {k: v for k, v in upgraded(config).items() if k not in NOT_IN_RUN_ID | {"scale", "plugins", "diagnostics"}}
+    nodes = {k: v for k, v in config.items() if k not in NOT_IN_RUN_ID | {"scale", "plugins", "diagnostics"}}
     for group, node in {**nodes, f"evaluate.{evaluator}": settings}.items():
         if not isinstance(node, Mapping):
             found[group] = node
@@ -164,6 +164,6 @@ def _settings(config: Mapping[str, Any], evaluator: str, settings: Mapping[str, 
         found |= {f"{group}.{key}": value for key, value in node.items() if key not in hidden - {"train_images"}}
         if "_target_" in node:
             found[group] = str(node["_target_"]).rpartition(".")[2]
-    added = {path: value for keys in ADDED.values() for path, value in keys.items()}
-    kept = {k: v for k, v in found.items() if not k.endswith("seed") and not (k in added and added[k] == v)}
+    plain = {name for name, value in NOT_HASHED.items() if name in found and found[name] == value}
+    kept = {k: v for k, v in found.items() if not k.endswith("seed") and k not in plain}
     return {name: value if isinstance(value, str) else text(value) for name, value in kept.items()}

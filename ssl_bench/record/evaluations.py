@@ -67,24 +67,9 @@ def place(entry: Entry) -> str:
 
 
 def entries(results: Mapping[str, Any]) -> list[Entry]:
-    """The entries of ``results.json``. Those of version 0.2 had one flat mapping of metrics for what was asked."""
-    if "evaluations" in results:
-        found: list[Entry] = results["evaluations"]
-        return found
-    return [filled(entry, results["metrics"]) for entry in asked(results["config"])]
-
-
-def adopted(results: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """``results.json`` of version 0.2 with the ``records`` of its later evaluations, which had files of their own.
-
-    Such a file names the step, what was asked for and the metrics. Evaluations of another step are left out.
-    """
-    known, metrics, epochs = entries(results), dict(results["metrics"]), results["config"].get("epochs")
-    for record in records:
-        if record["step"] == results.get("facts", {}).get("steps"):
-            for entry in missing(known, {"evaluate": record["evaluate"], "epochs": epochs}):
-                known = [*known, filled(entry, record["metrics"])]
-    return {**results, "evaluations": known, "metrics": metrics | flat(known, epochs)}
+    """The entries of ``results.json``."""
+    evaluated: list[Entry] = results["evaluations"]
+    return evaluated
 
 
 def missing(known: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:

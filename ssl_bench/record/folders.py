@@ -1,8 +1,4 @@
-"""The directory of a run: ``<paths.outputs>/<name>/<run_id>``, or where the same training stands already; its start.
-
-The same training can stand under another name, or under the identity that it had in an earlier version. That did not
-know the images of prepared datasets, nor the sources of plugins: its runs are taken as made with those of today.
-"""
+"""The directory of a run: ``<paths.outputs>/<name>/<run_id>``, or where the same training stands under another name."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -10,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.config.identity import agree, on_disk, recipe_id, run_dir
+from ssl_bench.config.identity import on_disk, recipe_id, run_dir
 from ssl_bench.errors import unwritable
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.index import Index
@@ -18,23 +14,19 @@ from ssl_bench.record.results import is_finished, set_damaged_aside
 
 
 def find(config: Mapping[str, Any]) -> Path:
-    """The directory of a run, which need not exist."""
+    """The directory of a run, which need not exist: its own, or where the same training stands under another name.
+
+    Of several a finished one is taken; where prepared images are not on this machine, one with any of them.
+    """
     usual = run_dir(config)
     if _has_run(usual):
         return usual
     outputs, recipe, needed = Path(config["paths"]["outputs"]), recipe_id(config), on_disk(config)
     index = _index(outputs.absolute())
-    same = [run for run in index.entries() if run.content["training"] == recipe]
-    same = [run for run in same if agree(run.content["on_disk"], needed)]
+    runs = [run for run in index.entries() if run.content["training"] == recipe]
+    runs = [run for run in runs if needed.items() <= run.content["on_disk"].items()]
     index.cache.save()
-    if not same:
-        return usual
-    # Of those of which most is known a finished one, of these the first.
-    best = min(same, key=lambda run: (-len(run.content["on_disk"]), not run.content["run_id"], run.path))
-    folder, hashes = outputs / best.path, best.content["on_disk"]
-    if unknown := sorted(needed.keys() - hashes.keys()):
-        files.say_once(f"{folder} has no hash of its {' and '.join(unknown)}: they are taken as those of today")
-    return folder
+    return outputs / min(runs, key=lambda run: (not run.content["run_id"], run.path)).path if runs else usual
 
 
 def find_named(word: str, outputs: Path) -> Path:

@@ -130,7 +130,7 @@ class Index:
             "seed": seed if type(seed) is int else None,
             "command": _read_command(start + COMMAND),
             "failure": one_line(failure["reason"]) if failure else None,
-            "training": identity.recipe_id(identity.upgraded(config)),
+            "training": identity.recipe_id(config),
             "on_disk": identity.on_disk(config),
             "run_id": content["run_id"] if done else "",
             "metrics": content["metrics"] if done else {},

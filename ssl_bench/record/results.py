@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
-from ssl_bench.config.identity import run_id, upgraded
+from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.record import evaluations
 
@@ -51,7 +51,7 @@ class RunResults(TypedDict):
     config: Config
     metrics: dict[str, float]
     seconds: float
-    evaluations: NotRequired[list[evaluations.Evaluated]]
+    evaluations: list[evaluations.Evaluated]
     environment: NotRequired[dict[str, Any]]
     facts: NotRequired[dict[str, Any]]
     warnings: NotRequired[list[str]]
@@ -62,14 +62,6 @@ class Failure(TypedDict):
     """Content of a run's ``failed.json``: why it failed, in a sentence."""
 
     reason: str
-
-
-class LaterEvaluation(TypedDict):
-    """Content of ``evaluations/<id>.json``, a file of version 0.2."""
-
-    step: int
-    evaluate: Evaluate
-    metrics: dict[str, float]
 
 
 # Conditions that the bits of a result depend on beside its configuration, by the names of its ``environment``.
@@ -89,38 +81,27 @@ def mixed(environments: Iterable[Mapping[str, Any]]) -> str:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The results of the run in ``folder``; None if it has none, or a damaged or foreign file.
-
-    Those of version 0.2 are returned with the evaluations that it wrote to ``evaluations/<id>.json``.
-    """
+    """The results of the run in ``folder``; None if it has none, or a damaged or foreign file."""
     content: dict[str, Any] | None = files.read_json(folder / NAME, RunResults)
     if content is None:
         return None
     if not _consistent(content, folder):
         files.say_damaged(folder / NAME)
         return None
-    if "evaluations" in content:
-        return content
-    later = (files.read_json(path, LaterEvaluation) for path in sorted(folder.glob("evaluations/*.json")))
-    return evaluations.adopted(content, filter(None, later))
+    return content
 
 
 def _consistent(content: Mapping[str, Any], folder: Path) -> bool:
-    """Whether there is a configuration, and what stands twice is the same: each number, and the configuration.
-
-    The run_id of an earlier version may be another one than that of its configuration, in both files.
-    """
+    """Whether there is a configuration, and what stands twice is the same: each number, and the configuration."""
     if not content["config"]:
         return False
-    numbers, own = content["metrics"], content["run_id"]
-    if "evaluations" in content:
-        numbers = evaluations.flat(content["evaluations"], content["config"].get("epochs"))
+    numbers, named = evaluations.flat(content["evaluations"], content["config"].get("epochs")), content["run_id"]
     if json.dumps(numbers, sort_keys=True) != json.dumps(content["metrics"], sort_keys=True):  # as texts, NaN is NaN
         return False
-    if run_id(upgraded(content["config"])) == own:
+    if run_id(content["config"]) == named:
         return True
     stored = files.read_yaml(folder / "config.yaml", Config, named=False)
-    return stored is None or run_id(upgraded(stored)) != own
+    return stored is None or run_id(stored) != named
 
 
 def is_finished(folder: Path) -> bool:

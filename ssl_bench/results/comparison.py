@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ssl_bench.config.build import near
-from ssl_bench.config.identity import NOT_IN_RUN_ID, NOT_IN_RUN_ID_OF, upgraded
+from ssl_bench.config.identity import NOT_IN_RUN_ID, NOT_IN_RUN_ID_OF
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, hits, results, units
@@ -110,7 +110,7 @@ def _conditions(runs: Sequence[RunFolder], by: Sequence[str], metric: str) -> li
 
 def _recipe(run: RunFolder, metric: str) -> dict[str, Any]:
     """The configuration without its seed and what has no influence on the metric."""
-    config = upgraded(run.config)
+    config = run.config
     node = {name: value for name, value in config.items() if name not in NOT_IN_RUN_ID and name != "seed"}
     for name, keys in NOT_IN_RUN_ID_OF.items():
         if isinstance(value := node.get(name), Mapping):

@@ -2,7 +2,6 @@
 
 import copy
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from torch import nn
 
 from ssl_bench import files
 from ssl_bench.config import plugins, schema
-from ssl_bench.config.identity import run_id, upgraded
+from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.record import checkpoint, results
 from ssl_bench.seeding import seed_everything
@@ -57,14 +56,14 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
     config: Any = files.read_yaml(path, dict, named=False) or {}
     own = folder.resolve().name
-    if trained and (not files.fits(config, results.Config) or _identity(config) != own == _identity(trained["config"])):
+    if trained and (not files.fits(config, results.Config) or run_id(config) != own == run_id(trained["config"])):
         files.say_damaged(path)
         config = trained["config"]
     choices = config.get("choices")
     if not isinstance(choices, dict) or not isinstance(choices.get("dataset"), str):
         raise ConfigError(f"{path} is damaged, or not that of `ssl-bench train`: {again}")
     plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
-    config = upgraded(config) | {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
+    config = config | {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
     if trained is not None:
         config["epochs"] = trained["config"].get("epochs", config.get("epochs"))
     try:
@@ -72,10 +71,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     except ConfigError as error:
         raise ConfigError(f"{path} is damaged ({error}): {again}") from error
     return config
-
-
-def _identity(config: Mapping[str, Any]) -> str:
-    return run_id(upgraded(config))
 
 
 def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> LoadedRun:

@@ -41,7 +41,7 @@ def initial_weights(init: Mapping[str, str]) -> dict[str, Tensor]:
         ) from error
     except RunError as error:
         raise InitialWeights(f"init={path}: {error}") from error
-    if expected not in ("", digest):  # a run of an earlier version has no hash of another run's weights
+    if expected != digest:
         raise InitialWeights(
             f"init={path}: its weights are not those that this run began with any more: bring them back"
         )

@@ -34,8 +34,8 @@ class TrainingState:
         step: optimiser steps done.
         evaluated_step: step of the last evaluation before the end.
         starts: commit (``git``) and time (``at``) of the run's first process, and of each later one that had another
-            commit; ``git`` and ``at`` are None if a checkpoint of version 0.2 did not record them.
-        former_conditions: conditions of the process that wrote the checkpoint; empty if it did not record them.
+            commit.
+        former_conditions: conditions of the process that wrote the checkpoint; empty at the beginning of a run.
         pruned: the checkpoint has no moments, without which no step can follow.
     """
 
@@ -130,13 +130,12 @@ class TrainingState:
         if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
             raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")
         ranks = state["ranks"]
-        former = [dict(start) for start in state.get("starts", [{"git": None, "at": None}])]
+        former = [dict(start) for start in state["starts"]]
         self.starts = former + [start for start in self.starts if start["git"] != former[-1]["git"]]
-        self.former_conditions = dict(ranks[0].get("conditions", {}))
+        self.former_conditions = dict(ranks[0]["conditions"])
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
             set_rng_state(ranks[rank()]["rng"])
-            # Version 0.2 did not count skipped steps.
-            total, count, bad_step, bad_tau, skipped = map(float, [*ranks[rank()]["meter"], 0.0][:5])
+            total, count, bad_step, bad_tau, skipped = map(float, ranks[rank()]["meter"])
             self.meter.restore((total, count, bad_step, bad_tau, skipped))
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:

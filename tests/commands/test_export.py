@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ssl_bench.commands.export import main
 from ssl_bench.papers.recipe import describe
+from tests.evaluated import with_evaluations
 from tests.networks.test_export import run_directory
 
 SMALL = ["backbone=timm", "backbone.name=test_resnet"]  # half a million weights
@@ -102,7 +103,7 @@ def finished(folder: Path) -> None:
         "name": "default",
     }
     record |= {"environment": {"torch": "2.15.0", "cuda": None}, "classes": ["2", "11"], "classes/other": ["a\n"]}
-    (folder / "results.json").write_text(json.dumps(record))
+    (folder / "results.json").write_text(json.dumps(with_evaluations(record)))
 
 
 def test_a_card_says_what_the_weights_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

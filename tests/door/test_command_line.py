@@ -55,7 +55,8 @@ REFUSED = {
     "train +loss.alpha=2": "loss.alpha: InfoNCE has no such argument",
     "train ~seed": "seed is missing: set seed",
     "train temperature.tua=1": "no key temperature.tua (did you mean temperature.tau?)",
-    "train framework=npid framework.tau=0.1": "no key framework.tau any more: set temperature.tau",
+    "train framework=npid framework.tau=0.1": "no key framework.tau did you mean temperature.tau",
+    "train framework=moco_cld framework.k=96": "no key framework.k did you mean negatives.k",
     # interpolations
     "train 'name=${nowhere}'": "name: interpolation key 'nowhere' not found; set name to a value",
     "train 'epochs=${epochs}'": "epochs: recursive interpolation detected; set epochs to a value",

@@ -138,9 +138,7 @@ def test_a_plugin_whose_source_changed_trains_another_run(
 @pytest.mark.usefixtures("allowed", "package")
 def test_a_configuration_on_disk_needs_the_version_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = plugins.versions(["my_losses"]).values()
-    # A run of an earlier version has no hash of the source.
-    assert plugins.versions({"my_losses": "1.0"}) == plugins.versions({"my_losses": found}) == {"my_losses": found}
-    assert found.partition(" #")[0] == "1.0"
+    assert plugins.versions({"my_losses": found}) == {"my_losses": found} and found.partition(" #")[0] == "1.0"
     with pytest.raises(plugins.ConfigError, match=r"made with my_losses 0\.9: install it in place of 1\.0"):
         plugins.versions({"my_losses": "0.9"})
 

@@ -1,6 +1,5 @@
 """The configuration of a run on disk goes through the same checks as one of the command line."""
 
-import copy
 import json
 import sys
 from pathlib import Path
@@ -9,14 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ssl_bench.config.build import build, find_target
 from ssl_bench.config.compose import load
-from ssl_bench.config.identity import ADDED, MOVED, upgraded
 from ssl_bench.training.finished import read_config
-from ssl_bench.training.parts import Parts
 from tests.door.door import enter, refuses
 
-RELEASED = Path(__file__).parents[1] / "config" / "released"
 RUN = Path("outputs/default/0123456789")
 DAMAGED = f"{RUN}/config.yaml is damaged"
 AGAIN = "start the training again, which writes it"
@@ -79,10 +74,8 @@ def test_a_run_with_damaged_results_is_named_and_not_taken(change: Any, capfd: p
         refuses(f"train init={run}", "set init to the directory of a finished run", capfd)
 
 
-@pytest.mark.parametrize("key", ["tracking", "compile_views", "graph"])
-def test_a_key_that_is_new_or_not_used_may_be_missing(key: str) -> None:
-    config = read_config(written(key))
-    assert config["tracking"]["mode"] == "off" and config["graph"] in (False, "auto")
+def test_a_run_that_is_read_is_not_tracked() -> None:
+    assert read_config(written("tracking"))["tracking"]["mode"] == "off"
 
 
 def test_a_plugin_that_is_allowed_but_not_listed_is_not_run(
@@ -94,30 +87,3 @@ def test_a_plugin_that_is_allowed_but_not_listed_is_not_run(
     run = written("loss", {"_target_": "my_losses.Evil"})
     refuses(f"evaluate {run}", "loss._target_=my_losses.Evil: set plugins=[my_losses] too", capfd)
     assert "my_losses" not in sys.modules
-
-
-@pytest.mark.parametrize("version", [path.stem for path in sorted(RELEASED.glob("*.yaml"))])
-def test_the_configuration_of_every_released_version_is_read(version: str) -> None:
-    RUN.mkdir(parents=True)
-    (RUN / "config.yaml").write_text((RELEASED / f"{version}.yaml").read_text())
-    Parts(read_config(RUN)).validate(1)
-
-
-def test_keys_that_are_new_get_the_value_of_what_runs_did_before() -> None:
-    former = yaml.safe_load((RELEASED / "0.1.0.yaml").read_text())
-    config = upgraded(copy.deepcopy(former))
-    assert (config["graph"], config["compile_views"]) == (False, False) and "graph" not in former
-    assert config["framework"]["_target_"] == "ssl_bench.methods.siamese.Siamese"
-    assert former["framework"]["_target_"] == "ssl_bench.models.siamese.Siamese"
-    method = Parts(config).method
-    assert method.groups == ADDED["0.2.0"]["framework.groups"]
-    assert build(config["optimizer"], "optimizer").decay_norms == ADDED["0.2.0"]["optimizer.decay_norms"]
-
-
-def test_every_class_that_has_moved_is_found() -> None:
-    names = ["models.backbones.DigitsResNet", "models.heads.MLP", "models.siamese.Siamese", "optim.SGD"]
-    groups = ["backbone", "head", "framework", "optimizer"]
-    for group, name, (former, now) in zip(groups, names, MOVED["0.2.0"].items(), strict=True):
-        node = {group: {"_target_": f"ssl_bench.{name}"}}
-        assert f"ssl_bench.{name}".startswith(former)
-        assert find_target(upgraded(node)[group], group).__module__.startswith(now.rstrip("."))

@@ -17,6 +17,7 @@ from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.results.arrange import spread
 from tests.door.door import enter
+from tests.evaluated import with_evaluations
 from tests.results.folders import OUTPUTS, finish, make, make_grid
 
 Capture = pytest.CaptureFixture[str]
@@ -32,7 +33,7 @@ def finished_grid(runs: list[list[str]], values: list[float], metric: str = "knn
         finished[number] = make(f"a/{number}")
         config: dict[str, Any] = {"evaluate": {"knn": {}}}
         results = {"run_id": str(number), "config": config, "metrics": {metric: value}, "seconds": 1.0}
-        (finished[number] / "results.json").write_text(json.dumps(results))
+        (finished[number] / "results.json").write_text(json.dumps(with_evaluations(results)))
     grid.begin(folder, "ssl-bench train -m", runs, finished, [None] * len(runs))
     return folder
 

@@ -38,6 +38,8 @@ from tests.papers.conftest import composed
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import commit_numbers
 
+from tests.evaluated import with_evaluations
+
 CLAIMS = [claim for paper in tables.papers() for claim in tables.claims(paper)]
 COMMON = ["dataset=scattered_digits", "max_steps=2", *[o for o in SMALL if not o.startswith("evaluate")]]
 CLAIM: dict[str, Any] = {
@@ -314,7 +316,7 @@ def _finished(
     }
     known |= {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:01:00+00:00"}
     results |= {"environment": known | (environment or {}), "seconds": 3.4}
-    (path / "results.json").write_text(json.dumps(results))
+    (path / "results.json").write_text(json.dumps(with_evaluations(results)))
 
 
 def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(

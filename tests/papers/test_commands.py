@@ -23,6 +23,7 @@ from ssl_bench.papers.drawing import draw, panels
 from ssl_bench.papers.fill import fill
 from ssl_bench.record.cache import Cache
 from ssl_bench.results.grids import find_grids
+from tests.evaluated import with_evaluations
 from tests.papers.conftest import cell_run_id, composed
 from tests.ranks import wait_for
 
@@ -48,7 +49,7 @@ def write_result(
     folder.mkdir(parents=True, exist_ok=True)
     record = {"run_id": folder.name, "name": config["name"], "config": config, "metrics": metrics, "seconds": 1.0}
     record |= written
-    (folder / "results.json").write_text(json.dumps(record))
+    (folder / "results.json").write_text(json.dumps(with_evaluations(record)))
     return folder
 
 

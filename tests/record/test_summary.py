@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ssl_bench.record.summary import print_grid
+from tests.evaluated import with_evaluations
 
 
 def finished(tmp_path: Path, name: str, written: Mapping[str, Any] | None = None, **metrics: float) -> Path:
@@ -15,9 +16,8 @@ def finished(tmp_path: Path, name: str, written: Mapping[str, Any] | None = None
     folder.mkdir()
     values = {metric.replace("_top1", "/top1"): value for metric, value in metrics.items()}
     config: dict[str, Any] = {"evaluate": {"knn": {}, "linear": {}}}
-    (folder / "results.json").write_text(
-        json.dumps({"run_id": name, "config": config, "metrics": values, "seconds": 1.0, **(written or {})})
-    )
+    content = {"run_id": name, "config": config, "metrics": values, "seconds": 1.0, **(written or {})}
+    (folder / "results.json").write_text(json.dumps(with_evaluations(content)))
     return folder
 
 

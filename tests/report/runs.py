@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.launch.outcome import Outcome, State
+from tests.evaluated import with_evaluations
 from tests.results.folders import OUTPUTS, finish, make, make_grid
 
 HOSTILE = "</script><script>window.hacked=1</script>"
@@ -45,7 +46,7 @@ def run(name: str, command: str, accuracy: float | None, loss: str, size: int, t
 def add(folder: Path, **parts: Any) -> None:
     """Add parts to ``results.json``."""
     path = folder / "results.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
+    path.write_text(json.dumps(with_evaluations(json.loads(path.read_text()) | parts)))
 
 
 def grid() -> list[Path]:

@@ -18,6 +18,7 @@ import yaml
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.lock import start_time
 from ssl_bench.launch.outcome import Outcome, State
+from tests.evaluated import with_evaluations
 
 OUTPUTS = Path("outputs")
 
@@ -50,7 +51,7 @@ def finish(folder: Path, seconds: float, **metrics: float) -> None:
     values = {name.replace("_top1", "/top1"): value for name, value in metrics.items()}
     config = yaml.safe_load((folder / "config.yaml").read_text())
     content = {"run_id": folder.name, "config": config, "metrics": values, "seconds": seconds}
-    (folder / "results.json").write_text(json.dumps(content))
+    (folder / "results.json").write_text(json.dumps(with_evaluations(content)))
 
 
 def claim_elsewhere(folder: Path, host: str, silent: float) -> None:

@@ -16,6 +16,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.results.arrange import arrange
 from ssl_bench.results.select import runs_where
 from ssl_bench.results.statistics import half_width
+from tests.evaluated import with_evaluations
 from tests.papers.conftest import composed
 
 Output = pytest.CaptureFixture[str]
@@ -27,7 +28,7 @@ def write(top1: float, *overrides: str) -> None:
     folder = Path("outputs/grid") / run_id(config)
     folder.mkdir(parents=True)
     content = {"run_id": folder.name, "config": config, "metrics": {"knn/top1": top1}, "seconds": 1.0}
-    (folder / "results.json").write_text(json.dumps(content))
+    (folder / "results.json").write_text(json.dumps(with_evaluations(content)))
 
 
 @pytest.fixture

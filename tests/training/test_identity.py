@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from PIL import Image
 
 from ssl_bench.config.compose import load
@@ -122,26 +121,6 @@ def test_changed_arrays_are_another_run(train: Train, capfd: pytest.CaptureFixtu
     assert cell["dataset"]["train_images"] == 60000 and trained(runs, cell) == []
     counted = {**cell, "dataset": {**cell["dataset"], "train_images": 60}}
     assert [run.folder.name for run in trained(runs, counted)] == [second.name]
-
-
-def test_a_run_of_an_earlier_version_is_found_and_its_images_are_taken_as_those_of_today(train: Train) -> None:
-    write_arrays(40)
-    assert train(*ARRAYS)[0] == 0
-    run = only_run()
-    # As version 0.2 wrote it: the recipe names the directory, and nothing says which images there were.
-    former = yaml.safe_load((run / "config.yaml").read_text())
-    former["dataset"] = {k: v for k, v in former["dataset"].items() if k not in ("content", "hashes")}
-    results = json.loads((run / "results.json").read_text())
-    name = recipe_id(former)
-    assert run_id(former) == name != run.name
-    for file, content in (("config.yaml", former), ("results.json", results | {"config": former, "run_id": name})):
-        (run / file).write_text(json.dumps(content))
-    run.rename(run.with_name(name))
-    code, text = train(*ARRAYS)
-    assert code == 0 and "already done" in text and f"{name} has no hash of its images" in text
-    write_arrays(60)  # that is what "taken as those of today" means
-    assert "already done" in train(*ARRAYS)[1]
-    assert only_run().name == name
 
 
 def test_a_finished_run_is_done_where_its_images_are_not(train: Train) -> None:
