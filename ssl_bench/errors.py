@@ -56,7 +56,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """The first line of an exception of another library, or its class if it has none."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 

@@ -18,7 +18,7 @@ from ssl_bench.config import guard
 from ssl_bench.config.build import near
 from ssl_bench.config.schema import directory
 from ssl_bench.config.with_hydra import composed, groups, parted
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, reason
 
 LACKING = ConfigAttributeError, ConfigKeyError  # the causes of Hydra's error for a key that is not there
 # The key that group=0.1 may mean.
@@ -84,17 +84,16 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
     while not isinstance(first, ConfigError) and (earlier := first.__cause__ or first.__context__):
         first = earlier
     failed = error.__cause__ if isinstance(error, HydraException) else error
-    key = failed.full_key if isinstance(failed, OmegaConfBaseException) else None
+    if not isinstance(failed, OmegaConfBaseException) or not (key := failed.full_key):
+        return str(first) if isinstance(first, ConfigError) else " ".join(str(error).split())
     if isinstance(first, ConfigError):  # what a resolver has refused
-        return f"{key}: {first}" if key else str(first)
-    if not key:
-        return " ".join(str(error).split())
-    override = next((word for word in overrides if re.match(rf"\+*{re.escape(key)}[.=]", word)), key)
+        return f"{key}: {first}"
+    override = next((text for text in overrides if text.lstrip("+").startswith((f"{key}=", f"{key}."))), key)
     if isinstance(failed, LACKING):
         return _no_key(override.partition("=")[0], overrides)
-    reason = str(first if type(failed) is InterpolationResolutionError else failed).splitlines()[0]
-    reason = reason[:1].lower() + reason[1:].replace("Integer", "an integer").replace("Float", "a number")
-    return f"{override}: {reason}" if failed is not error else f"{key}: {reason}; set {key} to a value"
+    why = reason(first if type(failed) is InterpolationResolutionError else failed)
+    why = why[:1].lower() + why[1:].replace("Integer", "an integer").replace("Float", "a number")
+    return f"{override}: {why}" if failed is not error else f"{key}: {why}; set {key} to a value"
 
 
 def _no_option(file: str, options: Sequence[str] | None) -> str:
@@ -105,9 +104,8 @@ def _no_option(file: str, options: Sequence[str] | None) -> str:
     options = options or sorted(path.stem for path in (directory() / group).glob("*.yaml"))
     folder = f"{option.rpartition('/')[0]}/"
     options = [other for other in options if other.startswith(folder)] or options
-    return (
-        f"{group}={option}: there is no such option{near(option, options)}; set {group} to one of {', '.join(options)}"
-    )
+    remedy = f"set {group} to one of {', '.join(options)}"
+    return f"{group}={option}: there is no such option{near(option, options)}; {remedy}"
 
 
 def _no_key(key: str, overrides: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ssl_bench.config import schema
 from ssl_bench.data.dataset import Dataset
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.methods.base import Framework, Method
 from ssl_bench.training.parts import Parts
 
@@ -105,5 +105,12 @@ def refusals(
             schema.check(config)
             _Checked(config, made).validate(ranks(config) if here else None)
         except ConfigError as error:
-            reasons[number] = ConfigError(str(error))  # a new one: the error keeps the networks in its traceback
+            reasons[number] = _alone(error)
     return reasons
+
+
+def _alone(error: ConfigError) -> ConfigError:
+    """The same refusal as a new error: this one keeps the networks in its traceback and its causes."""
+    if isinstance(error, InvalidValue):
+        return InvalidValue(error.key, error.value, error.remedy)
+    return ConfigError(str(error))
