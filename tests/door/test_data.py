@@ -125,15 +125,6 @@ def test_of_a_moving_picture_the_first_frame_counts() -> None:
     assert image.shape == (3, 8, 9) and image.unique().tolist() == [10]
 
 
-def test_what_is_no_photo_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(photos, "MAX_DAMAGED", 0.5)
-    split = photo_folder({f"{i}.jpg": photo("JPEG") for i in range(4)})
-    Path("photos/a/1.jpg").unlink()
-    os.mkfifo("photos/a/1.jpg")
-    first, second = split.take(torch.tensor([1, 2]))
-    assert torch.equal(first, second) and list(split.damaged) == [1]
-
-
 def test_a_class_without_a_good_photo_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(photos, "MAX_DAMAGED", 2.0)
     split = photo_folder({"0.jpg": b"", "1.jpg": DEFECT})

@@ -1,4 +1,4 @@
-"""kNN compared with scikit-learn and with a dense float64 reference, ties included, in bounded memory."""
+"""kNN compared with a dense float64 reference, ties included, in bounded memory; test_protocols.py has scikit-learn."""
 
 import math
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 
 from ssl_bench.data.source import Images
@@ -65,18 +64,6 @@ def test_leave_one_out_equals_a_search_without_each_image(copies: int) -> None:
         others = [j for j in range(60) if j != i]
         hits += int(reference(x[i : i + 1], x[others], labels[others], 5, 0.1, CLASSES)[0, 0] == labels[i])
     assert leave_one_out(x, labels, **settings) == hits / 60
-
-
-@pytest.mark.parametrize("temperature", [0.01, 1.0])
-def test_predictions_equal_those_of_scikit_learn(temperature: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    bank, queries = torch.randn(2000, 24, generator=generator) + 0.3, torch.randn(500, 24, generator=generator) + 0.3
-    labels = labels_of(2000, 3)
-    knn = KNeighborsClassifier(50, metric="cosine", weights=lambda d: np.exp((1 - d) / temperature), algorithm="brute")
-    expected = knn.fit(bank.double().numpy(), labels.numpy()).predict(queries.double().numpy())
-    ranking = knn_predict(queries, bank, labels, k=50, temperature=temperature, num_classes=CLASSES)
-    assert ranking[:, 0].tolist() == expected.tolist()
-    assert torch.equal(ranking, reference(queries, bank, labels, 50, temperature, CLASSES))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e20, 1e-20])
