@@ -8,7 +8,7 @@ from ssl_bench.record.units import evaluator_of
 
 
 def with_evaluations(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of ``results.json`` with all evaluations that its configuration asks for, and those of its metrics."""
+    """The content of ``results.json`` with the evaluations that its configuration asks for and those of its metrics."""
     config, metrics = content["config"], content["metrics"]
     entries = [filled(entry, metrics) for entry in asked(config)]
     names = {(entry["evaluator"], entry["network"]) for entry in entries}

@@ -30,7 +30,7 @@ class Composer:
             ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
         """
         try:
-            cfg, choices = parted(with_values(as_hydra_takes(overrides), primary, self._folder))
+            cfg, choices = parted(with_values(as_hydra_takes(overrides, primary, self._folder), primary, self._folder))
             return resolve(cfg, choices, self._folder)
         except (HydraException, OmegaConfBaseException, ValueError):
             return load(overrides, primary, self._folder)  # for anything unusual, and for Hydra's own error

@@ -39,11 +39,13 @@ class Evaluator(ABC):
 
     Attributes:
         needs_labels: whether it says nothing about images without classes.
+        takes_labels: whether it is run for each of ``evaluate.labels``; others are run once, without them.
         metrics: what its numbers mean, by name, in which ``*`` is any text; those that are not there are numbers of
             which neither a higher nor a lower one is better. It is recorded with the numbers.
     """
 
     needs_labels: ClassVar[bool] = False
+    takes_labels: ClassVar[bool] = False
     metrics: ClassVar[Declared] = ACCURACIES
 
     @abstractmethod
