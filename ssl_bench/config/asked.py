@@ -44,7 +44,7 @@ class Asked:
         Raises:
             ConfigError: an override cannot be used, or has several values and is not of a grid.
         """
-        given = with_hydra.as_hydra_takes(overrides)
+        given = with_hydra.as_hydra_takes(overrides, folder)
         with hydra_errors.in_sentences(given):
             hydra_errors.check_overrides(given, grid=True)
             parsed = values.parsed(given)

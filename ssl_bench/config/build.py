@@ -85,6 +85,32 @@ def has_argument(node: Any, key: str, argument: str) -> bool:
     return argument in _signature(find_target(node, key))[0]
 
 
+def texts_of_plugins(config: Mapping[str, Any], listed: Iterable[str]) -> frozenset[str]:
+    """The keys that are text by the annotations of the classes of plugins that a configuration names.
+
+    Args:
+        listed: the plugins that it lists; of others nothing is imported.
+
+    Raises:
+        ConfigError: as :func:`find_target`.
+    """
+    packages, texts = {*listed}, set[str]()
+    for group in (name for name in KINDS if isinstance(config.get(name), Mapping)):
+        for name, node in {"": config[group], **config[group]}.items():
+            key = f"{group}.{name}" if name else group
+            if isinstance(node, Mapping) and str(node.get("_target_")).partition(".")[0] in packages:
+                hints = _signature(find_target(node, key))[1]
+                texts |= {f"{key}.{argument}" for argument, hint in hints.items() if is_text(hint)}
+    return frozenset(texts)
+
+
+def is_text(hint: Any) -> bool:
+    """Whether an annotation is that of text, of none, or of several texts."""
+    inner = typing.get_args(hint)
+    kinds = {hint, *inner, *(kind for part in inner for kind in typing.get_args(part))}
+    return str in kinds and not kinds & {int, float, bool}
+
+
 def find_target(node: Any, key: str) -> Any:
     """The class that a node's ``_target_`` names, or a function whose annotation says that it returns one.
 

@@ -9,8 +9,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config import from_disk, guard, plugins
-from ssl_bench.config.build import converted
+from ssl_bench.config.build import converted, find_target
 from ssl_bench.config.hydra_errors import check_overrides, explain, in_sentences
+from ssl_bench.config.identity import SCHEDULES, is_plugins
 from ssl_bench.config.typed import PATH_KEY, quoted
 from ssl_bench.config.with_hydra import as_hydra_takes, composed, parted
 from ssl_bench.errors import ConfigError, require, shown
@@ -47,9 +48,16 @@ def resolve(cfg: Any, choices: Mapping[str, Any], folder: Path | None = None) ->
     converted(config.get("name", ""), str, "name")  # before it names a folder
     listed = plugins.versions(config.pop("plugins", []))
     plugins.check_listed(config, listed)
-    config |= {"plugins": listed} if listed else {}
+    config |= {"plugins": listed, **_steady(config)} if listed else {}
     config["choices"] = {k: v for k, v in sorted(choices.items()) if v is not None and "/" not in k and k != "local"}
     return config
+
+
+def _steady(config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """``steady`` with the groups whose class is a plugin's and does not depend on the length of the training."""
+    named = [group for group in SCHEDULES if is_plugins(config.get(group) or {})]
+    steady = [group for group in named if not getattr(find_target(config[group], group), "length_matters", True)]
+    return {"steady": steady} if steady else {}
 
 
 def load(overrides: Sequence[str] = (), folder: Path | None = None) -> dict[str, Any]:
@@ -62,7 +70,7 @@ def load(overrides: Sequence[str] = (), folder: Path | None = None) -> dict[str,
         ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
     """
     with in_sentences(overrides):
-        overrides = as_hydra_takes(overrides)
+        overrides = as_hydra_takes(overrides, folder)
         check_overrides(overrides)
         return resolved(composed(overrides, folder), folder)
 

@@ -30,7 +30,7 @@ class Composer:
             ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
         """
         try:
-            cfg, choices = parted(with_values(as_hydra_takes(overrides), self._folder))
+            cfg, choices = parted(with_values(as_hydra_takes(overrides, self._folder), self._folder))
             return resolve(cfg, choices, self._folder)
         except (HydraException, OmegaConfBaseException, ValueError):
             return load(overrides, self._folder)  # for anything unusual, and for Hydra's own error

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config import from_disk, guard, identity
-from ssl_bench.config.build import near
+from ssl_bench.config.build import near, texts_of_plugins
 from ssl_bench.config.compose import expand_home, find_other_images
 from ssl_bench.config.hydra_errors import check_overrides, explain
 from ssl_bench.config.typed import as_typed
@@ -33,7 +33,8 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         ConfigError: an option or a key does not exist, or an override cannot be read.
     """
     try:
-        overrides = list(map(as_typed, overrides))
+        texts = texts_of_plugins(config, config.get("plugins", ()))
+        overrides = [as_typed(override, texts) for override in overrides]
         check_overrides(overrides)
         given = {each.key_or_group: each for each in OverridesParser.create().parse_overrides(list(overrides))}
         root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})

@@ -18,14 +18,18 @@ from typing import Any
 # resumed elsewhere.
 NOT_IN_RUN_ID = {"name", "choices", "device", "devices", "threads", "runs_per_gpu", "images_on", "cosines"}
 NOT_IN_RUN_ID |= {"log_every", "timeout", "checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate"}
-NOT_IN_RUN_ID |= {"halt_at"}
+NOT_IN_RUN_ID |= {"halt_at", "steady"}
 RUN_ID_DIGITS = 10
 NOT_IN_RUN_ID_OF = {"dataset": {"workers", "train_images", "hashes"}, "init": {"path"}}  # keys of a group
 OWN = {"root", "path", "skip_broken", "dataset"}  # and of the user's own images, which have the hash ``content``
 SOURCE = " #"  # between the version of a plugin and the hash of its source
-# Classes on which the length of the training has no influence; any other one may depend on it.
-LENGTH_INDEPENDENT = {"temperature": {"Fixed", "Learned", "MACLa", "MACLb"}}
-LENGTH_INDEPENDENT |= {"optimizer": {"SGD", "Adam", "AdamW", "LARS"}}
+# Keys by which a class of this package depends on the length of the training, with the value under which it does not.
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "optimizer": {"schedule": "constant"},
+    "temperature": {"slope": None, "cycles": None},
+    "framework": {"final_momentum": None},
+    "negatives": {"schedule": "constant"},
+}
 # All that the numbers of a network which is not trained depend on, beside its evaluators.
 READ_ALONE = {"dataset", "augment", "backbone", "framework", "init", "seed", "precision", "tf32", "plugins"}
 READ_BY_LOSS = {"loss", "temperature", "batch_size"}  # and where evaluators measure a loss
@@ -146,8 +150,8 @@ def evaluators(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def untrained(config: Mapping[str, Any]) -> bool:
-    """Whether a network is evaluated as it is: :class:`ssl_bench.methods.frozen.Frozen`."""
-    return str((config.get("framework") or {}).get("_target_")).rpartition(".")[2] == "Frozen"
+    """Whether a network is evaluated as it is, without any step."""
+    return config.get("epochs") == 0
 
 
 def read_alone(config: Mapping[str, Any]) -> Set[str]:
@@ -158,16 +162,21 @@ def read_alone(config: Mapping[str, Any]) -> Set[str]:
 def extensible(config: Mapping[str, Any]) -> bool:
     """Whether a training of more epochs begins with the same steps: nothing depends on the length of the whole.
 
-    That is known of a constant learning rate and number of negatives, without momentum that rises to a final one, under
-    the classes of :data:`LENGTH_INDEPENDENT` and the frameworks and negatives of this package.
+    Of a class of this package its keys say so (:data:`SCHEDULES`). A plugin's class is asked when the configuration is
+    composed: the groups of those without ``length_matters`` are listed under ``steady``.
     """
-    nodes = {group: config.get(group) or {} for group in ("optimizer", "temperature", "framework", "negatives")}
-    classes = {group: str(node.get("_target_", "")) for group, node in nodes.items()}
-    steady = all(classes[group].rpartition(".")[2] in {*known, ""} for group, known in LENGTH_INDEPENDENT.items())
-    ours = all(target.startswith("ssl_bench.") or not target for target in classes.values())
-    constant = nodes["optimizer"].get("schedule") == "constant" and nodes["framework"].get("final_momentum") is None
-    constant &= nodes["negatives"].get("schedule", "constant") == "constant"
-    return steady and ours and constant and config.get("max_steps") is None
+    for group, keys in SCHEDULES.items():
+        node = config.get(group) or {}
+        if is_plugins(node) and group not in config.get("steady", ()):
+            return False
+        if any(node.get(key, value) != value for key, value in keys.items()):
+            return False
+    return bool(config.get("optimizer")) and config.get("max_steps") is None
+
+
+def is_plugins(node: Mapping[str, Any]) -> bool:
+    """Whether a node names a class of a plugin."""
+    return not str(node.get("_target_", "ssl_bench.")).startswith("ssl_bench.")
 
 
 def text(content: Any) -> str:

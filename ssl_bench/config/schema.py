@@ -15,7 +15,7 @@ from omegaconf import MISSING
 
 from ssl_bench import files
 from ssl_bench.config.build import KINDS, converted, near
-from ssl_bench.config.identity import datasets_of, name_of_labels, untrained
+from ssl_bench.config.identity import datasets_of, name_of_labels
 from ssl_bench.errors import ConfigError, require
 
 OPTIONAL = (
@@ -132,14 +132,14 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: naming the key and what to set.
     """
-    check_keys({"plugins": {}} | {key: value for key, value in config.items() if key != "choices"})
+    check_keys({"plugins": {}} | {key: value for key, value in config.items() if key not in ("choices", "steady")})
     _check_evaluate(config["evaluate"])
     least = {
         "batch_size.size": (config["batch_size"]["size"], 2),
         "devices": (config["devices"], 1),
         "threads": (config["threads"], 1),
         "runs_per_gpu": (config["runs_per_gpu"], 1),
-        "epochs": (config["epochs"], 0 if untrained(config) else 1),
+        "epochs": (config["epochs"], 0),
         "max_steps": (config["max_steps"], 1),
         "halt_at": (config["halt_at"], 1),
         "log_every": (config["log_every"], 1),
@@ -151,12 +151,6 @@ def check(config: Mapping[str, Any]) -> None:
     }
     for key, (value, smallest) in least.items():
         require(value is None or value >= smallest, key, value, f"{smallest} or more")
-    if untrained(config):
-        remedy, baselines = "nothing: framework=frozen trains nothing", config["evaluate"]["baselines"]
-        require(config["epochs"] == 0, "epochs", config["epochs"], remedy)
-        require(config["halt_at"] is None, "halt_at", config["halt_at"], remedy)
-        other = "[raw] or []: framework=frozen evaluates the network as it is, and init=null one without weights"
-        require("init" not in baselines, "evaluate.baselines", baselines, other)
     require((config["threads"] or 1) <= MOST_THREADS, "threads", config["threads"], f"{MOST_THREADS} or less, or null")
     _check_tracking(config["tracking"])
     decay = config["diagnostics"]["gradient_snr"]

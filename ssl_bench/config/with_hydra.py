@@ -25,7 +25,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench.config import guard, wandb
+from ssl_bench.config import guard, plugins, wandb
+from ssl_bench.config.build import texts_of_plugins
 from ssl_bench.config.schema import TopLevel, directory
 from ssl_bench.config.typed import as_typed, quoted
 from ssl_bench.errors import ConfigError
@@ -54,9 +55,21 @@ def groups() -> set[str]:
     return {"experiment", *(entry.name for entry in directory().iterdir() if entry.is_dir())} - {"hydra"}
 
 
-def as_hydra_takes(overrides: Sequence[str]) -> list[str]:
+def as_hydra_takes(overrides: Sequence[str], folder: Path | None = None) -> list[str]:
     """Overrides as Hydra takes them: text in quotes where it needs them, and timm's ``backbone.args`` as new keys."""
-    return [f"++{each}" if each.startswith("backbone.args.") else as_typed(each) for each in overrides]
+    texts = _texts(overrides, folder) if plugins.allowed() else frozenset[str]()
+    return [f"++{word}" if word.startswith("backbone.args.") else as_typed(word, texts) for word in overrides]
+
+
+def _texts(overrides: Sequence[str], folder: Path | None) -> frozenset[str]:
+    """The keys of plugins that are text; none if the overrides choose something that is refused later."""
+    choices = groups() | {"plugins"}
+    try:
+        chosen = [override for override in overrides if override.partition("=")[0] in choices]
+        config: Any = OmegaConf.to_container(with_values(chosen, folder), resolve=False)
+        return texts_of_plugins(config, plugins.versions(config.get("plugins", [])))
+    except (ConfigError, HydraException, OmegaConfBaseException, ValueError):
+        return frozenset()
 
 
 @contextlib.contextmanager

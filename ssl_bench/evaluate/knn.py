@@ -247,6 +247,7 @@ class KNN(Evaluator):
     """
 
     needs_labels = True
+    takes_labels = True
 
     def __init__(
         self, k: int | Sequence[int] = 200, temperature: float | Sequence[float] = 0.1, per_class: bool = False

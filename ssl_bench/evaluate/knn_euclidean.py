@@ -46,6 +46,7 @@ class EuclideanKNN(Evaluator):
     """
 
     needs_labels = True
+    takes_labels = True
 
     def __init__(self, k: int = 20, epsilon: float = 0.00001) -> None:
         require(k >= 1, "k", k, "1 or more")

@@ -130,6 +130,7 @@ class LinearProbe(Evaluator):
     """
 
     needs_labels = True
+    takes_labels = True
 
     def __init__(
         self,

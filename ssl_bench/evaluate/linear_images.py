@@ -66,6 +66,7 @@ class LinearOnImages(Evaluator):
     """
 
     needs_labels = True
+    takes_labels = True
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ class LinearSGD(Evaluator):
     """
 
     needs_labels = True
+    takes_labels = True
 
     def __init__(
         self,

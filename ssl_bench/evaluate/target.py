@@ -40,12 +40,14 @@ class Evaluator(ABC):
     Attributes:
         needs_labels: whether it yields nothing for images without classes.
         reads_images: whether it yields nothing without images.
+        takes_labels: whether it is run for each of ``evaluate.labels``; others are run once, without them.
         metrics: the meaning of its numbers, by name, in which ``*`` is any text; of a number without an entry neither
             a higher nor a lower value is better. It is recorded with the numbers.
     """
 
     needs_labels: ClassVar[bool] = False
     reads_images: ClassVar[bool] = True
+    takes_labels: ClassVar[bool] = False
     metrics: ClassVar[Declared] = ACCURACIES
 
     @abstractmethod

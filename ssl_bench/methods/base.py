@@ -43,12 +43,16 @@ class Method(nn.Module, ABC):
             it; ``shuffle``: as ``local``, with other images in a group for the momentum network.
         groups: G, 1 for ``sync``. It does not depend on the number of ranks, which must divide it unless it is 1.
         views: number of views of an image that the method takes.
+        trains: whether there are steps; without, the network is evaluated as it is, and the option sets ``epochs: 0``.
+        length_matters: as in :class:`ssl_bench.objective.temperature.Temperature`.
     """
 
     encoder: nn.Module
     norm: Norm
     groups: int = 1
     views: int = 2
+    trains: ClassVar[bool] = True
+    length_matters: ClassVar[bool] = True
 
     def networks(self) -> list[nn.Module]:
         """The networks, which may be compiled."""
@@ -141,7 +145,7 @@ class Framework(nn.Module, ABC):
     """The networks of a contrastive method, and the choice of their outputs as anchors and positives.
 
     Attributes:
-        encoder, norm, groups: as in :class:`Method`.
+        encoder, norm, groups, trains, length_matters: as in :class:`Method`.
         gives: requirements of negatives and losses that it meets: ``both_views`` (keys of both views), ``two_views``
             (the anchors of the two views are each other's positives).
         lacks: requirements that one of its terms never meets, whatever the negatives, each with the remedy.
@@ -155,6 +159,8 @@ class Framework(nn.Module, ABC):
     norm: Norm
     groups: int = 1
     views: int = 2
+    trains: ClassVar[bool] = True
+    length_matters: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset()
     gives: frozenset[str] = frozenset()
     lacks: Mapping[str, str] = MappingProxyType({})

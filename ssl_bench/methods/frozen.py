@@ -23,6 +23,7 @@ class Frozen(Method):
     """The backbone without a head. A run of it has 0 epochs, and no step is ever computed."""
 
     norm: Norm = "sync"
+    trains = False
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()

@@ -16,7 +16,6 @@ from ssl_bench import files
 
 BATCH, CLASSES, SIDE = 8, 6, 32
 COUNTS = {"train": 36, "test": 18, "unlabeled": 18}
-WITHOUT_FILES = ("ScatteredDigits", "BitImages", "Gaussians")
 # Arguments of evaluators that are made small wherever they occur.
 EVALUATOR_ARGUMENTS = {
     "k": 5,
@@ -46,14 +45,14 @@ def overrides(config: Mapping[str, Any], folder: Path) -> list[str]:
     data = folder / hashlib.sha256(json.dumps(config["dataset"], sort_keys=True).encode()).hexdigest()[:10]
     small = ["name=smoke", "scale=smoke", f"paths.data={data}", "max_steps=2", "precision=fp32", "tracking=off"]
     small += [f"batch_size.size={BATCH}", "batch_size.chunk=null", "evaluate.every=0"]
-    dataset, kind = config["dataset"], _class_name(config)
-    if kind == "BitImages":
+    dataset = config["dataset"]
+    if "images" in dataset:  # that are made without files
         small.append(f"dataset.images={COUNTS['train']}")
     if "folder" in dataset:
         small += [f"dataset.num_classes={CLASSES}", "dataset.classes=null", "dataset.packed=false"]
         side = 112 if "combine" in dataset else SIDE
         small += [f"dataset.resize={side}", f"dataset.size={side}"]
-    elif dataset["size"] > SIDE and kind != "MultiDigits":
+    elif dataset["size"] > SIDE and "digits" not in dataset:  # which a small canvas cannot hold
         small.append(f"dataset.size={SIDE}")
     k = (config["negatives"] or {}).get("k")
     if k is not None:
@@ -81,26 +80,25 @@ def _evaluator(node: Mapping[str, Any], data: Path) -> list[str]:
 
 
 def write(config: Mapping[str, Any]) -> None:
-    """Write the images of a small run in the format that its dataset reads. ``config`` includes :func:`overrides`."""
-    dataset, kind, data = config["dataset"], _class_name(config), Path(config["paths"]["data"])
-    if "local_features" in config["evaluate"]:
+    """Write the images of a small run in the format that its dataset reads. ``config`` includes :func:`overrides`.
+
+    The keys of a dataset say what it reads: photos in ``folder``, arrays in ``name``, MNIST for its ``digits``.
+    """
+    data, dataset = Path(config["paths"]["data"]), config["dataset"]
+    evaluators = [node for node in config["evaluate"].values() if isinstance(node, Mapping)]
+    if any("annotations" in node for node in evaluators):
         _photos(data / "photos", 1, 64)
-    if "detection" in config["evaluate"]:
+    if any("drops" in node for node in evaluators):
         _coco(data / "coco", 2, 64)
     if "folder" in dataset:
         for split in (dataset["train"], dataset["test"]):
             for label in range(CLASSES):
                 _photos(data / dataset["folder"] / split / f"n{label:08d}", 3, 48)
-    if kind in ("MultiDigits", "DigitOnImageNet"):
+    if "digits" in dataset:
         _arrays(data / "mnist", 28, 1, 10)
-    elif "folder" not in dataset and kind not in WITHOUT_FILES:
+    if "name" in dataset:
         channels = dataset["channels"] - dataset.get("bits", 0)
         _arrays(data / dataset["name"], dataset["size"], channels, dataset["num_classes"])
-
-
-def _class_name(config: Mapping[str, Any]) -> str:
-    """Name of the dataset's class."""
-    return str(config["dataset"]["_target_"]).rpartition(".")[2]
 
 
 def _arrays(folder: Path, side: int, channels: int, classes: int) -> None:

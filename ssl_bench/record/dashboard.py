@@ -103,7 +103,7 @@ def flat_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str
             flat[name] = printable(value) if isinstance(value, str) else value
 
     for name, value in config.items():
-        if name not in ("paths", "tracking", "choices"):
+        if name not in ("paths", "tracking", "choices", "steady"):
             add(value, name)
     add(facts, "facts")
     flat |= {group: printable(option) for group, option in config["choices"].items() if group != "tracking"}

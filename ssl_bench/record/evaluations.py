@@ -7,11 +7,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
+from ssl_bench.config.build import find_target
 from ssl_bench.config.identity import datasets_of, evaluation_id, evaluators, name_of_labels, on_disk
 
 Entry = Mapping[str, Any]
 NETWORKS = ("", "_init", "_raw")
-FEW_LABELS = {"KNN", "EuclideanKNN", "LinearProbe", "LinearSGD", "LinearOnImages"}  # classes of ``evaluate.labels``
 
 
 class Evaluated(TypedDict):
@@ -48,10 +48,9 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
     places = [(on, labels) for on in datasets_of(node) for labels in node.get("labels", [1.0])]
     made = list[Entry]()
     for name, own in evaluators(node).items():
-        few = str(own.get("_target_")).rpartition(".")[2] in FEW_LABELS
         for on, labels in places:
             part = bool(name_of_labels(labels))
-            if part and not few:
+            if part and not find_target(own, f"evaluate.{name}").takes_labels:
                 continue
             settings = {**own, **({"on": on} if on else {}), **({"labels": labels} if part else {})}
             entry: dict[str, Any] = {"evaluator": name, "id": evaluation_id(name, settings), "settings": settings}

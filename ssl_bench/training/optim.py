@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,12 @@ class Recipe(ABC):
             codes of MoCo, CLD, NPID (lemniscate.pytorch), Inv. Spread and leftthomas/SimCLR.
         clip: largest norm of the gradient of all parameters, over all ranks and chunks, positive; None: no bound.
         layer_decay: factor in (0, 1] of the rate from each layer of the backbone to the one before it.
+
+    Attributes:
+        length_matters: as in :class:`ssl_bench.objective.temperature.Temperature`, whatever the schedule.
     """
+
+    length_matters: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -194,11 +194,24 @@ class Parts:
         multiple = math.ceil(size / devices) * devices
         remedy = f"a multiple of devices={devices}, such as {multiple}, or devices to a divisor of {size}"
         require(size % devices == 0, "batch_size.size", size, remedy)
+        self._check_epochs()
         _ = self.dataset, self.views, self.recipe, self.evaluators
         for group in (*OBJECTIVE, "positives"):
             node = self.config[group]
             if node is not None and not has_argument(node, group, "instances"):
                 _check_once(group, json.dumps(node))
+
+    def _check_epochs(self) -> None:
+        """Refuse a training of no epochs, and a network without training that is to be trained."""
+        epochs, halt_at, baselines = (self.config[key] for key in ("epochs", "halt_at", "evaluate"))
+        if find_target(self.config["framework"], "framework").trains:
+            require(epochs >= 1, "epochs", epochs, "1 or more")
+            return
+        choice, baselines = f"framework={self.choices.get('framework')}", baselines["baselines"]
+        require(epochs == 0, "epochs", epochs, f"nothing: {choice} trains nothing")
+        require(halt_at is None, "halt_at", halt_at, f"nothing: {choice} trains nothing")
+        other = f"[raw] or []: {choice} evaluates the network as it is, and init=null one without weights"
+        require("init" not in baselines, "evaluate.baselines", baselines, other)
 
     def networks(self, trained: nn.Module, initial: nn.Module | None) -> Networks:
         """The trained network and the baselines of ``evaluate.baselines`` by suffix; None stands for raw pixels."""

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
-from ssl_bench.config.build import find_target
+from ssl_bench.config.build import build, find_target
 from ssl_bench.config.compose import load
-from ssl_bench.config.identity import NOT_HASHED, evaluation_id, run_dir, run_id
+from ssl_bench.config.identity import NOT_HASHED, SCHEDULES, evaluation_id, run_dir, run_id
 from ssl_bench.config.schema import directory
+from ssl_bench.objective.contrast import Contrast
 
 GROUPS = sorted(p.name for p in directory().iterdir() if p.is_dir() and p.name not in ("experiment", "hydra", "local"))
 
@@ -128,6 +130,14 @@ RUN_IDS = {
 @pytest.mark.parametrize(("overrides", "expected"), RUN_IDS.items())
 def test_the_identity_of_a_training_stays(overrides: str, expected: str) -> None:
     assert run_id(load(overrides.split())) == expected
+
+
+@pytest.mark.parametrize("option", [path.stem for path in sorted((directory() / "temperature").glob("*.yaml"))])
+def test_a_temperature_that_follows_the_training_says_so_by_a_key(option: str) -> None:
+    node = load([f"temperature={option}"])["temperature"]
+    temperature, contrast = build(node, "temperature"), Contrast.dense(torch.rand(2, 3), torch.rand(2, 3, 4))
+    varies = not torch.equal(temperature(0.1, contrast), temperature(0.7, contrast))
+    assert varies == any(key in node for key in SCHEDULES["temperature"])
 
 
 def test_an_evaluation_is_its_class_and_its_settings() -> None:

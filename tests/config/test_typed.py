@@ -1,14 +1,13 @@
 """Text stays as it was typed: on the command line, in grids, in lists; a YAML file has to quote it."""
 
-import typing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin
 
 import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from ssl_bench.config.build import _signature, located
+from ssl_bench.config.build import _signature, is_text, located
 from ssl_bench.config.compose import load
 from ssl_bench.config.composer import Composer
 from ssl_bench.config.schema import check, directory
@@ -57,9 +56,8 @@ def test_every_argument_that_is_text_is_a_text_key() -> None:
             if not target.startswith("ssl_bench.") or key.split(".")[0] != path.parent.name:
                 continue
             for argument, hint in _signature(located(target))[1].items():
-                kinds = {hint, *typing.get_args(hint), *(a for h in typing.get_args(hint) for a in typing.get_args(h))}
-                known = TEXT_KEY.fullmatch(f"{key}.{argument}")
-                if (str in kinds and not known) or (known and kinds & {int, float, bool}):
+                listed = bool(TEXT_KEY.fullmatch(f"{key}.{argument}"))
+                if is_text(hint) != listed and get_origin(hint) is not Literal:
                     wrong.add((f"{key}.{argument}", str(hint)))
     assert wrong == set()
 

@@ -116,7 +116,7 @@ REFUSED = {
     "train -m max_steps=1,null,0": "max_steps=0: set max_steps to 1 or more",
     "train -m temperature.tau=0.1,-1": "1 of 2 runs cannot be: temperature.tau=-1: set temperature.tau to",
     "train -m batch_size.size=64,63 devices=2": "batch_size.size=63: a multiple of devices=2, such as 64",
-    "train -m dataset=gaussians framework=frozen dataset.information=2,0": "1 of 2 runs cannot be: dataset.information=0: set",
+    "train -m dataset=gaussians framework=frozen dataset.information=2,0": "cannot be: dataset.information=0: set",
     "train -m batch_size=b32,b128 negatives=random_k negatives.k=16,64": (
         "1 of 4 runs cannot be: batch_size=b32 negatives.k=64: set negatives.k to 62 or less, the candidates "
         "skip=impossible leaves them out"

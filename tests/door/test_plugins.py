@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +17,12 @@ import yaml
 import ssl_bench
 from ssl_bench.commands import status
 from ssl_bench.config import plugins
+from ssl_bench.config.compose import load
+from ssl_bench.config.identity import run_id
 from ssl_bench.errors import InvalidValue
 from ssl_bench.objective.contrast import Contrast, Embedded
 from tests.conftest import only_run
-from tests.door.door import refuses
+from tests.door.door import enter, refuses
 
 README = Path(ssl_bench.__file__).parent.parent / "conf" / "README.md"
 COMMAND = "train loss=scaled 'plugins=[my_losses]' --config-dir my_losses/conf"
@@ -203,6 +206,143 @@ def test_runs_are_sorted_and_selected_by_the_metric_of_a_plugins_evaluator(
     assert len(best) == 3 and shown("--sort", "spread/spread") == best
     assert shown("--sort", "-spread/spread") == best[::-1]
     assert shown("--where", f"spread/spread={spread[best[1]]!r}") == [best[1]] and "own_evaluator" not in sys.modules
+
+
+# ---- what a class of a plugin says of itself
+
+SAYING = """
+from ssl_bench.data.digits import ScatteredDigits
+from ssl_bench.evaluate.metric import Metric
+from ssl_bench.evaluate.target import Evaluator
+from ssl_bench.methods.frozen import Features
+from ssl_bench.methods.base import Method
+from ssl_bench.objective.temperature import Fixed
+
+__version__ = "1"
+
+
+class Count(Evaluator):
+    takes_labels = True
+
+    def run(self, target):
+        yield "images", float(len(target.train))
+
+
+class Once(Evaluator):
+    def run(self, target):
+        yield "images", float(len(target.train))
+
+
+class Plain(Method):
+    norm, trains = "sync", False
+
+    def __init__(self, backbone):
+        super().__init__()
+        self.encoder = Features(backbone)
+
+    def trained_outputs(self, batch):
+        raise AssertionError
+
+    def objective(self, outputs, batch, progress, diagnostics):
+        raise AssertionError
+
+
+class Still(Fixed):
+    length_matters = False
+
+
+class Moving(Fixed):
+    pass
+
+
+class Tagged(ScatteredDigits):
+    def __init__(self, tag: str | None = None, tags: tuple[str, ...] = (), share_of: float = 1.0, **common):
+        super().__init__(**common)
+        self.tag = tag
+"""
+OPTIONS = {
+    "evaluate/counts": "count: {_target_: saying.Count}\nonce: {_target_: saying.Once}\n",
+    "framework/plain": "# @package _global_\ndefaults: [frozen]\nframework: {_target_: saying.Plain}\n",
+    "temperature/still": "_target_: saying.Still\ntau: 0.2\n",
+    "temperature/moving": "_target_: saying.Moving\ntau: 0.2\n",
+    "dataset/tagged": "# @package _global_\ndefaults: [scattered_digits]\n"
+    "dataset: {_target_: saying.Tagged, tag: null, tags: [], share_of: 1.0}\n",
+}
+MINE = ["--config-dir", "conf", "plugins=[saying]"]
+
+
+@pytest.fixture
+def saying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[str, Any]]]:
+    """A plugin whose classes say of themselves what those of the package say; a function that composes with it."""
+    Path("saying.py").write_text(SAYING)
+    for option, text in OPTIONS.items():
+        Path("conf", option).parent.mkdir(parents=True, exist_ok=True)
+        Path("conf", f"{option}.yaml").write_text(text)
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "saying")
+    yield lambda *overrides: load([*overrides, "plugins=[saying]"], folder=Path("conf"))
+    sys.modules.pop("saying", None)
+
+
+@pytest.mark.usefixtures("saying")
+def test_an_evaluator_that_takes_labels_is_run_for_each_share(train: Callable[..., tuple[int, str]]) -> None:
+    words = ["max_steps=1", *MINE, "evaluate=counts", "evaluate.labels=[0.1,1.0]"]
+    code, printed = train(*words)
+    assert code == 0, printed
+    metrics = json.loads((only_run() / "results.json").read_text())["metrics"]
+    assert metrics == {"count/images": 1347, "count/labels0.1/images": pytest.approx(135, abs=5), "once/images": 1347}
+    assert "already done" in train(*words)[1]
+
+
+@pytest.mark.usefixtures("saying")
+def test_a_framework_that_trains_nothing_has_no_steps(
+    train: Callable[..., tuple[int, str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [*MINE, "framework=plain", "evaluate=counts", "backbone.width=4", "tracking=off"]
+    code, printed = train(*words, small=False)
+    assert code == 0, printed
+    results = json.loads((only_run() / "results.json").read_text())
+    assert results["facts"]["steps"] == 0 and results["metrics"]["count/images"] == 1347
+    assert "already done" in train(*words, "optimizer=adam", "batch_size=b32", small=False)[1]  # which it never reads
+    for change, says in {
+        "epochs=3": "epochs=3: set epochs to nothing: framework=plain trains nothing",
+        "halt_at=1": "halt_at=1: set halt_at to nothing: framework=plain trains nothing",
+        "evaluate.baselines=[init]": "evaluate.baselines=[init]: set evaluate.baselines to [raw] or []",
+    }.items():
+        refuses(f"train {shlex.join([*words, 'seed=1', change])}", says, capfd)
+
+
+def test_a_class_on_which_the_length_has_no_influence_goes_on_to_more_epochs(
+    train: Callable[..., tuple[int, str]], saying: Callable[..., dict[str, Any]]
+) -> None:
+    free = {}
+    for option in ("still", "moving"):
+        for schedule in ("constant", "cosine"):
+            words = [f"temperature={option}", f"optimizer.schedule={schedule}"]
+            free[option, schedule] = len({run_id(saying(*words, f"epochs={n}")) for n in (1, 2)}) == 1
+    assert [key for key, value in free.items() if value] == [("still", "constant")]
+    words = [*MINE, "temperature=still", "optimizer.schedule=constant"]
+    assert train(*words, "epochs=1", "dataset.share=0.1")[0] == 0
+    code, printed = train(*words, "epochs=2", "dataset.share=0.1")
+    assert code == 0, printed
+    steps = [row["step"] for row in map(json.loads, (only_run() / "metrics.jsonl").read_text().splitlines())]
+    assert json.loads((only_run() / "results.json").read_text())["facts"]["steps"] == 4
+    assert sorted({*steps}) == [1, 2, 3, 4]
+
+
+def test_text_of_a_dataset_stays_as_it_was_typed(
+    saying: Callable[..., dict[str, Any]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    dataset = saying("dataset=tagged", "dataset.tag=1e5", "dataset.tags=[2024_01,a b]", "dataset.share_of=1e-1")[
+        "dataset"
+    ]
+    assert (dataset["tag"], dataset["tags"], dataset["share_of"]) == ("1e5", ["2024_01", "a b"], 0.1)
+    assert saying("dataset=tagged", "dataset.tag=null")["dataset"]["tag"] is None
+    capfd.readouterr()
+    words = ["train", "-m", *MINE, "dataset=tagged", "dataset.tag=1e5,x=y", "--dry-run", "tracking=off"]
+    printed = enter(shlex.join(words), capfd)
+    assert printed.code == 0 and '"1e5"' in printed.out and "x=y" in printed.out, printed
 
 
 # ---- a backbone, an augmentation, negatives and an evaluator
