@@ -151,9 +151,9 @@ class _Trials:
             if trial.state is TrialState.FAIL:
                 failure = files.read_json(run.folder / "failed.json", Failure)
                 self.search.note(run, Outcome.failed(failure["reason"] if failure else "it failed before"))
-        if told := sum(trial.state.is_finished() for trial in before):
-            self.plan.ended += told
-            print(f"{told} of {count} trials are done already", flush=True)
+        if ended := sum(trial.state.is_finished() for trial in before):
+            self.plan.ended += ended
+            print(f"{ended} of {count} trials are done already", flush=True)
         for start in range(0, count, width):
             stop = min(start + width, count)
             for number in range(len(study.trials), stop):

@@ -98,7 +98,7 @@ def _place(plan: Plan, runs: Sequence[Run], wait: bool) -> Place[Run]:
     asked = plan.asked
     if asked.where == "slurm":
         assert plan.folder is not None
-        return slurm.Queue(runs, asked.launcher, plan.folder, wait)
+        return slurm.SlurmQueue(runs, asked.launcher, plan.folder, wait)
     if asked.where == "local":
         return local.processes(asked.launcher["n_jobs"], wait)
     return local.Here(wait)

@@ -48,29 +48,31 @@ class Asked:
         with hydra_errors.in_sentences(given):
             hydra_errors.check_overrides(given, grid=True)
             parsed = values.parsed(given)
-            fixed = [str(each.input_line) for each in parsed if not each.is_sweep_override()]
-            for each in parsed:
-                if each.is_hydra_override() and each.is_sweep_override():
-                    raise ConfigError(f"{each.input_line}: set one value: it is that of all runs")
+            fixed = [str(override.input_line) for override in parsed if not override.is_sweep_override()]
+            for override in parsed:
+                if override.is_hydra_override() and override.is_sweep_override():
+                    raise ConfigError(f"{override.input_line}: set one value: it is that of all runs")
             cfg = with_hydra.composed(fixed, folder)
             many = multirun or cfg.hydra.mode is RunMode.MULTIRUN
             if not many:
                 hydra_errors.check_overrides(given)
             where, launcher = guard.settings(cfg.hydra, "launcher")
             by, sweeper = guard.settings(cfg.hydra, "sweeper")
-            params = values.parsed(f"{key}={each}" for key, each in (sweeper.get("params") or {}).items())
+            params = values.parsed(
+                f"{key}={values_of_key}" for key, values_of_key in (sweeper.get("params") or {}).items()
+            )
         for key, name in {"launcher": where, "sweeper": by}.items():
             if name != "basic" and not many:
                 raise ConfigError(f"hydra/{key}={name} is for the runs of a grid: add -m, or leave it out")
-        runs = [*params, *(each for each in parsed if not each.is_hydra_override())]
-        space = {each.get_key_element(): each for each in runs}  # of a key, the last one counts
+        runs = [*params, *(override for override in parsed if not override.is_hydra_override())]
+        space = {override.get_key_element(): override for override in runs}  # of a key, the last one counts
         width = sweeper.get("n_jobs") or launcher.get("n_jobs", launcher.get("array_parallelism", 1))
         return cls(given, folder, cfg, many, where, launcher, by, {**sweeper, "n_jobs": width}, space)
 
     @property
     def overrides(self) -> tuple[str, ...]:
         """The overrides of a single run, as they were given."""
-        return tuple(each for each in self.given if not each.lstrip("+~").startswith(("hydra.", "hydra/")))
+        return tuple(override for override in self.given if not override.lstrip("+~").startswith(("hydra.", "hydra/")))
 
     @property
     def swept(self) -> list[str]:

@@ -133,18 +133,18 @@ def find_target(node: Any, key: str) -> Any:
     if not isinstance(path, str) or path.partition(".")[0] not in packages:
         raise ConfigError(f"{key}._target_={path}: {where}; {plugins.CONSENT}")
     try:
-        found = located(path)
+        target = located(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{key}._target_={path}: there is no such class ({error}): {where}") from error
-    made = typing.get_type_hints(found).get("return") if inspect.isfunction(found) else found
+    made = typing.get_type_hints(target).get("return") if inspect.isfunction(target) else target
     kinds = tuple(located(f"ssl_bench.{name}") for name in declared)
     if not inspect.isclass(made) or not issubclass(made, kinds):
         bases = " or of ".join(map(_base, kinds))
         raise ConfigError(f"{key}._target_={path} is no {wanted}: set it to a subclass of {bases}")
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+    if missing := sorted(getattr(target, "__abstractmethods__", ())):
         base = _base(next(kind for kind in kinds if issubclass(made, kind)))
         raise ConfigError(f"{key}._target_={path} has no {' and no '.join(missing)}: it is a subclass of {base}")
-    return found
+    return target
 
 
 def _base(kind: type) -> str:
@@ -168,10 +168,10 @@ def _signature(target: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any
         [vars(c)["__init__"] for c in target.__mro__ if "__init__" in vars(c)] if inspect.isclass(target) else [target]
     )
     for call in calls:
-        own = inspect.signature(call).parameters
-        parameters = {**{k: p for k, p in own.items() if p.kind in _NAMED and k != "self"}, **parameters}
+        of_call = inspect.signature(call).parameters
+        parameters = {**{k: p for k, p in of_call.items() if p.kind in _NAMED and k != "self"}, **parameters}
         hints = {**typing.get_type_hints(call), **hints}
-        if not any(p.kind is p.VAR_KEYWORD for p in own.values()):
+        if not any(p.kind is p.VAR_KEYWORD for p in of_call.values()):
             break
     return parameters, hints
 
@@ -200,9 +200,9 @@ def converted(value: Any, hint: Any, key: str) -> Any:
         require(hint is not int or abs(value) < 2**32, key, value, "a smaller integer")
         return value
     elif origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
-        each = [inner[0]] * len(value) if inner[-1:] == (...,) else list(inner)
-        if len(each) == len(value):
-            return tuple(converted(v, h, key) for v, h in zip(value, each, strict=True))
+        hints = [inner[0]] * len(value) if inner[-1:] == (...,) else list(inner)
+        if len(hints) == len(value):
+            return tuple(converted(v, h, key) for v, h in zip(value, hints, strict=True))
     elif inspect.isclass(origin) and issubclass(origin, Iterable) and isinstance(value, list):
         return [converted(v, inner[0], key) for v in value]
     elif hint not in (int, float, str, bool) and origin is None:
@@ -235,7 +235,9 @@ def one_of(key: str, value: Any, options: Sequence[str]) -> None:
 
 def near(word: str, options: Iterable[str]) -> str:
     """`` (did you mean X?)`` for the closest option, or nothing; capitals do not count."""
-    known = {option.lower(): option for option in options}
-    word = re.sub(r"nt[-_]?xent", "infonce", word.lower()) if "infonce" in known else word.lower()  # its other name
-    found = [known[name] for name in difflib.get_close_matches(word, known, 1, 0.6)]
-    return f" (did you mean {found[0]}?)" if found else ""
+    by_lower_case = {option.lower(): option for option in options}
+    word = (
+        re.sub(r"nt[-_]?xent", "infonce", word.lower()) if "infonce" in by_lower_case else word.lower()
+    )  # its other name
+    similar = [by_lower_case[name] for name in difflib.get_close_matches(word, by_lower_case, 1, 0.6)]
+    return f" (did you mean {similar[0]}?)" if similar else ""

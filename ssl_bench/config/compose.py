@@ -83,10 +83,10 @@ def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
 def find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:
     """Replace ``evaluate.on`` by the data sets that it names: options, or mappings of ``dataset`` and keys."""
     given: Any = OmegaConf.to_container(cfg.evaluate).get("on")  # type: ignore[union-attr]
-    each = given if isinstance(given, list) else [given]
-    if given is None or not each:
+    listed = given if isinstance(given, list) else [given]
+    if given is None or not listed:
         return
-    nodes = [_other_images(cfg, one, folder) for one in each]
+    nodes = [_other_images(cfg, images, folder) for images in listed]
     raw: Any = OmegaConf.to_container(cfg.evaluate, resolve=False)
     neighbours = [node["knn_k"] for node in nodes if node["knn_k"]]
     with open_dict(cfg):

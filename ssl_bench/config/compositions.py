@@ -47,7 +47,7 @@ class Composition:
 
 
 def compositions(
-    requests: Iterable[Request], progress: Progress = lambda each, count: each, folder: Path | None = None
+    requests: Iterable[Request], progress: Progress = lambda requests, count: requests, folder: Path | None = None
 ) -> dict[Request, Any]:
     """Compose each request: a :class:`Composition`, or the ConfigError that says why there is none.
 
@@ -59,21 +59,23 @@ def compositions(
         _file() if folder is None else Path(os.devnull),
         {request: json.dumps(request) for request in requests},
     )
-    known: dict[str, str] = (files.read_cache(path) if texts else None) or {}
-    new = [request for request, text in texts.items() if text not in known]
+    cached: dict[str, str] = (files.read_cache(path) if texts else None) or {}
+    new = [request for request, text in texts.items() if text not in cached]
     made = {request: _compose(request, folder) for request in progress(new, len(new))}
     kept = {
-        texts[request]: each.text
-        for request, each in made.items()
-        if isinstance(each, Composition) and folder is None and not any(hashed in each.text for hashed in FOUND)
+        texts[request]: composition.text
+        for request, composition in made.items()
+        if isinstance(composition, Composition)
+        and folder is None
+        and not any(hashed in composition.text for hashed in FOUND)
     }
     with contextlib.suppress(OSError):  # the home directory may be read-only
         if kept:
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_cache(path, known | kept)
+            files.write_cache(path, cached | kept)
             for other in set(path.parent.glob("compositions*.json*")) - {path}:  # made of other sources
                 other.unlink()
-    return {request: Composition(known[text]) if text in known else made[request] for request, text in texts.items()}
+    return {request: Composition(cached[text]) if text in cached else made[request] for request, text in texts.items()}
 
 
 def _file() -> Path:

@@ -36,23 +36,25 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         texts = texts_of_plugins(config, config.get("plugins", ()))
         overrides = [as_typed(override, texts) for override in overrides]
         check_overrides(overrides)
-        given = {each.key_or_group: each for each in OverridesParser.create().parse_overrides(list(overrides))}
+        given = {
+            override.key_or_group: override for override in OverridesParser.create().parse_overrides(list(overrides))
+        }
         root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
         choices = dict(config["choices"])
         if "evaluate" in given:
             other, chosen = parted(composed([str(given.pop("evaluate").input_line)]))
             choices |= {"evaluate": chosen.get("evaluate")}
             evaluators = identity.evaluators(other.evaluate)
-            own = identity.evaluators(config["evaluate"])
-            settings = {name: value for name, value in config["evaluate"].items() if name not in own}
+            evaluators = identity.evaluators(config["evaluate"])
+            settings = {name: value for name, value in config["evaluate"].items() if name not in evaluators}
             root.evaluate = OmegaConf.merge(evaluators, settings)
         OmegaConf.set_struct(root, True)
         for key, override in given.items():
             if OmegaConf.select(root, key, default=_MISSING) is _MISSING:
                 names = list(identity.evaluators(root.evaluate))
-                known = [path for path, _ in guard.leaves(OmegaConf.to_container(root.evaluate), "evaluate")]
+                keys = [path for path, _ in guard.leaves(OmegaConf.to_container(root.evaluate), "evaluate")]
                 remedy = f"the run's evaluators are {', '.join(names) or 'none'}; evaluate=[NAME,...] takes others"
-                beside = [other for other in known if other.startswith(f"{key.rpartition('.')[0]}.")]
+                beside = [other for other in keys if other.startswith(f"{key.rpartition('.')[0]}.")]
                 raise ConfigError(f"there is no key {key}{near(key, beside)}: {remedy}")
             value: Any = override.value()
             is_place = key in ("dataset.root", "dataset.path") and isinstance(value, str)

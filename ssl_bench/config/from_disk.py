@@ -50,11 +50,11 @@ def find_prepared(config: dict[str, Any], training: bool = True) -> dict[str, An
     that is over, and of those of ``evaluate.on``.
     """
     evaluate, data = config.get("evaluate"), config["paths"].get("data")
-    found = {"dataset": _prepared(config["dataset"], data)} if training else {}
+    changed = {"dataset": _prepared(config["dataset"], data)} if training else {}
     if isinstance(evaluate, dict) and isinstance(on := evaluate.get("on"), dict | list):
-        each = [_named(node, data) for node in datasets_of(evaluate)]
-        found["evaluate"] = {**evaluate, "on": each if isinstance(on, list) else each[0]}
-    return {**config, **found}
+        nodes = [_named(node, data) for node in datasets_of(evaluate)]
+        changed["evaluate"] = {**evaluate, "on": nodes if isinstance(on, list) else nodes[0]}
+    return {**config, **changed}
 
 
 def _named(node: Mapping[str, Any], data: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def leave_out(cfg: DictConfig, choices: Mapping[str, Any]) -> None:
     if choices.get("evaluate") != AUTO or any(node.get("num_classes") != 0 for node in nodes):
         return
     named = evaluators(cfg.evaluate)
-    without = [name for name, each in named.items() if find_target(each, f"evaluate.{name}").needs_labels]
+    without = [name for name, evaluator in named.items() if find_target(evaluator, f"evaluate.{name}").needs_labels]
     with open_dict(cfg):
         for name in without:
             del cfg.evaluate[name]
@@ -118,10 +118,11 @@ def find_weights(cfg: DictConfig) -> None:
 def find_labels(cfg: DictConfig) -> None:
     """Replace each file in ``evaluate.labels``, a list of images, by its path and its hash."""
     given: Any = OmegaConf.to_container(cfg.evaluate, resolve=True).get("labels")  # type: ignore[union-attr]
-    if isinstance(given, list) and any(isinstance(each, str) for each in given):
-        paths = [files.given_path(each).absolute() if isinstance(each, str) else each for each in given]
+    if isinstance(given, list) and any(isinstance(labels, str) for labels in given):
+        paths = [files.given_path(labels).absolute() if isinstance(labels, str) else labels for labels in given]
         each_one = [
-            {"file": str(each), "content": read_names(each)[1]} if isinstance(each, Path) else each for each in paths
+            {"file": str(labels), "content": read_names(labels)[1]} if isinstance(labels, Path) else labels
+            for labels in paths
         ]
         with open_dict(cfg):
             cfg.evaluate.labels = each_one
@@ -152,5 +153,5 @@ def _of_run(folder: Path) -> str:
 
 @cache  # the runs of a grid begin with the same weights
 def _of_checkpoint(folder: Path, changed: int) -> str:
-    _, found = located("ssl_bench.record.checkpoint.backbone")(folder)  # the record is no part of a configuration
-    return str(found)
+    _, digest = located("ssl_bench.record.checkpoint.backbone")(folder)  # the record is no part of a configuration
+    return str(digest)

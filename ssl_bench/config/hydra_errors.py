@@ -122,14 +122,14 @@ def _key_of_group(group: str, key: str, value: str = "") -> str:
     return f"{group}.{key}{value}{some}" if having else ""
 
 
-def _meant(key: str, known: Collection[str]) -> str:
+def _meant(key: str, keys: Collection[str]) -> str:
     """`` (did you mean X or Y?)`` for an unknown key: keys of that name in other groups, or one that is similar."""
     group, _, name = key.rpartition(".")
-    elsewhere = sorted(other for other in known if other.rpartition(".")[2] == name and other.count(".") < 2)
-    each_group = [group] if group in groups() else sorted(groups() - {"evaluate"})
-    other_options = [text for each in each_group if " " in (text := _key_of_group(each, name))] if not elsewhere else []
-    found = " or ".join([*elsewhere, *other_options])
-    return f" (did you mean {found}?)" if found else near(key, known)
+    elsewhere = sorted(other for other in keys if other.rpartition(".")[2] == name and other.count(".") < 2)
+    owners = [group] if group in groups() else sorted(groups() - {"evaluate"})
+    texts = [] if elsewhere else [_key_of_group(owner, name) for owner in owners]
+    meant = " or ".join([*elsewhere, *(text for text in texts if " " in text)])
+    return f" (did you mean {meant}?)" if meant else near(key, keys)
 
 
 def _keys(overrides: Sequence[str]) -> set[str]:

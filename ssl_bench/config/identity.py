@@ -67,20 +67,20 @@ def recipe_id(config: Mapping[str, Any]) -> str:
     if isinstance(node, Mapping) and not is_own(node):
         config = {**config, "dataset": _without(node, {"content"})}
     if isinstance(plugins, Mapping):
-        config = {**config, "plugins": {name: str(each).partition(SOURCE)[0] for name, each in plugins.items()}}
+        config = {**config, "plugins": {name: str(version).partition(SOURCE)[0] for name, version in plugins.items()}}
     return run_id(config)
 
 
 def on_disk(config: Mapping[str, Any]) -> dict[str, str]:
     """Hashes, by what they are of, of what a run depends on beside its recipe, as far as they are known."""
     node, plugins = config.get("dataset"), config.get("plugins")
-    found = {}
+    hashes = {}
     if isinstance(node, Mapping) and not is_own(node) and node.get("content"):
-        found["images"] = str(node["content"])
+        hashes["images"] = str(node["content"])
     for name, version in plugins.items() if isinstance(plugins, Mapping) else ():
         if source := str(version).partition(SOURCE)[2]:
-            found[name] = source
-    return found
+            hashes[name] = source
+    return hashes
 
 
 def agree(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
@@ -146,7 +146,7 @@ def name_of_labels(labels: Any) -> str:
 
 def evaluators(node: Mapping[str, Any]) -> dict[str, Any]:
     """The evaluators below ``evaluate``: what else stands there is no mapping, or the dataset of ``evaluate.on``."""
-    return {name: each for name, each in node.items() if isinstance(each, Mapping) and name != "on"}
+    return {name: evaluator for name, evaluator in node.items() if isinstance(evaluator, Mapping) and name != "on"}
 
 
 def untrained(config: Mapping[str, Any]) -> bool:

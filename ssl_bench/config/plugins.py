@@ -46,11 +46,11 @@ def versions(names: Any) -> dict[str, str]:
     """
     if not isinstance(names, list | Mapping) or not all(isinstance(name, str) for name in names):
         raise InvalidValue("plugins", names, "a list of packages, such as [my_losses]")
-    found = {name: _version(name) for name in names}
-    for name, version in found.items() if isinstance(names, Mapping) else ():
+    versions_here = {name: _version(name) for name in names}
+    for name, version in versions_here.items() if isinstance(names, Mapping) else ():
         if names[name] != version:
             raise ConfigError(f"plugins: the run was made with {name} {names[name]}: install it in place of {version}")
-    return found
+    return versions_here
 
 
 def _version(name: str) -> str:

@@ -21,8 +21,10 @@ def help_text(root: DictConfig, folder: Path | None) -> str:
         root: as for :func:`explained`.
         folder: with further options, of ``--config-dir``.
     """
-    own = {entry.name for entry in folder.iterdir() if entry.is_dir()} - {"hydra"} if folder else set[str]()
-    groups = [f"{group}: {', '.join(values.options(group, folder))}" for group in sorted(with_hydra.groups() | own)]
+    of_folder = {entry.name for entry in folder.iterdir() if entry.is_dir()} - {"hydra"} if folder else set[str]()
+    groups = [
+        f"{group}: {', '.join(values.options(group, folder))}" for group in sorted(with_hydra.groups() | of_folder)
+    ]
     texts = [root.hydra.help.header, "\n".join(groups), explained(root), root.hydra.help.footer]
     return "\n\n".join(text.strip() for text in texts if text)
 
@@ -37,8 +39,8 @@ def explained(root: DictConfig) -> str:
         OmegaConfBaseException: an interpolation has no value.
     """
     choices = dict(root.hydra.runtime.choices)
-    own = OmegaConf.masked_copy(root, [str(key) for key in root if key != "hydra"])
-    config: Any = OmegaConf.to_container(own, resolve=True)
+    of_run = OmegaConf.masked_copy(root, [str(key) for key in root if key != "hydra"])
+    config: Any = OmegaConf.to_container(of_run, resolve=True)
     chosen = {g: [name] for g, name in choices.items() if "/" not in g and name and (directory() / g).is_dir()}
     chosen = {group: chosen[group] for group in sorted(chosen) if group not in ("evaluate", "local", "experiment")}
     chosen["evaluate"] = list(identity.evaluators(config["evaluate"]))
@@ -73,12 +75,12 @@ def _arguments(target: str) -> Mapping[str, str]:
         return {}
     body = ast.parse(path.read_text(encoding="utf-8")).body
     homes = {alias.name: node.module for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    found = next(n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name)
+    definition = next(n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name)
     inherited = dict[str, str]()
-    for base in getattr(found, "bases", []):
+    for base in getattr(definition, "bases", []):
         if isinstance(base, ast.Name):
             inherited |= _arguments(f"{homes.get(base.id, module)}.{base.id}")
-    section = re.search(r"^Args:\n((?: .*\n?|\n)+)", ast.get_docstring(found) or "", re.MULTILINE)
+    section = re.search(r"^Args:\n((?: .*\n?|\n)+)", ast.get_docstring(definition) or "", re.MULTILINE)
     entries = re.findall(r"^    ([\w, ]+): ((?:.*\n?)(?: {8}.*\n?)*)", section[1] if section else "", re.MULTILINE)
     return inherited | {
         key: _first_sentence(" ".join(text.split())) for keys, text in entries for key in keys.split(", ")
@@ -99,7 +101,7 @@ def _first_sentence(text: str) -> str:
 
 def _of_group(group: str, node: Mapping[str, Any]) -> dict[str, str]:
     """Meanings of a group's keys: those in files of options with the classes of ``node`` come before the others."""
-    classes = {str(each.get("_target_")) for each in (node, *node.values()) if isinstance(each, Mapping)}
+    classes = {str(part.get("_target_")) for part in (node, *node.values()) if isinstance(part, Mapping)}
     targets = {path: _target(path) for path in sorted((directory() / group).glob("*.yaml"))}
     pairs = [pair for path in sorted(targets, key=lambda path: targets[path] in classes) for pair in _comments(path)]
     return {key: meaning for key, meaning in pairs if key.startswith(f"{group}.")}

@@ -200,18 +200,18 @@ def _check_evaluate(node: Mapping[str, Any]) -> None:
     converted(node.get("watch"), int, "evaluate.watch")
     converted(node.get("baselines"), list[Literal["init", "raw"]], "evaluate.baselines")
     labels = node.get("labels", [1.0])
-    shares = isinstance(labels, list) and all(_is_list(each) or _is_share(each) for each in labels)
+    shares = isinstance(labels, list) and all(_is_list(share) or _is_share(share) for share in labels)
     shares = shares and 0 < len({*map(name_of_labels, labels)}) == len(labels)
     remedy = "different shares of the labelled images, or files that list images: [0.01,0.1,1.0] or [1percent.txt]"
     require(shares, "evaluate.labels", labels, remedy)
-    names = [each.get("dataset") for each in datasets_of(node) if isinstance(each, Mapping)]
+    names = [images.get("dataset") for images in datasets_of(node) if isinstance(images, Mapping)]
     require(len({*names}) == len(names), "evaluate.on", names, "data sets of different names, which metrics have")
     for name, evaluator in node.items():
-        known = name in ("every", "watch", "baselines", "labels") or isinstance(evaluator, Mapping)
-        known |= name == "on" and (evaluator is None or isinstance(evaluator, list))
-        require(known, f"evaluate.{name}", evaluator, "an evaluator, or leave it out")
+        setting = name in ("every", "watch", "baselines", "labels") or isinstance(evaluator, Mapping)
+        setting |= name == "on" and (evaluator is None or isinstance(evaluator, list))
+        require(setting, f"evaluate.{name}", evaluator, "an evaluator, or leave it out")
         nodes = [node for node in datasets_of(node) if node is not None] if name == "on" else []
-        named = all(isinstance(each, Mapping) and isinstance(each.get("dataset"), str) for each in nodes)
+        named = all(isinstance(images, Mapping) and isinstance(images.get("dataset"), str) for images in nodes)
         require(named, "evaluate.on", evaluator, "a dataset, or to {dataset: folder, root: DIR}")
 
 

@@ -26,10 +26,12 @@ def parsed(overrides: Iterable[str]) -> list[Override]:
 def options(group: str, folder: Path | None = None) -> list[str]:
     """The options of a group that are listed, with those in the folder of ``--config-dir``."""
     with with_hydra.opened():
-        known = GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.CONFIG)
-    own = Path(folder or "", group)
-    known = [name for name in known if name not in UNLISTED.get(group, ())]
-    return sorted({*known, *(str(p.relative_to(own).with_suffix("")) for p in own.rglob("*.yaml") if folder)})
+        names = GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.CONFIG)
+    of_folder = Path(folder or "", group)
+    names = [name for name in names if name not in UNLISTED.get(group, ())]
+    return sorted(
+        {*names, *(str(p.relative_to(of_folder).with_suffix("")) for p in of_folder.rglob("*.yaml") if folder)}
+    )
 
 
 def check_size(count: int) -> None:
@@ -80,12 +82,12 @@ def values(override: Override, folder: Path | None = None) -> list[str]:
     """
     key, value = override.get_key_element(), override.value()
     if isinstance(value, Glob):
-        found = value.filter(options(override.key_or_group, folder))
+        texts = value.filter(options(override.key_or_group, folder))
     elif override.is_sweep_override():
         check_size(bounds(override)[0] if override.is_range_sweep() else 0)
-        found = list(override.sweep_string_iterator())
+        texts = list(override.sweep_string_iterator())
     else:
-        found = [override.get_value_element_as_str()]
-    if not found:
+        texts = [override.get_value_element_as_str()]
+    if not texts:
         raise ConfigError(f"{override.input_line}: there is no such option: write the values, such as seed=0,1,2")
-    return [f"{key}={each}" for each in found]
+    return [f"{key}={text}" for text in texts]

@@ -41,7 +41,7 @@ register("oc.env", guard.read_environment, replace=True)
 register("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
 register("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_gpu},${device}}
 register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
-    "per_node", lambda devices, nodes, each=1: each * math.ceil(devices / nodes), replace=True
+    "per_node", lambda devices, nodes, count=1: count * math.ceil(devices / nodes), replace=True
 )
 register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
 register("wandb_tags", wandb.tags, replace=True)
@@ -117,13 +117,13 @@ def with_values(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     Raises:
         ValueError: an override does something else than to choose an option or to set a value.
     """
-    known = groups()
+    group_names = groups()
     chosen, values = list[str](), list[str]()  # what Hydra has to compose, and what sets a value
     for override in overrides:
         key = override.partition("=")[0]
         if not re.fullmatch(r"[\w./]+", key):  # it adds, removes or moves
             raise ValueError(override)
-        part = chosen if key in known or "/" in key or key.startswith("hydra.") else values
+        part = chosen if key in group_names or "/" in key or key.startswith("hydra.") else values
         part.append(override)
     base = folder, tuple(chosen)
     if base not in _COMPOSED:

@@ -66,14 +66,14 @@ def listed(source: Source, file: Path, content: str) -> Tensor:
     Raises:
         ConfigError: the file has another hash than ``content``, or a name that is not the name of one image.
     """
-    names, found = read_names(file)
-    if found != content:
+    names, digest = read_names(file)
+    if digest != content:
         raise ConfigError(f"evaluate.labels={file}: it is not the list of this run any more: bring it back")
     places: dict[str, list[int]] = {name: [] for name in names}
     for i, path in enumerate(_paths(source)):
         folder, name = path.split("/")[-2:]
-        for each in {name, f"{folder}/{name}"} & places.keys():
-            places[each].append(i)
+        for listed in {name, f"{folder}/{name}"} & places.keys():
+            places[listed].append(i)
     for wrong, why, remedy in (
         ([name for name, ids in places.items() if not ids], "are of no training image", "the images of this data set"),
         ([name for name, ids in places.items() if len(ids) > 1], "are of several images", "lines of FOLDER/NAME"),

@@ -54,8 +54,14 @@ def check_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tupl
 
 def doubts(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> list[str]:
     """The doubts of every evaluator about every target, each once; a sentence begins with ``evaluate.<name>.``."""
-    pairs = ((name, each, target) for _, target in (targets if evaluators else ()) for name, each in evaluators.items())
-    return list(dict.fromkeys(f"evaluate.{name}.{s}" for name, each, target in pairs for s in each.doubts(target)))
+    pairs = (
+        (name, evaluator, target)
+        for _, target in (targets if evaluators else ())
+        for name, evaluator in evaluators.items()
+    )
+    return list(
+        dict.fromkeys(f"evaluate.{name}.{s}" for name, evaluator, target in pairs for s in evaluator.doubts(target))
+    )
 
 
 @contextmanager

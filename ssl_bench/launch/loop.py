@@ -1,7 +1,7 @@
 """The loop of all that is carried out beside other things: the runs of a grid, and evaluations of several networks.
 
 A place starts tasks as it has room: this process (``local.Here``), processes of this machine (``workers.Processes``) or
-Slurm's queue (``slurm.Queue``).
+Slurm's queue (``slurm.SlurmQueue``).
 """
 
 from collections import deque

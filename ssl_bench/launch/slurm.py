@@ -37,7 +37,7 @@ class _Task:
         return DelayedSubmission(self, run, wait)
 
 
-class Queue:
+class SlurmQueue:
     """An array of Slurm jobs, as a :class:`ssl_bench.launch.loop.Place`. Stopping this process leaves them running.
 
     Args:

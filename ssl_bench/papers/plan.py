@@ -133,7 +133,7 @@ class PlannedRuns:
         return shlex.join(["ssl-bench", "train", *self.arguments()])
 
 
-def plan(request: Request, progress: Progress = lambda each, count: each) -> list[PlannedRuns]:
+def plan(request: Request, progress: Progress = lambda requests, count: requests) -> list[PlannedRuns]:
     """The runs of the selected cells; cells with the same runs stand together.
 
     First come those of cells that what is recorded during a training fills: another cell may need the same network, and

@@ -154,16 +154,16 @@ def _of_cell(names: set[str], options: Options, trained: Settings, recipe: Setti
 
 def _settings(config: Mapping[str, Any], evaluator: str, settings: Mapping[str, Any] | None) -> Settings:
     """All settings that a result depends on, without seeds: those of the training, and of the evaluator."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     nodes = {k: v for k, v in config.items() if k not in NOT_IN_RUN_ID | {"scale", "plugins", "diagnostics"}}
     for group, node in {**nodes, f"evaluate.{evaluator}": settings}.items():
         if not isinstance(node, Mapping):
-            found[group] = node
+            flat[group] = node
             continue
         hidden = {*LEFT_OUT.get(group.partition(".")[0], ()), *OWN, "content", "held_out", "_target_"}
-        found |= {f"{group}.{key}": value for key, value in node.items() if key not in hidden - {"train_images"}}
+        flat |= {f"{group}.{key}": value for key, value in node.items() if key not in hidden - {"train_images"}}
         if "_target_" in node:
-            found[group] = str(node["_target_"]).rpartition(".")[2]
-    plain = {name for name, value in NOT_HASHED.items() if name in found and found[name] == value}
-    kept = {k: v for k, v in found.items() if not k.endswith("seed") and k not in plain}
+            flat[group] = str(node["_target_"]).rpartition(".")[2]
+    plain = {name for name, value in NOT_HASHED.items() if name in flat and flat[name] == value}
+    kept = {k: v for k, v in flat.items() if not k.endswith("seed") and k not in plain}
     return {name: value if isinstance(value, str) else text(value) for name, value in kept.items()}

@@ -43,16 +43,18 @@ class Committed(Selection):
         Raises:
             ConfigError: the table has none.
         """
-        found, asked = list[Cell](), self.setting("seed")
+        chosen, asked = list[Cell](), self.setting("seed")
         for cell in super().cells(table):
-            known = measurements.values(table, cell)
-            seeds = tuple(seed for seed in known if asked is None or str(seed) in asked.split(","))
-            found += [replace(cell, seeds=seeds)] if seeds and cell.available else []
-        if not found:
-            every = [each for path in tables.paths(self.papers).values() for of in tables.read(path) for each in of]
-            names = ", ".join(sorted(each.name for each in every if measurements.read(each)))
+            committed = measurements.values(table, cell)
+            seeds = tuple(seed for seed in committed if asked is None or str(seed) in asked.split(","))
+            chosen += [replace(cell, seeds=seeds)] if seeds and cell.available else []
+        if not chosen:
+            every = [
+                candidate for path in tables.paths(self.papers).values() for of in tables.read(path) for candidate in of
+            ]
+            names = ", ".join(sorted(candidate.name for candidate in every if measurements.read(candidate)))
             raise ConfigError(f"{table.name}: no committed number is selected; there are numbers of {names}")
-        return found
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -62,23 +64,23 @@ class Number:
     cell: Cell
     seed: int
     committed: float
-    found: float | None
+    measured: float | None
     bound: float
 
     @property
     def equal(self) -> bool:
         """Whether the six digits that are committed are the same."""
-        return self.found is not None and f"{self.found:.6g}" == f"{self.committed:.6g}"
+        return self.measured is not None and f"{self.measured:.6g}" == f"{self.committed:.6g}"
 
     @property
     def agrees(self) -> bool:
         """Whether they are equal, or rounding explains the difference."""
-        return self.equal or (self.found is not None and abs(self.found - self.committed) <= self.bound)
+        return self.equal or (self.measured is not None and abs(self.measured - self.committed) <= self.bound)
 
     def record(self) -> dict[str, Any]:
         """As plain data."""
         place = {"row": self.cell.label, "column": self.cell.column, "metric": self.cell.metric, "seed": self.seed}
-        numbers = {"committed": self.committed, "found": self.found, "equal": self.equal}
+        numbers = {"committed": self.committed, "found": self.measured, "equal": self.equal}
         return place | numbers | ({} if self.equal else {"agrees": self.agrees, "bound": self.bound})
 
 
@@ -88,27 +90,34 @@ def compared(table: Table, cells: Sequence[Cell], results: Results) -> list[Numb
     for cell in table.cells:
         if len(by_seed := measurements.values(table, cell)) > 1:
             variances[cell.metric].append(statistics.variance(by_seed.values()))
-    found = list[Number]()
+    numbers = list[Number]()
     for cell in cells:
-        known, ours = measurements.values(table, cell), results.values(cell)
+        committed, ours = measurements.values(table, cell), results.values(cell)
         pooled = math.sqrt(statistics.fmean(variances[cell.metric] or [0.0]))
-        own = statistics.stdev(known.values()) if len(known) > 1 else 0.0
+        deviation = statistics.stdev(committed.values()) if len(committed) > 1 else 0.0
         for seed in cell.seeds:
-            bound = max(SPREAD * max(own, pooled), FLOOR * abs(known[seed]), LEAST)
-            found.append(Number(cell, seed, known[seed], ours.get(seed), bound))
-    return found
+            bound = max(SPREAD * max(deviation, pooled), FLOOR * abs(committed[seed]), LEAST)
+            numbers.append(Number(cell, seed, committed[seed], ours.get(seed), bound))
+    return numbers
 
 
 def record(table: Table, numbers: Sequence[Number], results: Results) -> dict[str, Any]:
     """The record of a table: its commit, what the numbers were measured with here, and the numbers."""
     runs = {run.run_id: run for number in numbers for run in results.of_cell(number.cell) if run.seed == number.seed}
-    each = [files.read_json(run.folder / finished_run.NAME).get("environment", {}) for run in runs.values()]
-    kept = sorted({key for environment in each for key in environment})
-    here = {key: "; ".join(sorted({str(one.get(key)) for one in each})) for key in kept if not key.startswith("peak")}
+    environments = [files.read_json(run.folder / finished_run.NAME).get("environment", {}) for run in runs.values()]
+    kept = sorted({key for environment in environments for key in environment})
+    here = {
+        key: "; ".join(sorted({str(one.get(key)) for one in environments}))
+        for key in kept
+        if not key.startswith("peak")
+    }
     content = {"committed": measurements.read(table).get("commit"), "environment": here}
     content |= {"seconds": round(sum(run.seconds or 0.0 for run in runs.values()))}
     if isinstance(table, PaperClaim):
-        ours = {(each.cell.label, each.cell.column, each.cell.metric, each.seed): each.found for each in numbers}
+        ours = {
+            (number.cell.label, number.cell.column, number.cell.metric, number.seed): number.measured
+            for number in numbers
+        }
 
         def values(cell: Cell) -> dict[int, float]:
             by_seed = {seed: ours.get((cell.label, cell.column, cell.metric, seed)) for seed in cell.seeds}
@@ -150,8 +159,8 @@ def report(selection: Selection, who: str) -> int:
         for number in numbers:
             if not number.agrees:
                 place = f"{number.cell.label} | {number.cell.column} | {number.cell.metric}, seed {number.seed}"
-                found = "not measured" if number.found is None else f"{number.found:.6g} found"
-                print(f"  {place}: {number.committed:.6g} committed, {found}, bound {number.bound:.1e}")
+                measured = "not measured" if number.measured is None else f"{number.measured:.6g} measured"
+                print(f"  {place}: {number.committed:.6g} committed, {measured}, bound {number.bound:.1e}")
         if "verdict" in content[table.name]:
             verdicts = "verdict here: {verdict}; by the committed numbers: {verdict_committed}"
             print(f"  {verdicts.format(**content[table.name])}")
@@ -165,6 +174,6 @@ def report(selection: Selection, who: str) -> int:
 def _write(path: Path, who: str, content: dict[str, Any]) -> None:
     """Write what was found about some tables, by name, into the record of ``who``; others stay in it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    known: Any = files.read_json(path)
-    former = known.get("tables") if isinstance(known, dict) else None
+    content_before: Any = files.read_json(path)
+    former = content_before.get("tables") if isinstance(content_before, dict) else None
     files.write_json(path, {"who": who, "tables": {**(former if isinstance(former, dict) else {}), **content}})

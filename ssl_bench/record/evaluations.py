@@ -47,12 +47,12 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
     baselines = [f"_{baseline}" for baseline in node.get("baselines", [])]
     places = [(on, labels) for on in datasets_of(node) for labels in node.get("labels", [1.0])]
     made = list[Entry]()
-    for name, own in evaluators(node).items():
+    for name, evaluator in evaluators(node).items():
         for on, labels in places:
             part = bool(name_of_labels(labels))
-            if part and not find_target(own, f"evaluate.{name}").takes_labels:
+            if part and not find_target(evaluator, f"evaluate.{name}").takes_labels:
                 continue
-            settings = {**own, **({"on": on} if on else {}), **({"labels": labels} if part else {})}
+            settings = {**evaluator, **({"on": on} if on else {}), **({"labels": labels} if part else {})}
             entry: dict[str, Any] = {"evaluator": name, "id": evaluation_id(name, settings), "settings": settings}
             entry |= {"images": on_disk({"dataset": on}).get("images")}
             networks = [network for network in NETWORKS if not network or network in baselines]
@@ -71,21 +71,21 @@ def entries(results: Mapping[str, Any]) -> list[Entry]:
     return evaluated
 
 
-def missing(known: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
-    """Entries without metrics for what a configuration asks for and the ``known`` entries do not have."""
-    entries = list(known)
-    return [entry for entry in asked(config) if not any(_same(each, entry) for each in entries)]
+def missing(recorded: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
+    """Entries without metrics for what a configuration asks for and the ``recorded`` entries do not have."""
+    entries = list(recorded)
+    return [entry for entry in asked(config) if not any(_same(there, entry) for there in entries)]
 
 
-def of(known: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics that a configuration asks for, by their plain names, as far as they are ``known``."""
-    return {name: value for entry in found(known, config) for name, value in entry["metrics"].items()}
+def of(recorded: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that a configuration asks for, by their plain names, as far as they are ``recorded``."""
+    return {name: value for entry in found(recorded, config) for name, value in entry["metrics"].items()}
 
 
-def found(known: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
-    """Those of the ``known`` entries that a configuration asks for."""
+def found(recorded: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
+    """Those of the ``recorded`` entries that a configuration asks for."""
     wanted = asked(config)
-    return [entry for entry in known if any(_same(entry, each) for each in wanted)]
+    return [entry for entry in recorded if any(_same(entry, one) for one in wanted)]
 
 
 def filled(entry: Entry, metrics: Mapping[str, float]) -> Entry:
@@ -94,20 +94,20 @@ def filled(entry: Entry, metrics: Mapping[str, float]) -> Entry:
     return {**entry, "metrics": {name: value for name, value in metrics.items() if name.startswith(start)}}
 
 
-def flat(found: Iterable[Entry], epochs: int | None) -> dict[str, float]:
+def flat(recorded: Iterable[Entry], epochs: int | None) -> dict[str, float]:
     """All metrics after ``epochs`` by one name each, that of :func:`named`."""
-    kept = [entry for entry in found if entry["epochs"] == epochs]
+    kept = [entry for entry in recorded if entry["epochs"] == epochs]
     return {named(name, entry, kept): value for entry in kept for name, value in entry["metrics"].items()}
 
 
-def named(name: str, entry: Entry, found: Iterable[Entry]) -> str:
-    """The name of a metric or an artifact of an entry among all that are ``found``.
+def named(name: str, entry: Entry, recorded: Iterable[Entry]) -> str:
+    """The name of a metric or an artifact of an entry among all that are ``recorded``.
 
     Of several settings of an evaluator the first on a dataset has the plain name, knn/top1; the others name what
     differs from it: knn[k=5]/top1.
     """
     start, where = entry["evaluator"], place(entry)
-    first = next(each for each in found if each["evaluator"] == start and place(each) == where)
+    first = next(other for other in recorded if other["evaluator"] == start and place(other) == where)
     if entry["id"] == first["id"]:
         return name
     return f"{start}[{_difference(entry['settings'], first['settings'])}]{name.removeprefix(start)}"
@@ -115,9 +115,9 @@ def named(name: str, entry: Entry, found: Iterable[Entry]) -> str:
 
 def _same(one: Entry, other: Entry) -> bool:
     """Whether two entries are of the same evaluation; images that are not known are taken as the same."""
-    known = one.get("images"), other.get("images")
+    images = one.get("images"), other.get("images")
     return all(one[key] == other[key] for key in ("id", "network", "epochs")) and (
-        None in known or known[0] == known[1]
+        None in images or images[0] == images[1]
     )
 
 

@@ -83,7 +83,7 @@ def _label(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     flat = flat_config(config, facts)
     words = [str(flat[group]) for group in ("dataset", "framework", "loss") if flat.get(group)]
     numbers = {"b": "batch_size.size", "k": "negatives.k", "t": "temperature.tau", "s": "seed"}
-    return "-".join([*words, *(f"{each}{flat[key]:g}" for each, key in numbers.items() if flat.get(key) is not None)])
+    return "-".join([*words, *(f"{word}{flat[key]:g}" for word, key in numbers.items() if flat.get(key) is not None)])
 
 
 def under_agent() -> bool:

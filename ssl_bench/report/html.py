@@ -57,8 +57,8 @@ def _text(data: Any) -> str:
 @cache
 def _plotly() -> str:
     """Plotly's script, compressed. Its package is not imported, which takes longer than to make the report."""
-    found = importlib.util.find_spec("plotly")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError("No module named 'plotly'", name="plotly")
-    script = Path(found.origin).parent / "package_data" / "plotly.min.js"
+    script = Path(spec.origin).parent / "package_data" / "plotly.min.js"
     return base64.b64encode(gzip.compress(script.read_bytes(), 6, mtime=0)).decode()

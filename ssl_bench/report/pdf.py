@@ -30,8 +30,8 @@ def write(page: str, path: Path) -> None:
         source, made = Path(folder, "report.html"), Path(folder, "report.pdf")
         source.write_text(page)
         root = ["--no-sandbox"] if os.geteuid() == 0 else []  # a browser of root's has no sandbox
-        own = ["--headless", "--disable-gpu", f"--user-data-dir={folder}/profile", f"--virtual-time-budget={TIME}"]
-        words = [browser, *root, *own, "--no-pdf-header-footer", f"--print-to-pdf={made}", source.as_uri()]
+        flags = ["--headless", "--disable-gpu", f"--user-data-dir={folder}/profile", f"--virtual-time-budget={TIME}"]
+        words = [browser, *root, *flags, "--no-pdf-header-footer", f"--print-to-pdf={made}", source.as_uri()]
         try:
             subprocess.run(words, capture_output=True, timeout=PATIENCE)
             content = made.read_bytes()

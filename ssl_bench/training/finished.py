@@ -55,8 +55,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     if trained is None and not path.is_file():
         raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
     config: Any = files.read_yaml(path, dict, named=False) or {}
-    own = folder.resolve().name
-    if trained and (not files.fits(config, results.Config) or run_id(config) != own == run_id(trained["config"])):
+    name = folder.resolve().name
+    if trained and (not files.fits(config, results.Config) or run_id(config) != name == run_id(trained["config"])):
         files.say_damaged(path)
         config = trained["config"]
     choices = config.get("choices")
