@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.config.identity import NOT_IN_RUN_ID
+from ssl_bench.config.identity import is_hashed
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.results.compared import Comparisons
@@ -80,7 +80,7 @@ def _folders(
                 f"{folder}: no finished run is there: name a folder below {outputs}, such as that of name="
             )
     of, its = ({name: {run.setting(name) for run in side} for name in _names(side)} for side in sides)
-    by = [name for name in of if name.partition(".")[0] not in NOT_IN_RUN_ID and not of[name] & its.get(name, {None})]
+    by = [name for name in of if is_hashed(name) and not of[name] & its.get(name, {None})]
     by = [name for name in by if name.partition(".")[0] not in by or "." not in name]
     if not by:
         raise ConfigError(f"{' and '.join(folders)} differ in no setting that all their runs have: use --by")

@@ -35,6 +35,7 @@ from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.errors import printable
 from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.results.differing import labels
+from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.rows import rows
 from ssl_bench.results.scan import Entry, Scan, Status
 from ssl_bench.results.select import Labelled, scanned, select
@@ -84,7 +85,9 @@ def _print(options: Namespace) -> int:
     scan = options.scan
     shown, left, listed = _look(scan, options)
     if options.json:
-        print(json.dumps([_record(*pair) for pair in shown], indent=2))
+        numbers = Numbers(entry.run for entry, _ in shown if entry.run)
+        metrics = [{"best": numbers.main(entry.run), "metrics": numbers.of(entry.run)} for entry, _ in shown]
+        print(json.dumps([_record(*pair) | of for pair, of in zip(shown, metrics, strict=True)], indent=2))
     elif options.csv:
         _print_csv(shown)
     elif options.failed:
@@ -130,8 +133,6 @@ def _record(entry: Entry, label: str) -> dict[str, Any]:
         "epochs": run.end if run else None,
         "images_per_second": run.speed if run else None,
         "eta_seconds": entry.left,
-        "best": entry.best,
-        "metrics": entry.metrics,
         "host": owner.host if owner else None,
         "pid": owner.pid if owner else None,
         "watched": run.watched if run and owner else None,
@@ -144,7 +145,7 @@ def _print_csv(shown: Sequence[Labelled]) -> None:
     records = list[dict[str, Any]]()
     for (entry, label), values in zip(shown, rows([entry for entry, _ in shown]), strict=True):
         record = {n: " ".join(v) if isinstance(v, list) else v for n, v in _record(entry, label).items()}
-        del record["best"], record["metrics"], values["path"]
+        del values["path"]
         records.append(record | {name: value for name, value in values.items() if name not in record})
     if records:
         print(text_of([Sheet([], records=records)], "csv"), end="")

@@ -93,7 +93,12 @@ def canonical(config: Mapping[str, Any]) -> str:
 
     A class counts by its name, without its module: moving a class keeps the identity of every run.
     """
-    content = _without(config, NOT_IN_RUN_ID | ({"epochs"} if extensible(config) else set()))
+    return text(hashed(config))
+
+
+def hashed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a configuration is hashed."""
+    content: dict[str, Any] = _without(config, NOT_IN_RUN_ID | ({"epochs"} if extensible(config) else set()))
     if untrained(config):
         content = {key: value for key, value in content.items() if key in read_alone(config)}
     for group, keys in NOT_IN_RUN_ID_OF.items():
@@ -105,7 +110,14 @@ def canonical(config: Mapping[str, Any]) -> str:
             content[group] = _without(node, {key})
         elif not group and text(content.get(key)) == text(value):
             content = _without(content, {key})
-    return text(content)
+    return content
+
+
+def is_hashed(name: str) -> bool:
+    """Whether a setting is a part of the identity of a run, by its name, such as ``optimizer.lr``."""
+    group, _, key = name.partition(".")
+    not_of_group = NOT_IN_RUN_ID_OF.get(group, set()) | (OWN if group == "dataset" else set())
+    return group not in NOT_IN_RUN_ID and key not in not_of_group
 
 
 def _of_dataset(node: Any) -> Any:
@@ -123,12 +135,17 @@ def is_own(node: Mapping[str, Any]) -> bool:
 
 def evaluation_id(name: str, evaluator: Mapping[str, Any]) -> str:
     """Ten hexadecimal digits for an evaluator with its settings; ``name`` is its key below ``evaluate``."""
-    content = _without(evaluator, NOT_IN_EVALUATION_ID.get(name, set()))
-    if isinstance(on := content.get("on"), Mapping):
-        content["on"] = _of_dataset(on if is_own(on) else _without(on, {"content"}))
-    if isinstance(labels := content.get("labels"), Mapping):
-        content["labels"] = labels["content"]
-    return _digits(text([name, content]))
+    return _digits(text([name, settings_of_evaluation(name, evaluator)]))
+
+
+def settings_of_evaluation(name: str, evaluator: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an evaluator without the places of its data, which count by their hashes."""
+    settings: dict[str, Any] = _without(evaluator, NOT_IN_EVALUATION_ID.get(name, set()))
+    if isinstance(on := settings.get("on"), Mapping):
+        settings["on"] = _of_dataset(on if is_own(on) else _without(on, {"content"}))
+    if isinstance(labels := settings.get("labels"), Mapping):
+        settings["labels"] = labels["content"]
+    return settings
 
 
 def datasets_of(evaluate: Mapping[str, Any]) -> list[Any]:

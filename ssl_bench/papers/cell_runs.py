@@ -16,10 +16,9 @@ from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import recipe_id
 from ssl_bench.papers.cells import Cell, CellMetric
-from ssl_bench.record import evaluations, hits, results
+from ssl_bench.record import evaluations, hits, results, units
 from ssl_bench.record.follow import Mark, find_mark, finite
-from ssl_bench.results import metrics
-from ssl_bench.results.runs import RunFolder, finished
+from ssl_bench.results.runs import RunFolder, SharedConfig, finished
 
 DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
@@ -32,11 +31,25 @@ def value(run: RunFolder, metric: str) -> float | None:
     training has its last value.
     """
     wanted = CellMetric.read(metric)
-    number = run.metrics.get(wanted.name) if wanted.last else None
-    if number is None:
+    key = next((key for key, numbers in run.numbers.items() if wanted.name in numbers), None)
+    number = run.numbers[key][wanted.name] if key and wanted.last else None
+    if number is None and _recorded_as_asked(run, wanted.name):
         path = str(run.folder / "metrics.jsonl")
         number = _chosen(wanted, _recorded(path, find_mark(path), wanted.name))
-    return None if number is None else float(number) * metrics.metric(wanted.name, run).scale
+    meaning = units.metric(wanted.name, run.units, evaluations.node(run.evaluations[key]) if key else {})
+    return None if number is None else float(number) * meaning.scale
+
+
+def _recorded_as_asked(run: RunFolder, name: str) -> bool:
+    """Whether the evaluator that recorded a metric during the training is one of those whose numbers the run has."""
+    evaluator = units.evaluator_of(name)
+    trained = {entry["id"] for entry in _evaluated_on_the_way(run.shared) if entry["evaluator"] == evaluator}
+    return not trained or not trained.isdisjoint(run.evaluations[key]["id"] for key in run.numbers)
+
+
+@cache
+def _evaluated_on_the_way(config: SharedConfig) -> list[evaluations.Entry]:
+    return evaluations.asked(config.content)
 
 
 Recorded = list[tuple[float, float]]  # epoch, NaN if a row has none, and value; in the order of the training
@@ -113,14 +126,14 @@ class Results:
     def of_cell(self, cell: Cell) -> list[RunFolder]:
         """The runs that fill a cell, by seed: those with its training, of which the scale is a part.
 
-        Their metrics are those of the evaluators with the cell's settings.
+        Their numbers are those of the evaluators with the cell's settings.
         """
         composed, chosen = self._compositions.get(cell.overrides), list[RunFolder]()
         if not isinstance(composed, Composition):
             return chosen
         for seed in self._seeds:
             config = composed.config(seed)
-            runs = [replace(run, metrics=_metrics(run, config)) for run in trained(self._trained, config)]
+            runs = [_as_asked(run, config) for run in trained(self._trained, config)]
             chosen += [run for run in runs if value(run, cell.metric) is not None][:1] or runs[:1]
         return chosen
 
@@ -175,9 +188,11 @@ class Results:
         return sorted((run for run in self._runs if run.run_id in ids), key=lambda run: (run.seed or 0, run.run_id))
 
 
-def _metrics(run: RunFolder, config: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a run that a configuration asks for."""
-    return evaluations.of(entries(run), config)
+def _as_asked(run: RunFolder, config: Mapping[str, Any]) -> RunFolder:
+    """A run with those of its numbers that the evaluations of a configuration have made."""
+    asked = evaluations.asked(config)
+    made = {key for key, made_by in run.evaluations.items() if any(evaluations.same(made_by, one) for one in asked)}
+    return replace(run, numbers={key: metrics for key, metrics in run.numbers.items() if key in made})
 
 
 def entries(run: RunFolder) -> list[evaluations.Entry]:

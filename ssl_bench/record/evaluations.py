@@ -4,13 +4,23 @@ An entry is a mapping, as JSON has it: :class:`Evaluated`.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 
 from ssl_bench.config.build import find_target
-from ssl_bench.config.identity import datasets_of, evaluation_id, evaluators, name_of_labels, on_disk
+from ssl_bench.config.identity import (
+    datasets_of,
+    evaluation_id,
+    evaluators,
+    name_of_labels,
+    on_disk,
+    settings_of_evaluation,
+)
+from ssl_bench.errors import ConfigError
+from ssl_bench.record.units import evaluator_of
 
 Entry = Mapping[str, Any]
+Key = tuple[str, str]  # of a number: its metric, and the key of what made it
 NETWORKS = ("", "_init", "_raw")
 
 
@@ -60,9 +70,54 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
     return made
 
 
+def made_by(entry: Entry) -> dict[str, Any]:
+    """What made the numbers of an entry beside the network: equal for equal evaluations of equal images."""
+    settings = settings_of_evaluation(entry["evaluator"], entry["settings"])
+    return {**{key: entry[key] for key in ("evaluator", "id")}, "settings": settings, "images": entry.get("images")}
+
+
+def node(made_by: Mapping[str, Any]) -> dict[str, Any]:
+    """The node ``evaluate`` of a configuration with what made a number."""
+    return {made_by["evaluator"]: made_by["settings"]}
+
+
+def on_the_way(config: Mapping[str, Any], metrics: Mapping[str, float]) -> list[Entry]:
+    """The entries of an unfinished run with the metrics that it has recorded so far; none if it cannot be known."""
+    try:
+        entries = [{**entry, "metrics": {}} for entry in asked(config) if not entry["network"]]
+    except (ConfigError, ImportError):
+        return []
+    for name, value in metrics.items():
+        start, *parts = name.split("/")
+        of_evaluator = [entry for entry in entries if entry["evaluator"] == start]
+        same_data = [entry for entry in of_evaluator if all(part in parts for part in _data_names(entry))]
+        if same_data:
+            max(same_data, key=lambda entry: len(_data_names(entry)))["metrics"][name] = value
+    return [entry for entry in entries if entry["metrics"]]
+
+
+def _data_names(entry: Entry) -> list[str]:
+    """What the names of an entry's metrics say of its images and labels."""
+    on, labels = entry["settings"].get("on"), entry["settings"].get("labels", 1.0)
+    return [part for part in (on["dataset"] if on else "", name_of_labels(labels)) if part]
+
+
 def place(entry: Entry) -> str:
     """The data set of an entry, and which of its labels, as a text."""
     return json.dumps([entry["settings"].get("on"), entry["settings"].get("labels", 1.0)], sort_keys=True)
+
+
+def names(made_by: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[Key, str]:
+    """A name for each number of a set in which it means one thing.
+
+    Args:
+        made_by: by metric, then by a key, what made it.
+    """
+    named: dict[Key, str] = {}
+    for metric, of_metric in made_by.items():
+        for key, difference in zip(of_metric, _differences(list(of_metric.values())), strict=True):
+            named[metric, key] = _with_difference(metric, difference)
+    return named
 
 
 def entries(results: Mapping[str, Any]) -> list[Entry]:
@@ -114,11 +169,14 @@ def named(name: str, entry: Entry, recorded: Iterable[Entry]) -> str:
 
 
 def _same(one: Entry, other: Entry) -> bool:
-    """Whether two entries are of the same evaluation; images that are not known are taken as the same."""
+    """Whether two entries are of the same evaluation of the same network."""
+    return all(one[key] == other[key] for key in ("network", "epochs")) and same(one, other)
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two entries, or what made two numbers, are one evaluation; unknown images count as the same."""
     images = one.get("images"), other.get("images")
-    return all(one[key] == other[key] for key in ("id", "network", "epochs")) and (
-        None in images or images[0] == images[1]
-    )
+    return bool(one["id"] == other["id"]) and (None in images or images[0] == images[1])
 
 
 def _difference(settings: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
@@ -127,5 +185,33 @@ def _difference(settings: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
     return ",".join(f"{n}={_short(settings.get(n))}" for n in names if settings.get(n) != plain.get(n))
 
 
+def _with_difference(metric: str, difference: str) -> str:
+    """A metric with what distinguishes its evaluation: knn_init/top1 is knn[k=5]_init/top1."""
+    if not difference:
+        return metric
+    evaluator = evaluator_of(metric)
+    return f"{evaluator}[{difference}]{metric.removeprefix(evaluator)}"
+
+
+def _differences(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What distinguishes each of some evaluations from the others; an empty text for a single one."""
+    if len(evaluations) == 1:
+        return [""]
+    rows = [dict(_flat({**made_by["settings"], "images": made_by["images"]})) for made_by in evaluations]
+    names = dict.fromkeys(name for row in rows for name in row)
+    differing = [name for name in names if len({repr(row.get(name)) for row in rows}) > 1]
+    return [",".join(f"{name}={_short(row.get(name))}" for name in differing) for row in rows]
+
+
+def _flat(node: Any, path: str = "") -> Iterable[tuple[str, Any]]:
+    """The values in a node by their paths."""
+    if isinstance(node, Mapping) and node:
+        for name, part in node.items():
+            yield from _flat(part, f"{path}.{name}" if path else str(name))
+    else:
+        yield path, node
+
+
 def _short(value: Any) -> str:
-    return str(value).replace(" ", "").replace("'", "").rpartition(".")[2] if isinstance(value, str) else str(value)
+    """A value in a name: of a class its own name."""
+    return value.rpartition(".")[2] if isinstance(value, str) else str(value).replace(" ", "").replace("'", "")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ssl_bench import files
 from ssl_bench.config import identity
-from ssl_bench.record import results
+from ssl_bench.record import evaluations, results
 from ssl_bench.record.cache import Cache
+from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.follow import find_mark, finite, read_rows
 from ssl_bench.record.results import CONDITIONS, Config, Failure
 
@@ -34,6 +35,7 @@ class Indexed(NamedTuple):
             Under ``shared`` and ``units`` are names, one for all runs that have the same.
         config: the configuration with null in place of the seed.
         units: of ``results.json``.
+        evaluations: what made its numbers, by the keys of ``numbers`` in the content.
     """
 
     path: str
@@ -42,6 +44,7 @@ class Indexed(NamedTuple):
     content: dict[str, Any]
     config: dict[str, Any]
     units: dict[str, Any]
+    evaluations: dict[str, dict[str, Any]]
 
 
 class Index:
@@ -103,8 +106,9 @@ class Index:
             return None
         if marks[1] and readable and not content["run_id"]:
             files.say_damaged(start + RESULTS)  # it was said when it was read, perhaps by another process
-        config, units = (self.cache.get(f"config {content[name]}", "", dict) for name in ("shared", "units"))
-        return Indexed(path, text, began[0] / 1e9, content, config, units)
+        config, units = (self._shared(content[name]) for name in ("shared", "units"))
+        made_by = {key: self._shared(key) for key in content["numbers"]}
+        return Indexed(path, text, began[0] / 1e9, content, config, units, made_by)
 
     def _read(self, start: str, again: bool) -> dict[str, Any] | None:
         """The entry of a run in the cache, empty for the YAML of another program; None if its files are damaged.
@@ -124,6 +128,9 @@ class Index:
         failure: Failure | None = None if done and not longer else files.read_json(start + FAILURE, Failure)
         seed = config.get("seed")
         environment = content.get("environment", {}) if done else {}
+        rows = read_rows(start + METRICS, not done or longer, bool(finite(config.get("evaluate"), "every")))
+        best = rows.pop("evaluated", {})
+        entries = content["evaluations"] if done else evaluations.on_the_way(config, best)
         return {
             "shared": self._keep(without_seed(config, seed)),
             "units": self._keep(content.get("units", {}) if done else {}),
@@ -133,13 +140,26 @@ class Index:
             "training": identity.recipe_id(config),
             "on_disk": identity.on_disk(config),
             "run_id": content["run_id"] if done else "",
-            "metrics": content["metrics"] if done else {},
             "seconds": finite(content, "seconds") if done and not longer else None,
             "environment": {name: environment[name] for name in KEPT if name in environment},
             "warnings": content.get("warnings", []) if done else [],
             "longer": longer,
-            **read_rows(start + METRICS, not done or longer, bool(finite(config.get("evaluate"), "every"))),
+            "numbers": self._numbers(entries, content["config"] if done else config),
+            **rows,
         }
+
+    def _numbers(self, entries: Sequence[Entry], config: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """The numbers of a run's networks after its last epoch: by the key of what made them, then by name."""
+        numbers: dict[str, dict[str, float]] = {}
+        for entry in entries:
+            if entry["epochs"] == config.get("epochs"):
+                numbers.setdefault(self._keep(evaluations.made_by(entry)), {}).update(entry["metrics"])
+        return numbers
+
+    def _shared(self, key: str) -> dict[str, Any]:
+        """What many runs share."""
+        content: dict[str, Any] = self.cache.get(f"config {key}", "", dict)
+        return content
 
     def _keep(self, content: dict[str, Any]) -> str:
         """The key of what many runs share, which is in the cache once."""

@@ -13,14 +13,13 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
-from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import results, units
 from ssl_bench.record.follow import find_mark
 from ssl_bench.record.index import METRICS, RESULTS
 from ssl_bench.report import curves, filled, pictures, verdicts
-from ssl_bench.results import metrics
 from ssl_bench.results.differing import FACTS, differing, labels
 from ssl_bench.results.grids import GridFolder
+from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.results.status import axes
@@ -91,8 +90,9 @@ class Collector:
         pictured = zip(map(_path, entries), (of_run.pictures for of_run in read), strict=True)
         shown = pictures.listed(self.outputs, pictured, start)
         columns = zip(labels(entries), settings.values, shown, strict=True)
+        numbers = Numbers(entry.run for entry in entries if entry.run)
         runs = [
-            _run(entry, of_run) | {"label": label, "values": values, "pictures": its_pictures}
+            _run(entry, of_run, numbers) | {"label": label, "values": values, "pictures": its_pictures}
             for entry, of_run, (label, values, its_pictures) in zip(entries, read, columns, strict=True)
         ]
         its_runs = [entry.run for entry in entries if entry.run]
@@ -104,8 +104,9 @@ class Collector:
                 group["key"],
                 members,
                 [n for n in settings.shown if n != "seed" and len({run.setting(n) for run in members}) > 1],
+                numbers,
             )
-        ranked = _ranked(its_runs, dict.fromkeys(name for run in runs for name in run["metrics"]))
+        ranked = _ranked(numbers, its_runs)
         return {
             "outputs": printable(str(self.outputs)),
             "made": round(now),
@@ -115,7 +116,7 @@ class Collector:
             "facts": list(FACTS),
             "common": settings.common,
             "metrics": ranked,
-            "meanings": _meanings(its_runs, [*ranked, *names]),
+            "meanings": _meanings(numbers, its_runs, [*ranked, *names]),
             "groups": groups,
             "whole": bool(self._names),
             "runs": runs,
@@ -156,11 +157,11 @@ class Collector:
             kept = self._files[run.path] = marks, RunFiles(facts, environment, its_curves, steps, log, names)
         return kept[1]
 
-    def _compare(self, group: str, runs: Sequence[RunFolder], settings: Sequence[str]) -> Any:
+    def _compare(self, group: str, runs: Sequence[RunFolder], settings: Sequence[str], numbers: Numbers) -> Any:
         """The comparisons of an experiment; made again when a run has finished."""
-        state = [(run.path, run.marks) for run in runs], settings
+        state = [(run.path, run.marks) for run in runs], settings, numbers.names
         if self._verdicts.get(group, (None,))[0] != state:
-            self._verdicts[group] = state, verdicts.of_runs(runs, settings)
+            self._verdicts[group] = state, verdicts.of_runs(runs, settings, numbers)
         return self._verdicts[group][1]
 
     def _results(self, entries: Sequence[Entry]) -> dict[str, Any]:
@@ -173,17 +174,17 @@ class Collector:
         return self._papers[1]
 
 
-def _run(entry: Entry, read: RunFiles) -> dict[str, Any]:
+def _run(entry: Entry, read: RunFiles, numbers: Numbers) -> dict[str, Any]:
     """One run as plain data."""
     run, owner = entry.run, entry.run.owner if entry.run else None
     environment = read.environment
-    metrics = run.metrics if run else {}
+    metrics = numbers.of(run)
     ranks = environment.get("ranks")
     return {
         "id": printable(_path(entry)),
         "folder": printable(str(run.folder)) if run else None,
         "state": entry.state.value,
-        "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)} or entry.best,
+        "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)},
         "not_finite": [name for name, value in metrics.items() if not math.isfinite(value)],
         "steps_per_epoch": read.steps_per_epoch,
         "epoch": run.epoch if run else None,
@@ -210,24 +211,15 @@ def _path(entry: Entry) -> str:
     return f"{entry.grid.path}/{entry.index}"
 
 
-def _ranked(runs: Sequence[RunFolder], names: Iterable[str]) -> list[str]:
-    """Metrics in the order of a list: first the main ones of the runs, last the baselines."""
-    usual = metrics.usual(runs)
-    place = {name: n for n, name in enumerate(usual)}
-    return sorted(names, key=lambda name: (place.get(name, len(place)), units.baseline(name)))
+def _ranked(numbers: Numbers, runs: Sequence[RunFolder]) -> list[str]:
+    """The names of the numbers in the order of a list: first the main ones of the runs, last the baselines."""
+    place = {name: n for n, name in enumerate(numbers.usual(runs))}
+    return sorted(numbers.names, key=lambda name: (place.get(name, len(place)), units.baseline(name)))
 
 
-def _meanings(runs: Sequence[RunFolder], names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Units of the numbers of metrics and of curves, and what is better, as the page asks for them."""
-    usual = metrics.usual(runs)
-    measured = {name for run in runs for name in run.metrics}
-
-    def meaning(name: str) -> Metric:
-        if name in measured or not runs:
-            return metrics.metric_of(name, runs)
-        return metrics.metric(name, runs[0])  # of a curve, whose name says what it means in any run
-
-    meanings = {name: meaning(name) for name in names}
+def _meanings(numbers: Numbers, runs: Sequence[RunFolder], names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Units of the numbers and of curves, and what is better, as the page asks for them."""
+    usual, meanings = numbers.usual(runs), {name: numbers.meaning(name) for name in names}
     return {
         name: {"share": metric.unit == "share", "better": metric.sign, "usual": name in usual}
         for name, metric in meanings.items()

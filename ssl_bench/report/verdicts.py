@@ -5,23 +5,24 @@ from typing import Any
 
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.results.comparison import compare
-from ssl_bench.results.metrics import usual
+from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import RunFolder
 
 MOST_METRICS = 6  # metrics that have comparisons, those that most runs have first
 
 
-def of_runs(runs: Sequence[RunFolder], settings: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+def of_runs(runs: Sequence[RunFolder], settings: Iterable[str], numbers: Numbers) -> dict[str, list[dict[str, Any]]]:
     """The comparisons by metric: texts of a table for each setting that has several values."""
-    done, names = [run for run in runs if run.done], list(settings)
-    by_metric = {metric: [_sheet(done, by, metric) for by in names] for metric in usual(done)[:MOST_METRICS]}
+    done, by_all = [run for run in runs if run.done], list(settings)
+    metrics = numbers.usual(done)[:MOST_METRICS]
+    by_metric = {metric: [_sheet(done, by, metric, numbers) for by in by_all] for metric in metrics}
     return {metric: [sheet for sheet in sheets if sheet] for metric, sheets in by_metric.items()}
 
 
-def _sheet(runs: Sequence[RunFolder], by: str, metric: str) -> dict[str, Any] | None:
+def _sheet(runs: Sequence[RunFolder], by: str, metric: str, numbers: Numbers) -> dict[str, Any] | None:
     """A comparison as texts; None if there is nothing to compare."""
     try:
-        sheet = compare(runs, by, metric=metric).sheet()
+        sheet = compare(runs, by, metric=metric, numbers=numbers).sheet()
     except ConfigError:  # these runs have one value of it, or none has the metric
         return None
     marks = {number: f" [{number}]" for number in range(1, len(sheet.notes) + 1)}

@@ -13,13 +13,14 @@ from statistics import fmean
 from typing import Any
 
 from ssl_bench.config.build import near
-from ssl_bench.config.identity import NOT_IN_RUN_ID
+from ssl_bench.config.identity import is_hashed
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.results import mixed
-from ssl_bench.results import metrics, statistics
+from ssl_bench.results import statistics
 from ssl_bench.results.differing import Differing, Value, differing
+from ssl_bench.results.numbers import Numbers, single
 from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import Entry
 
@@ -128,7 +129,7 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
     Args:
         rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``; None: of the settings
             that the commands vary, the first and the second.
-        name: of the metric; None: the one that most runs have.
+        name: of the number; None: the main one of most runs.
 
     Raises:
         ConfigError: there is no such setting or metric, or too much else varies.
@@ -137,39 +138,29 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
     if not done:
         raise ConfigError("no run is finished: name others, such as name=grid, or wait for these")
     varying, runs = differing(done), [entry.run for entry in done if entry.run]
-    name = _metric(name, runs)
+    numbers = Numbers(runs)
+    name, chosen = numbers.choose("--metric", name, runs)
     settings = [{**varying.common, **dict(zip(varying.names, values, strict=True))} for values in varying.values]
     axes = _axes(varying, rows, columns)
     keys = [(of_run.get(axes[0]), of_run.get(axes[1])) for of_run in settings]
-    others = [n for n in varying.names if n not in (*axes, "seed") and n.partition(".")[0] not in NOT_IN_RUN_ID]
+    others = [n for n in varying.names if n not in (*axes, "seed") and is_hashed(n)]
     inside = [n for n in others if _varies(keys, [of_run.get(n) for of_run in settings])]
     inside = [n for n in inside if n in _asked(varying)] or inside
-    below = _between([n for n in others if n not in inside], axes)
+    below = [chosen] * bool(chosen) + _between([n for n in others if n not in inside], axes)
     if missing := len(entries) - len(done):
         below.append(f"{missing} of {len(entries)} runs are not finished, and left out.")
-    metric, tables = metrics.metric_of(name, runs), dict[str, Pivot]()
+    metric, tables = numbers.meaning(name), dict[str, Pivot]()
+    counted = {id(run) for run in single(runs, name, numbers)}
     for run, key, of_run in zip(runs, keys, settings, strict=True):
-        if name in run.metrics:
+        value = numbers.value(name, run)
+        if value is not None and id(run) in counted:
             of = {n: of_run.get(n) for n in inside}
             pivot = tables.setdefault(json.dumps(of), Pivot(axes, name, metric, of, {}, below))
             cell = pivot.cells.setdefault(key, PivotCell())
             cell.runs.append(run)
-            cell.values.append(metric.scale * run.metrics[name])
+            cell.values.append(metric.scale * value)
     _check(tables.values(), inside, others)
     return list(tables.values())
-
-
-def _metric(name: str | None, runs: Sequence[RunFolder]) -> str:
-    """The metric of a table.
-
-    Raises:
-        InvalidValue: no run has it.
-    """
-    name = name or next(iter(metrics.usual(runs)), "")
-    names = sorted({metric for run in runs for metric in run.metrics})
-    if name not in names:
-        raise InvalidValue("--metric", name, f"one of {', '.join(names)}{near(name, names)}")
-    return name
 
 
 def _asked(varying: Differing) -> list[str]:

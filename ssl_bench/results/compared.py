@@ -90,6 +90,7 @@ class Comparisons:
         name, metric: what is compared.
         margin: a smaller difference does not matter; None: it was not asked.
         unpaired: number of runs whose counterpart is missing.
+        chosen: a sentence on which number was chosen among several.
     """
 
     by: Sequence[str]
@@ -98,6 +99,7 @@ class Comparisons:
     margin: float | None
     rows: list[Comparison]
     unpaired: int = 0
+    chosen: str = ""
 
     def record(self) -> dict[str, Any]:
         """The comparisons as plain data."""
@@ -131,7 +133,7 @@ class Comparisons:
 
     def _below(self) -> list[str]:
         """The sentences below the table."""
-        sentences = list[str]()
+        sentences = [self.chosen] * bool(self.chosen)
         if decided := sum(comparison.n > 1 for comparison in self.rows):
             together = f" together for all {decided} comparisons (Holm)" if decided > 1 else ""
             margin = "" if self.margin is None else f" The margin is {self.margin:g}."

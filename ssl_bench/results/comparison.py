@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from ssl_bench.config import identity
 from ssl_bench.config.build import near
-from ssl_bench.config.identity import NOT_IN_RUN_ID, NOT_IN_RUN_ID_OF
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
-from ssl_bench.record import evaluations, hits, results, units
+from ssl_bench.record import evaluations, hits, results
 from ssl_bench.results import statistics
 from ssl_bench.results.compared import Comparison, Comparisons
 from ssl_bench.results.differing import SIZE, described, value_of
-from ssl_bench.results.metrics import metric_of, usual
+from ssl_bench.results.numbers import Key, Numbers, single
 from ssl_bench.results.runs import RunFolder
 
 Seeds = dict[int | None, RunFolder]  # runs that differ in nothing but the seed, by seed
@@ -40,6 +40,7 @@ def compare(
     to: str | RunFolder | None = None,
     metric: str | None = None,
     margin: float | None = None,
+    numbers: Numbers | None = None,
 ) -> Comparisons:
     """Compare runs that differ in one setting.
 
@@ -47,19 +48,26 @@ def compare(
         runs: those that are not finished are left out.
         by: the setting, such as ``loss``, or several; all keys of a group go with it.
         to: the value that the others are compared with, or a run that has it; None: the one that most runs have.
-        metric: None: the main metric of most runs.
+        metric: the name of a number; None: the main one of most runs.
         margin: a smaller difference does not matter; None: do not ask.
+        numbers: of a larger set, whose names ``metric`` has.
 
     Raises:
         ConfigError: there are no such runs, or ``to`` is not one thing.
     """
     by = ["batch_size" if name == SIZE else name for name in ([by] if isinstance(by, str) else by)]
-    name, runs = _measured(runs, metric)
+    done = [run for run in runs if run.done]
+    if not done:
+        raise ConfigError("there are no finished runs to compare: train them, or choose others")
+    numbers = numbers or Numbers(done)
+    name, chosen = numbers.choose("--metric", metric, done)
+    finite = (run for run in done if math.isfinite(numbers.value(name, run) or 0.0))
+    runs = single(finite, name, numbers)
     variants = _variants(runs, by)
     if len(variants) < 2:
         raise ConfigError(f"--by {' '.join(by)}: all of these runs have one value of it: name a setting that differs")
     reference = _value(to, by) if isinstance(to, RunFolder) else _reference(variants, by, to)
-    conditions = _conditions(runs, by, name)
+    conditions = _conditions(runs, by)
     pairs = [
         (sides[value], sides[reference], value)
         for sides in conditions
@@ -69,56 +77,32 @@ def compare(
     ]
     settings = [_settings(next(iter(of.values())), by) for of, _, _ in pairs]
     groups = {group for run in runs for group in run.shared.groups}
-    meaning = metric_of(name, runs)
+    meaning = numbers.meaning(name)
     estimated = list[tuple[Comparison, statistics.Estimate | None]]()
     for (of, to_runs, value), where in zip(pairs, described(settings, (), groups), strict=True):
         comparison = Comparison(where, variants[value][0], variants[reference][0])
-        estimated.append((comparison, _estimate(comparison, of, to_runs, name, meaning)))
+        estimated.append((comparison, _estimate(comparison, of, to_runs, numbers.key(name), meaning)))
     _decide(estimated, meaning, margin)
     paired = {id(run) for of, to_runs, _ in pairs for run in (*of.values(), *to_runs.values())}
     unpaired = sum(id(run) not in paired for sides in conditions for seeds in sides.values() for run in seeds.values())
-    return Comparisons(by, name, meaning, margin, [comparison for comparison, _ in estimated], unpaired)
+    return Comparisons(by, name, meaning, margin, [comparison for comparison, _ in estimated], unpaired, chosen)
 
 
-def _measured(runs: Sequence[RunFolder], metric: str | None) -> tuple[str, list[RunFolder]]:
-    """The metric to compare, and the finished runs that have it.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    done = [run for run in runs if run.done]
-    name = metric or next(iter(usual(done)), "")
-    if measured := [run for run in done if math.isfinite(run.metrics.get(name, math.nan))]:
-        return name, measured
-    if not done:
-        raise ConfigError("there are no finished runs to compare: train them, or choose others")
-    names = dict.fromkeys(name for run in done for name in run.metrics)
-    sentence = f"no finished run of these has it{near(name, names)}; set it to {', '.join(names)}"
-    raise ConfigError(f"--metric {name}: {sentence}")
-
-
-def _conditions(runs: Sequence[RunFolder], by: Sequence[str], metric: str) -> list[dict[str, Seeds]]:
+def _conditions(runs: Sequence[RunFolder], by: Sequence[str]) -> list[dict[str, Seeds]]:
     """The runs by all else than the named settings and the seed, then by these settings as JSON, then by seed."""
     conditions: dict[str, dict[str, Seeds]] = {}
     for run in runs:
-        node = _recipe(run, metric)
+        node = _recipe(run)
         value = json.dumps([_pop(node, name) for name in by], sort_keys=True, default=str)
         sides = conditions.setdefault(json.dumps(node, sort_keys=True, default=str), {})
-        sides.setdefault(value, {}).setdefault(run.seed, run)
+        sides.setdefault(value, {})[run.seed] = run
     return list(conditions.values())
 
 
-def _recipe(run: RunFolder, metric: str) -> dict[str, Any]:
-    """The configuration without its seed and what has no influence on the metric."""
-    config = run.config
-    node = {name: value for name, value in config.items() if name not in NOT_IN_RUN_ID and name != "seed"}
-    for name, keys in NOT_IN_RUN_ID_OF.items():
-        if isinstance(value := node.get(name), Mapping):
-            node[name] = {key: setting for key, setting in value.items() if key not in keys}
-    evaluate = config.get("evaluate")
-    if isinstance(evaluate, Mapping):
-        node["evaluate"] = {key: evaluate.get(key) for key in (units.evaluator_of(metric), "on")}
-    return node
+def _recipe(run: RunFolder) -> dict[str, Any]:
+    """What the run's weights depend on, without the seed."""
+    content = {**identity.hashed(run.config), "epochs": run.config.get("epochs")}
+    return {name: value for name, value in content.items() if name != "seed"}
 
 
 def _pop(node: dict[str, Any], name: str) -> Any:
@@ -134,7 +118,7 @@ def _pop(node: dict[str, Any], name: str) -> Any:
 
 def _value(run: RunFolder, by: Sequence[str]) -> str:
     """The named settings of a run, as JSON."""
-    node = _recipe(run, "")
+    node = _recipe(run)
     return json.dumps([_pop(node, name) for name in by], sort_keys=True, default=str)
 
 
@@ -184,19 +168,19 @@ def _plain(name: str, text: str) -> str:
     return str(value_of(text)) if name == "batch_size" else text
 
 
-def _estimate(comparison: Comparison, of: Seeds, to: Seeds, name: str, metric: Metric) -> statistics.Estimate | None:
+def _estimate(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Metric) -> statistics.Estimate | None:
     """Set all of a comparison but its verdict; return the difference, None for fewer than two pairs."""
     seeds = sorted(seed for seed in of.keys() & to.keys() if seed is not None)
     sides = [[runs[seed] for seed in seeds] for runs in (of, to)]
     comparison.n, comparison.seeds, comparison.differ = len(seeds), seeds, _unnamed([*sides[0], *sides[1]])
     if seeds:
-        values = np.array([[metric.scale * run.metrics[name] for run in side] for side in sides])
+        values = np.array([[metric.scale * run.numbers[key[1]][key[0]] for run in side] for side in sides])
         comparison.mean, comparison.to_mean = values.mean(1).tolist()
         comparison.difference = comparison.mean - comparison.to_mean
     if len(seeds) < 2:
         comparison.commands = _commands(of, to, seeds)
         return None
-    bits = [_bits(str(run.folder), name, run.marks) for side in sides for run in side]
+    bits = [_bits(str(run.folder), key[0], _made_by(run, key), run.marks) for side in sides for run in side]
     recorded = [run_bits for run_bits in bits if run_bits is not None]
     differences: np.ndarray | None = None
     if len(recorded) == len(bits) and len({len(run_bits) for run_bits in recorded}) == 1:
@@ -207,18 +191,20 @@ def _estimate(comparison: Comparison, of: Seeds, to: Seeds, name: str, metric: M
     return estimate
 
 
+def _made_by(run: RunFolder, key: Key) -> str:
+    """What made a number of a run, as a text."""
+    return json.dumps(run.evaluations[key[1]], sort_keys=True)
+
+
 @lru_cache(4096)
-def _bits(folder: str, name: str, marks: str) -> np.ndarray | None:
+def _bits(folder: str, metric: str, made_by: str, marks: str) -> np.ndarray | None:
     """Which test images an accuracy of a run counts as right; ``marks`` are those of its files."""
-    content = results.read(Path(folder))
-    if content is None:
+    if (content := results.read(Path(folder))) is None:
         return None
-    entries = evaluations.entries(content)
-    last = [entry for entry in entries if entry["epochs"] == content["config"].get("epochs")]
-    for entry in last:
-        for metric in entry["metrics"]:
-            if evaluations.named(metric, entry, last) == name:
-                return hits.read(Path(folder), entry, metric)
+    for entry in evaluations.entries(content):
+        last = entry["epochs"] == content["config"].get("epochs")
+        if last and metric in entry["metrics"] and json.dumps(evaluations.made_by(entry), sort_keys=True) == made_by:
+            return hits.read(Path(folder), entry, metric)
     return None
 
 

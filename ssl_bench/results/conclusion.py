@@ -12,7 +12,7 @@ from ssl_bench.record.cache import Cache
 from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.record.summary import Groups, print_grid
 from ssl_bench.results.arrange import Pivot, arrange, text_of_value
-from ssl_bench.results.metrics import metric_of, usual
+from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import Runs
 from ssl_bench.results.scan import Entry, Status
 
@@ -37,17 +37,18 @@ def tables(groups: Groups) -> list[Sheet]:
         return []
     entries = [Entry(run, None, -1, Status.DONE) for run in runs]
     try:
-        names = [name for name in usual(runs) if metric_of(name, runs).sign]
-        return [_table(pivot) for name in names for pivot in arrange(entries, None, None, name)]
+        numbers = Numbers(runs)
+        names = [name for name in numbers.usual(runs) if numbers.meaning(name).sign]
+        return [_table(pivot, numbers) for name in names for pivot in arrange(entries, None, None, name)]
     except ConfigError:  # too many tables, or runs that another setting distinguishes
         return []
 
 
-def _table(pivot: Pivot) -> Sheet:
+def _table(pivot: Pivot, numbers: Numbers) -> Sheet:
     """A table with the best of its cells below it, and what the networks at initialisation have on average."""
     sheet, initial = pivot.sheet(), pivot.name.replace("/", "_init/", 1)
     runs = [run for cell in pivot.cells.values() for run in cell.runs]
-    initial_values = [run.metrics[initial] for run in runs if initial in run.metrics]
+    initial_values = [of_run[initial] for of_run in map(numbers.of, runs) if initial in of_run]
     average = pivot.metric.text(fmean(initial_values)) if initial_values else ""
     baseline = f" The networks at initialisation: {average} on average." if average else ""
     best = max(pivot.cells, key=lambda key: pivot.metric.sign * fmean(pivot.cells[key].values))

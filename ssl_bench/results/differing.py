@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.config.identity import NOT_IN_RUN_ID
+from ssl_bench.config.identity import is_hashed
 from ssl_bench.results.runs import SharedConfig
 from ssl_bench.results.scan import Entry
 
@@ -145,7 +145,7 @@ def described(rows: Sequence[Settings], given: Collection[str] = (), groups: Col
     """
     distinct_settings = varying(rows)
     named = {name for row in distinct_settings for name in row} - {SIZE}
-    names = [name for name in named if name in groups or name.partition(".")[0] not in NOT_IN_RUN_ID]
+    names = [name for name in named if name in groups or is_hashed(name)]
     names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), rank(name), name))
     shown, classes, count = list[str](), [0] * len(rows), 1  # those of one class have the same description so far
     for name in names:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ssl_bench.results.differing import overrides_of, rank, value_of
+from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.scan import Entry
 
 
@@ -22,14 +23,14 @@ def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     distinct = {id(of_entry): of_entry for of_entry in settings}  # runs share them
     names = dict.fromkeys(name for of_entry in distinct.values() for name in of_entry)
     ordered = sorted(names | {"seed": None}, key=lambda n: (n not in groups, n != "seed", n.count(".") > 0, rank(n)))
-    metrics = dict.fromkeys(name for entry in entries for name in entry.metrics)
+    numbers = Numbers(entry.run for entry in entries if entry.run)
     facts = dict.fromkeys(name for entry in entries if entry.run for name in entry.run.environment)
     table = list[dict[str, Any]]()
     for entry, of_entry in zip(entries, settings, strict=True):
         run = entry.run
         row = {name: of_entry.get(name) for name in ordered}
         row["seed"] = run.seed if run else of_entry.get("seed")
-        row |= {name: entry.metrics.get(name) for name in metrics}
+        row |= dict.fromkeys(numbers.names) | numbers.of(run)
         row |= {"state": entry.state.value, "seconds": (run.seconds if run.done else run.trained) if run else None}
         row |= {"warnings": "; ".join(entry.warnings)}
         row |= {f"environment.{name}": run.environment.get(name) if run else None for name in facts}

@@ -11,7 +11,6 @@ from typing import Any
 from ssl_bench.config import identity
 from ssl_bench.launch import lock
 from ssl_bench.launch.lock import Owner
-from ssl_bench.record import units
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.dashboard import flat_config
 from ssl_bench.record.follow import finite
@@ -35,21 +34,11 @@ class SharedConfig:
         self.content, self.key = content, key
         choices: dict[str, str] = content.get("choices") or {}
         self.groups = {group: option for group, option in choices.items() if self._counts(group)}
-        self._main: dict[tuple[str, ...], tuple[Any, list[str]]] = {}
-
-    def main(self, names: Iterable[str], recorded: Mapping[str, Any]) -> list[str]:
-        """The main ones of some metrics; ``recorded``: their units, of several runs one object."""
-        key = tuple(names)
-        of, main = self._main.get(key, (None, []))
-        if of is not recorded:
-            main = units.main(key, recorded, self.content["evaluate"]) if "evaluate" in self.content else list(key)
-            self._main[key] = recorded, main
-        return main
 
     def _counts(self, name: str) -> bool:
-        """Whether a group or a key of the first level is one of the settings."""
-        if not identity.untrained(self.content):
-            return True
+        """Whether a group or a key of the first level is one of the settings: evaluations belong to the numbers."""
+        if name == "evaluate" or not identity.untrained(self.content):
+            return name != "evaluate"
         return name in identity.read_alone(self.content) | identity.NOT_IN_RUN_ID
 
     @cached_property
@@ -75,8 +64,11 @@ class RunFolder:
         command: the command that trains it, if it was recorded.
         failure: why it failed, in one line; None: it has not failed.
         training: recipe of the training, as :func:`ssl_bench.config.identity.recipe_id` names it.
-        run_id, metrics, seconds: of ``results.json``; ``seconds`` is the time that the whole run took. The run_id is
-            empty if there are no whole results.
+        on_disk: hashes of what it depends on beside its recipe, as far as they are known.
+        run_id, seconds: of ``results.json``; ``seconds`` is the time that the whole run took. The run_id is empty if
+            there are no whole results.
+        numbers: by the key of what made them in ``evaluations``, then by metric; of an unfinished run the best so far.
+            :class:`ssl_bench.results.numbers.Numbers` names them.
         units: what the metrics mean, as :mod:`ssl_bench.record.units` has it; of several runs one object.
         environment: what of that of ``results.json`` the bits of a result depend on.
         warnings: what the run says about its result, in sentences.
@@ -84,7 +76,7 @@ class RunFolder:
         step, epoch, trained, speed, loss: of the last row of the training; ``trained`` is the time that the run has
             taken so far, in all its processes together, ``speed`` is in images per second. None: there is no row.
         watched: the last kNN accuracy that an unfinished run has measured on the way.
-        evaluated: highest accuracy of each evaluator during the training of an unfinished run.
+        evaluations: what made the numbers (:func:`ssl_bench.record.evaluations.made_by`); of several runs one object.
         changed: time of change of ``metrics.jsonl``, in seconds of the epoch.
         owner: the process that carries it out.
     """
@@ -98,10 +90,12 @@ class RunFolder:
     command: str | None
     failure: str | None
     training: str
+    on_disk: dict[str, str]
     run_id: str
-    metrics: dict[str, float]
+    numbers: dict[str, dict[str, float]]
     seconds: float | None
     units: Mapping[str, Any] = field(default_factory=dict)
+    evaluations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     longer: bool = False
@@ -111,7 +105,6 @@ class RunFolder:
     speed: float | None = None
     loss: float | None = None
     watched: float | None = None
-    evaluated: dict[str, float] = field(default_factory=dict)
     changed: float = 0.0
     owner: Owner | None = None
 
@@ -140,14 +133,6 @@ class RunFolder:
         if name == "seed":
             return None if self.seed is None else str(self.seed)
         return self.shared.settings.get(name)
-
-    @cached_property
-    def best(self) -> dict[str, float]:
-        """The main metrics of a finished run, or all if it trained no network; else the best so far."""
-        if not self.done:
-            return self.evaluated
-        names = self.shared.main(self.metrics, self.units)
-        return {name: value for name in names if (value := finite(self.metrics, name)) is not None}
 
     @property
     def end(self) -> float | None:
@@ -184,10 +169,10 @@ class Runs(Index):
         return [self._run(entry) for path in paths if (entry := self._entry(path)) is not None]
 
     def _run(self, entry: Indexed) -> RunFolder:
-        key, said = entry.content["shared"], {n: v for n, v in entry.content.items() if n != "on_disk"}
+        key, said = entry.content["shared"], dict(entry.content)
         if key not in self._configs:
             self._configs[key] = SharedConfig(entry.config, key)
-        said |= {"shared": self._configs[key], "units": entry.units}
+        said |= {"shared": self._configs[key], "units": entry.units, "evaluations": entry.evaluations}
         run = RunFolder(self._outputs, entry.path, entry.marks, entry.began, **said)
         run.owner = lock.owner(run.folder)
         return run

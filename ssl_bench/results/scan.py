@@ -72,16 +72,6 @@ class Entry:
         return recorded or (self.grid.command_of(self.index) if self.grid else None)
 
     @property
-    def best(self) -> dict[str, float]:
-        """As of its run."""
-        return self.run.best if self.run else {}
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """All metrics of a finished run; else the best accuracies so far."""
-        return self.run.metrics if self.run and self.run.done else self.best
-
-    @property
     def doing(self) -> str:
         """``training`` or ``evaluating``; empty unless it is running."""
         if self.state is not Status.RUNNING or self.run is None:

@@ -13,7 +13,7 @@ from typing import Any
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
 from ssl_bench.results.differing import labels
-from ssl_bench.results.metrics import metric_of
+from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import URGENT, Entry, Scan
 
@@ -35,30 +35,33 @@ def select(shown: Sequence[Labelled], where: Sequence[str], sort: str | None) ->
     Raises:
         ConfigError: a condition without ``=``, or no entry has a key.
     """
+    numbers = Numbers(entry.run for entry, _ in shown if entry.run)
     kept, key = list(shown), (sort or "").removeprefix("-")
     for condition in where:
         name, equals, wanted = condition.partition("=")
         if not equals:
             raise ConfigError(f"--where {condition}: set it to KEY=VALUE, such as loss=dcl or state=failed")
-        _check("--where", name, shown)
+        name = _resolved("--where", name, shown, numbers)
         options = {_plain(text) for text in (wanted, *wanted.split(","))}  # a list is one value
-        kept = [pair for pair in kept if options & {_plain(value) for value in _values(pair, name)}]
+        kept = [pair for pair in kept if options & {_plain(value) for value in _values(pair, name, numbers)}]
     if not sort:
         return kept
-    _check("--sort", key, shown)
-    metric = any(key in entry.metrics for entry, _ in shown)
-    low = metric and metric_of(key, (entry.run for entry, _ in shown if entry.run)).sign < 0
-    ordered = [pair for pair in kept if _value(pair, key) is not None]
-    ordered.sort(key=lambda pair: _order(pair, key), reverse=sort.startswith("-") != (metric and not low))
-    return ordered + [pair for pair in kept if _value(pair, key) is None]
+    key = _resolved("--sort", key, shown, numbers)
+    metric = key in numbers.names
+    low = metric and numbers.meaning(key).sign < 0
+    ordered = [pair for pair in kept if _value(pair, key, numbers) is not None]
+    ordered.sort(key=lambda pair: _order(pair, key, numbers), reverse=sort.startswith("-") != (metric and not low))
+    return ordered + [pair for pair in kept if _value(pair, key, numbers) is None]
 
 
-def _value(pair: Labelled, key: str) -> str | float | None:
+def _value(pair: Labelled, key: str, numbers: Numbers) -> str | float | None:
     """The value of a key, as an override writes it; None if the entry has none."""
     entry, label = pair
     run = entry.run
+    if run is not None and key in numbers.names:
+        return numbers.value(key, run)
     values: dict[str, Any] = {"state": entry.state.value, "label": label, "folder": run and run.path}
-    values |= {"epoch": run and run.epoch, "speed": run and run.speed, **entry.metrics}
+    values |= {"epoch": run and run.epoch, "speed": run and run.speed}
     if run is None:
         values |= dict(o.lstrip("+").split("=", 1) for o in entry.overrides or () if "=" in o)
     elif key not in values and (setting := run.setting(key)) is not None:
@@ -67,9 +70,9 @@ def _value(pair: Labelled, key: str) -> str | float | None:
     return value
 
 
-def _values(pair: Labelled, key: str) -> list[str | float]:
+def _values(pair: Labelled, key: str, numbers: Numbers) -> list[str | float]:
     """The value of a key; a run has also the names that grids give it which asked for it."""
-    value = _value(pair, key)
+    value = _value(pair, key, numbers)
     return [*([] if value is None else [value]), *(pair[0].names if key == "name" else ())]
 
 
@@ -104,12 +107,18 @@ def finished_where(outputs: Path, where: Sequence[str]) -> list[RunFolder]:
     return [entry.run for entry in runs_where(outputs, where) if entry.run and entry.run.done]
 
 
-def _check(flag: str, key: str, shown: Sequence[Labelled]) -> None:
-    """Refuse a key that no entry has."""
-    if not shown or key in FIELDS or any(_values(pair, key) for pair in shown):
-        return
+def _resolved(flag: str, key: str, shown: Sequence[Labelled], numbers: Numbers) -> str:
+    """The key; of a metric that several evaluations have made, the name of that which all runs have.
+
+    Raises:
+        ConfigError: no entry has the key, or it may mean several numbers.
+    """
+    if not shown or key in FIELDS or any(_values(pair, key, numbers) for pair in shown):
+        return key
+    if key in numbers.metrics:
+        return numbers.choose(flag, key, [entry.run for entry, _ in shown if entry.run])[0]
     configs = {entry.run.shared.key: entry.run.shared for entry, _ in shown if entry.run}
-    keys = [*FIELDS, *(metric for entry, _ in shown for metric in entry.metrics)]
+    keys = [*FIELDS, *numbers.names]
     keys += [name for config in configs.values() for name in config.settings]
     raise ConfigError(
         f"{flag} {key}: no run has this key{near(key, dict.fromkeys(keys))}; set it to a field, a metric, a group or "
@@ -125,8 +134,8 @@ def _plain(value: str | float) -> str | float:
         return re.sub(r"[\s'\"]", "", str(value))
 
 
-def _order(pair: Labelled, key: str) -> tuple[int, float, str]:
-    value = _value(pair, key)
+def _order(pair: Labelled, key: str, numbers: Numbers) -> tuple[int, float, str]:
+    value = _value(pair, key, numbers)
     if key == "state":
         return 0, URGENT.index(pair[0].state), ""
     plain = _plain(value or 0.0)

@@ -17,7 +17,7 @@ from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.progress import clock
 from ssl_bench.results.differing import distinct, labels
 from ssl_bench.results.grids import GridFolder
-from ssl_bench.results.metrics import metric, metric_of, usual
+from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.scan import URGENT, Entry, Status
 from ssl_bench.results.select import Labelled
 
@@ -84,7 +84,8 @@ def screen(
 
 def runs_table(shown: Sequence[Labelled]) -> Columns:
     """A row for each run; columns that would be empty are left out."""
-    best = dict.fromkeys(metric for entry, _ in shown for metric in entry.best)
+    numbers = Numbers(entry.run for entry, _ in shown if entry.run)
+    best = [numbers.main(entry.run) for entry, _ in shown]
     columns = {
         "folder": [printable(entry.run.path or ".") if entry.run else "" for entry, _ in shown],
         "run": [printable(label) for _, label in shown],
@@ -94,7 +95,10 @@ def runs_table(shown: Sequence[Labelled]) -> Columns:
         "ETA": [clock(entry.left) if entry.left is not None else "" for entry, _ in shown],
         "loss": [_loss(entry) for entry, _ in shown],
         "watched kNN": [_watched(entry) for entry, _ in shown],
-        **{heading(name): [_number(name, entry) for entry, _ in shown] for name in best},
+        **{
+            heading(name): [numbers.meaning(name).text(of[name]) if name in of else "" for of in best]
+            for name in dict.fromkeys(name for of in best for name in of)
+        },
         "reason": [printable(entry.reason or "; ".join(entry.warnings)) for entry, _ in shown],
     }
     return {name: texts for name, texts in columns.items() if any(texts)}
@@ -114,14 +118,16 @@ def overview(entries: Sequence[Entry]) -> Columns:
     The best run is by the main metric that most runs have, of those that the group has.
     """
     groups, rows = grouped(entries), list[tuple[float, dict[str, str]]]()
-    names = usual(entry.run for entry in entries if entry.run)
+    numbers = Numbers(entry.run for entry in entries if entry.run)
+    main = {id(entry): numbers.main(entry.run) for entry in entries}
+    names = numbers.usual(entry.run for entry in entries)
     grids = [group for group in groups if isinstance(group, GridFolder)]
     shared = frozenset(grids[0].common).intersection(*(grid.common for grid in grids)) if len(grids) > 1 else None
     for group, members in groups.items():
-        chosen = next((name for name in names if any(name in e.best for e in members)), "")
-        sign = metric_of(chosen, (e.run for e in members if e.run)).sign
-        ranked = [e for e in members if chosen in e.best] if sign else []
-        best = max(ranked, key=lambda e: sign * e.best[chosen], default=None)
+        chosen = next((name for name in names if any(name in main[id(entry)] for entry in members)), "")
+        sign = numbers.meaning(chosen).sign
+        ranked = [entry for entry in members if chosen in main[id(entry)]] if sign else []
+        best = max(ranked, key=lambda entry: sign * main[id(entry)][chosen], default=None)
         if isinstance(group, GridFolder):
             name, started, left = _name(group, shared), group.started, group.left
             label = distinct(best.overrides or [], group.common) if best else ""
@@ -136,7 +142,7 @@ def overview(entries: Sequence[Entry]) -> Columns:
             "runs": str(len(members)),
             **{state.value: str(counts[state] or "") for state in Status},
             "ETA": "" if left is None else clock(left),
-            "best": f"{heading(chosen)} {_number(chosen, best)}" if best else "",
+            "best": f"{heading(chosen)} {numbers.meaning(chosen).text(main[id(best)][chosen])}" if best else "",
             "best run": printable(label),
         }
         rows.append((started, row))
@@ -202,7 +208,3 @@ def _loss(entry: Entry) -> str:
 def _watched(entry: Entry) -> str:
     watched = entry.run.watched if entry.run and entry.state is Status.RUNNING else None
     return "" if watched is None else f"{100 * watched:.1f}%"
-
-
-def _number(name: str, entry: Entry) -> str:
-    return metric(name, entry.run).text(entry.best[name]) if entry.run and name in entry.best else ""

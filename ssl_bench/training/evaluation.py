@@ -77,7 +77,7 @@ class Evaluation:
         if trained is not None:
             kept = [key for key in trained if key in ("environment", "seconds") or key.partition("/")[0] == "classes"]
             content = {**content, **{key: trained[key] for key in kept}, **self._classes()}
-            content["config"] = {**trained["config"], "evaluate": self.config["evaluate"]}
+            content["config"] = trained["config"]
             content["units"] = trained.get("units", {}) | content["units"]
         target = self.parts.targets({"": self.state.method.encoder}, self.state.device, self.precision)
         rows, warmup = files.read_json_lines(tracker.path, Row), self.parts.recipe.warmup_epochs

@@ -17,6 +17,7 @@ import yaml
 from ssl_bench.commands import report as command
 from ssl_bench.report import filled
 from ssl_bench.results.comparison import compare
+from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import finished
 from tests.report import runs
 from tests.results.folders import OUTPUTS, finish
@@ -114,8 +115,9 @@ def test_a_heat_map_has_the_means_over_seeds_and_their_number(page: Page) -> Non
     page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws every plot
     maps = page.locator("#plots .multiples").last.locator(".js-plotly-plot")
     data = maps.evaluate_all("all => all.map(({ data: [it] }) => [it.x, it.y, it.z, it.text])")
+    numbers = Numbers(finished(OUTPUTS))
     found = {(run.config["choices"]["loss"], run.shared.settings["batch_size"], run.shared.settings["temperature.tau"],
-              run.seed): run.metrics["knn/top1"] for run in finished(OUTPUTS)}  # fmt: skip
+              run.seed): numbers.of(run)["knn/top1"] for run in finished(OUTPUTS)}  # fmt: skip
     for (x, y, z, says), loss in zip(data, ("dcl", "infonce"), strict=True):
         assert (x, y) == (["64", "128", "256"], ["0.1", "0.4"])
         for row, tau in enumerate(y):

@@ -17,7 +17,8 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record import cache
 from ssl_bench.record.cache import VERSION
 from ssl_bench.results.differing import labels
-from ssl_bench.results.runs import Runs, SharedConfig, finished
+from ssl_bench.results.numbers import Numbers
+from ssl_bench.results.runs import Runs, finished
 from ssl_bench.results.scan import Scan
 from tests.results.folders import OUTPUTS, claim_elsewhere, configuration, finish, make, make_grid, rows, touch
 
@@ -73,13 +74,18 @@ def make_many() -> None:
 def shown() -> list[dict[str, Any]]:
     """Everything that is known of each entry."""
     entries, left = Scan(OUTPUTS).update(NOW)
-    found = []
+    found, numbers = [], Numbers(entry.run for entry in entries if entry.run)
     for entry, label in zip(entries, labels(entries), strict=True):
         run, grid = entry.run, entry.grid
         one: dict[str, Any] = {"label": label, "state": entry.state, "left": entry.left, "all left": left}
-        one |= {"best": entry.best, "reason": entry.reason, "command": entry.command, "overrides": entry.overrides}
+        one |= {
+            "best": numbers.main(run),
+            "reason": entry.reason,
+            "command": entry.command,
+            "overrides": entry.overrides,
+        }
         one |= {"grid": grid and (grid.path, grid.left, grid.at_work, entry.index)}
-        found.append(one | ({**vars(run), "shared": run.config, "end": run.end, "best": run.best} if run else {}))
+        found.append(one | ({**vars(run), "shared": run.config, "end": run.end} if run else {}))
     return found
 
 
@@ -197,14 +203,6 @@ def test_runs_that_differ_in_their_seed_only_share_a_configuration() -> None:
     assert [run.seed for run in (first, second, third)] == [3, 4, 4]
 
 
-def test_what_a_run_is_told_by_follows_its_units_also_beside_runs_of_the_same_configuration() -> None:
-    shared = SharedConfig({"evaluate": {"own": {}}}, "key")
-    high = {"unit": "number", "better": "high", "of": "images"}
-    one, other = {"own": {"a": high}}, {"own": {"b": high}}
-    for units, told in ((one, ["own/a"]), (other, ["own/b"]), (one, ["own/a"]), ({}, [])):
-        assert shared.main(["own/a", "own/b"], units) == told
-
-
 def test_finished_runs_are_those_with_results_at_any_depth() -> None:
     make_done("a/0", 0.1, seed=0)
     make_done("b/deep/down/0", 0.9, seed=0)  # the same run_id
@@ -216,6 +214,6 @@ def test_finished_runs_are_those_with_results_at_any_depth() -> None:
     for _ in range(2):
         runs = finished(OUTPUTS)
         assert [(run.path, run.run_id, run.seed) for run in runs] == [("a/0", "0", 0), ("c/bare", "bare", 5)]
-        assert runs[0].metrics == {"knn/top1": 0.1, "knn_init/top1": 0.1}
+        assert Numbers(runs).of(runs[0]) == {"knn/top1": 0.1, "knn_init/top1": 0.1}
         assert runs[0].config == configuration(seed=None)
     assert [one["path"] for one in shown()] == ["a/0", "a/partial", "b/deep/down/0", "c/bare"]

@@ -23,6 +23,7 @@ from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.report.collect import Collector
 from ssl_bench.results.differing import labels
+from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.results.status import lines, screen
 from tests.conftest import SMALL
@@ -92,7 +93,7 @@ def test_a_finished_run_that_is_at_work_again_says_at_what_and_keeps_its_results
     def shown() -> tuple[str, str, float | None, dict[str, float]]:
         (entry,) = scan()[0].values()
         assert entry.run
-        return entry.state.value, entry.doing, entry.run.end, entry.best
+        return entry.state.value, entry.doing, entry.run.end, Numbers([entry.run]).main(entry.run)
 
     best = {"knn/top1": 0.5}
     assert shown() == ("done", "", 10, best)
@@ -169,12 +170,13 @@ def test_time_left_of_a_run() -> None:
 
 def test_an_update_sees_what_changed() -> None:
     evaluations = [{"step": 2 * e, "epoch": float(e), "knn/top1": 0.9 - 0.3 * e, "knn_raw/top1": 0.9} for e in (1, 2)]
-    folder = make("a/x", [*rows(3), *evaluations], evaluate={"every": 1})
+    folder = make("a/x", [*rows(3), *evaluations], evaluate={"every": 1, "knn": {"k": 5}})
     metrics, repeated = folder / "metrics.jsonl", Scan(OUTPUTS)
 
     def update() -> tuple[str, Any, dict[str, float]]:
         (entry,) = repeated.update(time.time())[0]
-        return entry.state.value, entry.run and entry.run.epoch, entry.best
+        assert entry.run
+        return entry.state.value, entry.run.epoch, Numbers([entry.run]).main(entry.run)
 
     best = {"knn/top1": 0.9 - 0.3}
     assert update() == ("partial", 3, best)

@@ -20,6 +20,7 @@ from ssl_bench.commands.evaluate import main
 from ssl_bench.errors import RunError
 from ssl_bench.files import read_cache, write_cache
 from ssl_bench.record import baselines, evaluations
+from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.scan import Scan
 from tests.conftest import SMALL, only_run
 from tests.door.door import refuses
@@ -97,7 +98,8 @@ def test_a_stop_in_a_second_evaluation_loses_nothing(train: Train, monkeypatch: 
 def test_a_kill_in_a_second_evaluation_leaves_the_run_done_and_trained(train: Train) -> None:
     def shown() -> tuple[str, str, dict[str, float]]:
         (entry,) = Scan(Path("outputs")).update(time.time())[0]
-        return entry.state.value, entry.doing, entry.best
+        assert entry.run
+        return entry.state.value, entry.doing, Numbers([entry.run]).main(entry.run)
 
     assert train("max_steps=3", *KNN)[0] == 0
     first, saved = results(), weights(only_run())
