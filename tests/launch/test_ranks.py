@@ -126,8 +126,11 @@ def test_a_failure_of_a_rank_ends_all_with_its_sentence_or_its_traceback(tmp_pat
     assert outcome.reason == "rank 1 failed: KeyError: 'a planted bug'" and "_fail" in outcome.detail
 
 
-def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) -> None:
-    outcome = ranks.compute(lambda config: {"bytes": torch.empty(2**52).sum().item()}, {}, "0123456789", tmp_path)
+def test_a_run_without_enough_memory_has_one_sentence(tmp_path: Path) -> None:
+    """Its evaluator asks for 16 petabytes."""
+    measured = ["framework=frozen", "loss=infonce", "temperature=fixed", "dataset=gaussians", "tracking=off"]
+    sizes = ["dataset.dimensions=1000000", "evaluate.mutual_information.hidden=4000000000"]
+    outcome = ranks.launch(load([*measured, *sizes]), "0123456789", tmp_path, "the command", quiet=True)
     assert outcome.reason.startswith("out of memory on cpu: ") and not outcome.detail
     assert outcome.reason.endswith("Set a smaller batch_size.size or more devices") and outcome.code == 1
 
