@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.config.identity import run_id
 from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
 
@@ -40,10 +39,6 @@ class Composition:
         """The configuration with a seed."""
         config: dict[str, Any] = json.loads(self.text.replace(str(SEED), str(seed)))
         return config
-
-    def run_ids(self, seeds: Iterable[int]) -> dict[int, str]:
-        """The run_id of each seed."""
-        return {seed: run_id(self.config(seed)) for seed in seeds}
 
 
 def compositions(
@@ -90,9 +85,9 @@ def _file() -> Path:
 
 
 def _compose(request: Request, folder: Path | None) -> Composition | ConfigError:
-    from ssl_bench.config.composer import composer
+    from ssl_bench.config.compose import load_of_many
 
     try:
-        return Composition(json.dumps(composer(folder).load([*request, f"seed={SEED}"])))
+        return Composition(json.dumps(load_of_many([*request, f"seed={SEED}"], folder)))
     except ConfigError as error:
         return error

@@ -104,11 +104,6 @@ class PlannedRuns:
         return self.composition.config(self.seeds[0]) if self.composition else {}
 
     @property
-    def run_ids(self) -> dict[int, str]:
-        """The run_id of the run with each seed."""
-        return self.composition.run_ids(self.seeds) if self.composition else {}
-
-    @property
     def missing(self) -> list[int]:
         """Seeds of the runs that are left to train."""
         return [] if self.unavailable else [seed for seed in self.seeds if seed not in self.done]
@@ -116,10 +111,6 @@ class PlannedRuns:
     def hours(self, on: cost.Rates) -> float:
         """Hours of the missing runs at the rates of a machine."""
         return (cost.hours(self.config, on) or 0.0) * len(self.missing) if self.missing else 0.0
-
-    def arguments(self) -> list[str]:
-        """Arguments that train the missing runs."""
-        return ["-m", *self.flags, *self.overrides, f"seed={','.join(map(str, self.missing))}"]
 
     def runs(self) -> Iterator[tuple[tuple[str, ...], dict[str, Any], str]]:
         """Overrides, configuration and the name of the first cell of each missing run."""
@@ -130,7 +121,8 @@ class PlannedRuns:
 
     def line(self) -> str:
         """Command line that trains the missing runs."""
-        return shlex.join(["ssl-bench", "train", *self.arguments()])
+        seeds = ",".join(map(str, self.missing))
+        return shlex.join(["ssl-bench", "train", "-m", *self.flags, *self.overrides, f"seed={seeds}"])
 
 
 def plan(request: Request, progress: Progress = lambda requests, count: requests) -> list[PlannedRuns]:

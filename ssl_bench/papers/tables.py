@@ -97,11 +97,6 @@ def find(name: str, more: Path | None = None) -> list[Table]:
     return exact or panels
 
 
-def load(paper: str, more: Path | None = None) -> tuple[Table, ...]:
-    """The tables of a paper, as :func:`read` reads them."""
-    return read(path_of(paper, more)[0])[0]
-
-
 def claims(paper: str, more: Path | None = None) -> tuple[PaperClaim, ...]:
     """The claims of a paper, as :func:`read` reads them."""
     return read(path_of(paper, more)[0])[1]

@@ -16,7 +16,7 @@ import yaml
 
 from ssl_bench.commands import reproduce
 from ssl_bench.config.build import KINDS, build
-from ssl_bench.config.composer import Composer
+from ssl_bench.config.compose import load_of_many
 from ssl_bench.config.identity import canonical
 from ssl_bench.config.schema import directory
 from ssl_bench.papers import tables
@@ -179,10 +179,9 @@ def test_equal_recipes_are_printed_once_and_cells_without_one_say_why(capsys: Ou
 
 @pytest.mark.exhaustive
 def test_every_option_of_every_group_is_described() -> None:
-    composer = Composer()
     for path in sorted(directory().glob("*/*.yaml")):
         kind, option = path.parent.name, path.stem
         if kind in KINDS:
-            lines = describe(composer.load(["dataset=cifar10", f"{kind}={option}"]))
+            lines = describe(load_of_many(["dataset=cifar10", f"{kind}={option}"]))
             assert {line.split()[0] for line in lines} >= {"training", "dataset", "framework"}, path
             assert all("(" in line for line in lines[1:]), path
