@@ -51,11 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _request(options: Any) -> "CheckRequest":
-    """Read the command line.
-
-    Raises:
-        ConfigError: naming the flag or key that is wrong.
-    """
+    """Read the command line."""
     from ssl_bench.check.run import SECTIONS, CheckRequest
 
     settings: dict[str, str] = dict(override.partition("=")[::2] for override in options.overrides)
@@ -81,11 +77,7 @@ def _request(options: Any) -> "CheckRequest":
 
 
 def _devices(asked: str | None) -> tuple[int, int]:
-    """Number of processes, and of GPUs that they use.
-
-    Raises:
-        ConfigError: the machine has fewer, or it is no number.
-    """
+    """Number of processes, and of GPUs that they use."""
     from torch.cuda import device_count
 
     from ssl_bench.hardware import available_cores

@@ -65,11 +65,7 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
 
 
 def _alone(plan: Plan) -> Run:
-    """The only run of a command.
-
-    Raises:
-        ConfigError: it cannot be carried out.
-    """
+    """The only run of a command."""
     asked = plan.asked
     with hydra_errors.in_sentences(asked.given):
         config = compose.resolved(asked.cfg, asked.folder)
@@ -82,11 +78,7 @@ def _alone(plan: Plan) -> Run:
 
 
 def _check_together(words: Any, asked: Asked) -> None:
-    """Refuse flags that do not go together, and a grid where it cannot be carried out.
-
-    Raises:
-        ConfigError: naming them.
-    """
+    """Refuse flags that do not go together, and a grid where it cannot be carried out."""
     if words.dry_run and not asked.many:
         raise ConfigError("--dry-run lists the runs of a grid: add -m")
     if words.skip and not asked.many:

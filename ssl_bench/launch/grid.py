@@ -172,11 +172,7 @@ def _seeds(runs: Sequence[Sequence[str]]) -> str:
 
 
 def _read(folder: Path) -> Grid:
-    """The content of ``grid.json``.
-
-    Raises:
-        ConfigError: there is none any more.
-    """
+    """The content of ``grid.json``."""
     content: Grid | None = files.read_json(folder / "grid.json", Grid)
     if content is None or any(
         len(content[key]) != len(content["runs"]) for key in ("epochs", "labels") if content.get(key)

@@ -51,11 +51,7 @@ def sheet_of(table: Table, filled: Sequence[Filled], below: Sequence[str] = ()) 
 def _rows(
     sheet: Sheet, label: str, columns: Sequence[str], cells: Mapping[str, Filled], best: Best
 ) -> list[list[SheetEntry]]:
-    """The lines of a row, one for each number that some of its cells have; their notes are added to the sheet.
-
-    Args:
-        cells: by column.
-    """
+    """The lines of a row, one for each number that some of its cells have; their notes are added to the sheet."""
     common = [note for note in next(iter(cells.values())).notes if all(note in cell.notes for cell in cells.values())]
     texts = {column: cell.texts for column, cell in cells.items()}
     names = [name for name in NUMBERS if any(name in of_cell for of_cell in texts.values())] or ["ours"]

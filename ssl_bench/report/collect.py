@@ -124,11 +124,7 @@ class Collector:
         }
 
     def _select(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The entries of the names.
-
-        Raises:
-            ConfigError: no run has one of the names.
-        """
+        """The entries of the names."""
         paths = [entry.run.path if entry.run else "" for entry in entries]
         chosen = set[int]()
         for name in self._names:
