@@ -92,7 +92,6 @@ def _devices(asked: str | None) -> tuple[int, int]:
 
 
 def _check(request: "CheckRequest", command: str, as_json: bool) -> int:
-    """Run the sections, print what they find and write the report."""
     from ssl_bench.check import report
     from ssl_bench.check.answer import Verdict
     from ssl_bench.check.run import CheckResult, run

@@ -45,7 +45,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _compare(options: Namespace) -> Comparisons:
-    """Compare the runs that the words name."""
     conditions = [word for word in options.words if "=" in word]
     folders = [word for word in options.words if "=" not in word]
     counts = Counter(word.partition("=")[0] for word in conditions)

@@ -75,7 +75,6 @@ def _named(name: str, outputs: Path) -> list[Path]:
 
 
 def _selected(where: Sequence[str], outputs: Path) -> list[Path]:
-    """The finished runs that have all of some settings."""
     from ssl_bench.results.select import ENDED, finished_where
 
     chosen = finished_where(outputs, [ENDED, *where])

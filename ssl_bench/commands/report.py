@@ -47,7 +47,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _collector(words: Sequence[str], overrides: Sequence[str]) -> Collector:
-    """The runs that the words and ``paths.outputs`` name."""
     folders = [Path(word) for word in words if Path(word).is_dir()]
     for override in overrides:
         key, _, value = override.partition("=")

@@ -102,7 +102,6 @@ def _print(options: Namespace) -> int:
 
 
 def _watch(options: Namespace) -> int:
-    """Show the tables and update them until Ctrl-C."""
     from rich.console import Console
     from rich.live import Live
 

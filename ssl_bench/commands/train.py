@@ -88,7 +88,6 @@ def _check_together(words: Any, asked: Asked) -> None:
 
 
 def _configuration(cfg: Any, words: Any) -> str:
-    """The text that ``--cfg`` prints."""
     with hydra_errors.in_sentences(words.overrides):
         return with_hydra.as_yaml(cfg, words.cfg, words.package, words.resolve)
 

@@ -63,7 +63,6 @@ def each_one(evaluation: Evaluation, arguments: Mapping[str, Sequence[str]], job
 
 
 def _network(given: str, which: str | None, overrides: Sequence[str]) -> list[str]:
-    """The overrides that name a network's weights, and what belongs to them."""
     if given == "random":
         return ["init=null"]
     if given.startswith("timm:"):

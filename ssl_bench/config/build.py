@@ -211,7 +211,6 @@ def converted(value: Any, hint: Any, key: str) -> Any:
 
 
 def _described(hint: Any) -> str:
-    """An annotation in words."""
     names = {
         int: "an integer",
         float: "a number",

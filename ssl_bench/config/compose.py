@@ -105,7 +105,6 @@ def find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:
 
 
 def _other_images(cfg: DictConfig, given: Any, folder: Path | None) -> dict[str, Any]:
-    """The node of a data set that ``evaluate.on`` names."""
     keys = given if isinstance(given, dict) else {"dataset": given}
     if "knn_k" in keys:  # of a run that is read again
         return keys

@@ -109,7 +109,6 @@ def _no_option(file: str, options: Sequence[str] | None) -> str:
 
 
 def _no_key(key: str, overrides: Sequence[str]) -> str:
-    """The refusal of a key that the configuration with the chosen options does not have."""
     remedy = _meant(key, [other for other in _keys(overrides) if other != key])
     return f"there is no key {key}{remedy}; `ssl-bench train --cfg job` prints them all"
 

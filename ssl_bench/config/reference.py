@@ -108,7 +108,6 @@ def _of_group(group: str, node: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _target(path: Path) -> str:
-    """The class that an option names, empty if it names none."""
     match = re.search(r"^ *_target_: (\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     return match[1] if match else ""
 

@@ -176,7 +176,6 @@ class Results:
 
 
 def _metrics(run: RunFolder, config: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a run that a configuration asks for."""
     return evaluations.of(entries(run), config)
 
 

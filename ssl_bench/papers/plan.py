@@ -173,7 +173,6 @@ def _of_cell(request: Request, cell: Cell) -> PlannedRuns:
 
 
 def _group(override: str) -> str:
-    """The first part of an override's key."""
     return re.split("[=./]", override.lstrip("+~"), maxsplit=1)[0]
 
 

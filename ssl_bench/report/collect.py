@@ -170,7 +170,6 @@ class Collector:
 
 
 def _run(entry: Entry, read: RunFiles) -> dict[str, Any]:
-    """One run as plain data."""
     run, owner = entry.run, entry.run.owner if entry.run else None
     environment = read.environment
     metrics = run.metrics if run else {}
@@ -276,7 +275,6 @@ def _group(name: str, places: Sequence[int], entries: Sequence[Entry], grids: Se
 
 
 def _tail(path: Path) -> str:
-    """The last lines of a log."""
     try:
         with files.open_regular(path) as file:
             file.seek(max(0, file.seek(0, 2) - TAIL))
