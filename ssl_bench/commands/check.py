@@ -36,15 +36,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="measure speeds with small batches, without compiling")
     parser.add_argument("--only", action="append", default=[], metavar="NAME[,NAME]", help="only these sections")
     parser.add_argument("--json", action="store_true", help="print check.json, and the lines to standard error")
-    parser.epilog = (
-        "devices=N: processes for the section ranks (default: all GPUs; on a CPU two, if it has two cores). "
-        "device=cpu: use no GPU. paths.outputs: the results folder."
-    )
+    parser.epilog = """devices=N: processes for the section ranks (default: all GPUs; on a CPU two, if it has two
+        cores). device=cpu: use no GPU. paths.outputs: the results folder."""
     options = parser.read(arguments)
     request = _request(options)
     try:
-        request.outputs.mkdir(parents=True, exist_ok=True)
-        (request.outputs / "checks").mkdir(exist_ok=True)
+        (request.outputs / "checks").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(error) from error
     return _check(request, shlex.join(["ssl-bench", "check", *arguments]), options.json)

@@ -50,20 +50,13 @@ def compositions(
         progress: iterates over the new configurations, of which there are ``count``.
         folder: with further options, of ``--config-dir``; what is composed with them is not kept.
     """
-    path, texts = (
-        _file() if folder is None else Path(os.devnull),
-        {request: json.dumps(request) for request in requests},
-    )
+    path = _file() if folder is None else Path(os.devnull)
+    texts = {request: json.dumps(request) for request in requests}
     cached: dict[str, str] = (files.read_cache(path) if texts else None) or {}
     new = [request for request, text in texts.items() if text not in cached]
     made = {request: _compose(request, folder) for request in progress(new, len(new))}
-    kept = {
-        texts[request]: composition.text
-        for request, composition in made.items()
-        if isinstance(composition, Composition)
-        and folder is None
-        and not any(hashed in composition.text for hashed in FOUND)
-    }
+    composed = {texts[request]: one.text for request, one in made.items() if isinstance(one, Composition)}
+    kept = {key: text for key, text in composed.items() if folder is None and not any(part in text for part in FOUND)}
     with contextlib.suppress(OSError):  # the home directory may be read-only
         if kept:
             path.parent.mkdir(parents=True, exist_ok=True)

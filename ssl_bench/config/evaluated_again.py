@@ -36,9 +36,8 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         texts = texts_of_plugins(config, config.get("plugins", ()))
         overrides = [as_typed(override, texts) for override in overrides]
         check_overrides(overrides)
-        given = {
-            override.key_or_group: override for override in OverridesParser.create().parse_overrides(list(overrides))
-        }
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        given = {override.key_or_group: override for override in parsed}
         root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
         choices = dict(config["choices"])
         if "evaluate" in given:

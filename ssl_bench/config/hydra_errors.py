@@ -90,7 +90,9 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
         return f"{key}: {first}"
     override = next((text for text in overrides if text.lstrip("+").startswith((f"{key}=", f"{key}."))), key)
     if isinstance(failed, LACKING):
-        return _no_key(override.partition("=")[0], overrides)
+        key = override.partition("=")[0]
+        remedy = _meant(key, _keys(overrides) - {key})
+        return f"there is no key {key}{remedy}; `ssl-bench train --cfg job` prints them all"
     why = reason(first if type(failed) is InterpolationResolutionError else failed)
     why = why[:1].lower() + why[1:].replace("Integer", "an integer").replace("Float", "a number")
     return f"{override}: {why}" if failed is not error else f"{key}: {why}; set {key} to a value"
@@ -106,11 +108,6 @@ def _no_option(file: str, options: Sequence[str] | None) -> str:
     options = [other for other in options if other.startswith(folder)] or options
     remedy = f"set {group} to one of {', '.join(options)}"
     return f"{group}={option}: there is no such option{near(option, options)}; {remedy}"
-
-
-def _no_key(key: str, overrides: Sequence[str]) -> str:
-    remedy = _meant(key, [other for other in _keys(overrides) if other != key])
-    return f"there is no key {key}{remedy}; `ssl-bench train --cfg job` prints them all"
 
 
 def _key_of_group(group: str, key: str, value: str = "") -> str:

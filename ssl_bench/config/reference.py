@@ -22,9 +22,8 @@ def help_text(root: DictConfig, folder: Path | None) -> str:
         folder: with further options, of ``--config-dir``.
     """
     of_folder = {entry.name for entry in folder.iterdir() if entry.is_dir()} - {"hydra"} if folder else set[str]()
-    groups = [
-        f"{group}: {', '.join(values.options(group, folder))}" for group in sorted(with_hydra.groups() | of_folder)
-    ]
+    names = sorted(with_hydra.groups() | of_folder)
+    groups = [f"{group}: {', '.join(values.options(group, folder))}" for group in names]
     texts = [root.hydra.help.header, "\n".join(groups), explained(root), root.hydra.help.footer]
     return "\n\n".join(text.strip() for text in texts if text)
 
@@ -82,9 +81,8 @@ def _arguments(target: str) -> Mapping[str, str]:
             inherited |= _arguments(f"{homes.get(base.id, module)}.{base.id}")
     section = re.search(r"^Args:\n((?: .*\n?|\n)+)", ast.get_docstring(definition) or "", re.MULTILINE)
     entries = re.findall(r"^    ([\w, ]+): ((?:.*\n?)(?: {8}.*\n?)*)", section[1] if section else "", re.MULTILINE)
-    return inherited | {
-        key: _first_sentence(" ".join(text.split())) for keys, text in entries for key in keys.split(", ")
-    }
+    texts = {key: " ".join(text.split()) for keys, text in entries for key in keys.split(", ")}
+    return inherited | {key: _first_sentence(text) for key, text in texts.items()}
 
 
 def _summary(group: str, option: str) -> str:

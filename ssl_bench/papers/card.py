@@ -121,12 +121,9 @@ def _classes(results: Mapping[str, Any]) -> list[str]:
 
 def _public(command: str) -> str:
     words = shlex.split(command)
-    kept = [
-        _basename(word)
-        for before, word in zip(["", *words], words, strict=False)
-        if not word.startswith(PRIVATE) and before != "--config-dir"
-    ]
-    return shlex.join(kept)
+    pairs = zip(["", *words], words, strict=False)
+    public = [word for before, word in pairs if not word.startswith(PRIVATE) and before != "--config-dir"]
+    return shlex.join(map(_basename, public))
 
 
 def _basename(word: str) -> str:

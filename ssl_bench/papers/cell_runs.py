@@ -120,7 +120,9 @@ class Results:
             return chosen
         for seed in self._seeds:
             config = composed.config(seed)
-            runs = [replace(run, metrics=_metrics(run, config)) for run in trained(self._trained, config)]
+            runs = [
+                replace(run, metrics=evaluations.of(entries(run), config)) for run in trained(self._trained, config)
+            ]
             chosen += [run for run in runs if value(run, cell.metric) is not None][:1] or runs[:1]
         return chosen
 
@@ -173,10 +175,6 @@ class Results:
                 self._agreeing[key, wanted] = {run.run_id for run in runs}
         ids = set.intersection({run.run_id for run in self._runs}, *map(self._agreeing.__getitem__, settings.items()))
         return sorted((run for run in self._runs if run.run_id in ids), key=lambda run: (run.seed or 0, run.run_id))
-
-
-def _metrics(run: RunFolder, config: Mapping[str, Any]) -> dict[str, float]:
-    return evaluations.of(entries(run), config)
 
 
 def entries(run: RunFolder) -> list[evaluations.Entry]:

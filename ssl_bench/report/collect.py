@@ -100,11 +100,8 @@ class Collector:
         groups = _groups(entries, self._names)
         for group in groups:
             members = [run for place in group["runs"] if (run := entries[place].run) and run.done]
-            group["verdicts"] = self._compare(
-                group["key"],
-                members,
-                [n for n in settings.shown if n != "seed" and len({run.setting(n) for run in members}) > 1],
-            )
+            by = [n for n in settings.shown if n != "seed" and len({run.setting(n) for run in members}) > 1]
+            group["verdicts"] = self._compare(group["key"], members, by)
         ranked = _ranked(its_runs, dict.fromkeys(name for run in runs for name in run["metrics"]))
         return {
             "outputs": printable(str(self.outputs)),

@@ -40,7 +40,7 @@ import commit_numbers
 
 from tests.evaluated import with_evaluations
 
-CLAIMS = [claim for paper in tables.papers() for claim in tables.claims(paper)]
+CLAIMS = [claim for paper in tables.paths() for claim in tables.claims(paper)]
 COMMON = ["dataset=scattered_digits", "max_steps=2", *[o for o in SMALL if not o.startswith("evaluate")]]
 CLAIM: dict[str, Any] = {
     "title": "t",
@@ -79,7 +79,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_paper_has_claims_with_criteria() -> None:
-    assert len(CLAIMS) >= 14 and {claim.paper for claim in CLAIMS} == set(tables.papers()) - {"losses"}
+    assert len(CLAIMS) >= 14 and {claim.paper for claim in CLAIMS} == set(tables.paths()) - {"losses"}
     for claim in CLAIMS:
         assert claim.criteria and claim.where and claim.minutes > 0, claim.name
         assert all(cell.settings["scale"] == "reduced" for cell in claim.cells), claim.name
