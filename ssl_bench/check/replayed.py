@@ -32,10 +32,6 @@ class Trained(NamedTuple):
 class Replay:
     """Carries out parts of a run again.
 
-    Args:
-        run: as it is recorded.
-        scratch: an empty folder.
-
     Attributes:
         initial: the state before the first step, as the seed gives it.
         last_step: at which the training ends by its configuration.

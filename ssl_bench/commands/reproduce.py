@@ -132,7 +132,8 @@ def _leave_out_impossible(request: Request, planned: Sequence[PlannedRuns], skip
         return
     from ssl_bench.training.refusals import refusals  # imports torch
 
-    errors = refusals([runs.config for runs in todo], here=not dry_run and request.launcher != "slurm")
+    here = not dry_run and request.selection.setting("hydra/launcher") != "slurm"
+    errors = refusals([runs.config for runs in todo], here)
     refused = {number: error for number, error in enumerate(errors) if error}
     possible = impossible.left([[f"cell={runs.cells[0]}"] for runs in todo], refused, skip, "cells")
     for number in {*range(len(todo))} - {*possible}:
@@ -154,7 +155,7 @@ def summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
         print(f"{' '.join(request.overrides)}: these runs count as scale=reduced and fill no cell of the paper")
     todo = [runs for runs in planned if runs.missing]
     count = sum(len(runs.missing) for runs in todo)
-    on = cost.rates(request.outputs)
+    on = cost.rates(request.selection.outputs)
     hours = sum(runs.hours(on) for runs in todo)
     price = f", {cost.price(hours, on)}" if request.scale == "full" and count else ""
     print(f"{count} runs to go in {len(todo)} cells{price}", flush=True)

@@ -44,10 +44,7 @@ def refusals_of(asked: Asked) -> Refusals:
 
 
 def train_grid(plan: Plan, strategy: Strategy) -> tuple[int, dict[int, Outcome]]:
-    """Train what a strategy yields, and print a summary.
-
-    Args:
-        plan: has begun.
+    """Train what a strategy yields of a plan that has begun, and print a summary.
 
     Returns:
         The exit code, and how the runs ended that were started, by their numbers.

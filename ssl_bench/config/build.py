@@ -116,10 +116,6 @@ def find_target(node: Any, key: str) -> Any:
 
     Only classes of this package and of the plugins that the user allows are found, and nothing else is imported.
 
-    Args:
-        node: a mapping with ``_target_``.
-        key: where the node stands in the configuration, such as ``loss`` or ``evaluate.knn``.
-
     Raises:
         ConfigError: there is no such class, or it is no subclass of what its group declares in ``KINDS``.
     """

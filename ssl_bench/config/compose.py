@@ -18,20 +18,17 @@ from ssl_bench.errors import ConfigError, require, shown
 from ssl_bench.files import given_path
 
 
-def resolve(cfg: Any, choices: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
-    """Turn a composed configuration into a plain dict without interpolations.
+def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
+    """Turn a composed configuration into a plain dict without interpolations and without Hydra's own part.
 
     Its key ``choices`` has the option that was chosen in each group. What the user's own images and weights are is
     found on the disk, and written into it.
-
-    Args:
-        folder: of ``--config-dir``.
 
     Raises:
         ConfigError: an interpolation has no value, a value is missing, a plugin cannot be used, or there are no such
             images or weights.
     """
-    choices = dict(choices)
+    cfg, choices = parted(cfg)
     try:
         expand_home(cfg)
         if "dataset" in cfg:
@@ -63,9 +60,6 @@ def _steady(config: Mapping[str, Any]) -> dict[str, list[str]]:
 def load(overrides: Sequence[str] = (), folder: Path | None = None) -> dict[str, Any]:
     """Compose ``train.yaml`` with overrides and resolve it.
 
-    Args:
-        folder: with further options, of ``--config-dir``.
-
     Raises:
         ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
     """
@@ -81,11 +75,6 @@ def load_of_many(overrides: Sequence[str], folder: Path | None = None) -> dict[s
         return resolved(with_values(as_hydra_takes(overrides, folder), folder), folder)
     except (HydraException, OmegaConfBaseException, ValueError):
         return load(overrides, folder)  # for anything unusual, and for Hydra's own error
-
-
-def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
-    """Resolve a configuration of :func:`composed`, without Hydra's own part."""
-    return resolve(*parted(cfg), folder)
 
 
 def find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:

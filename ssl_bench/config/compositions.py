@@ -27,11 +27,7 @@ Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Composition:
-    """A composed configuration whose seed is still open.
-
-    Args:
-        text: the configuration as JSON, with ``SEED`` as the seed.
-    """
+    """A composed configuration whose seed is still open: its ``text`` is JSON, with ``SEED`` as the seed."""
 
     text: str
 
@@ -44,11 +40,10 @@ class Composition:
 def compositions(
     requests: Iterable[Request], progress: Progress = lambda requests, count: requests, folder: Path | None = None
 ) -> dict[Request, Any]:
-    """Compose each request: a :class:`Composition`, or the ConfigError that says why there is none.
+    """Compose each request: a :class:`Composition`, or the ConfigError that says why. With a folder nothing is kept.
 
     Args:
         progress: iterates over the new configurations, of which there are ``count``.
-        folder: with further options, of ``--config-dir``; what is composed with them is not kept.
     """
     path = _file() if folder is None else Path(os.devnull)
     texts = {request: json.dumps(request) for request in requests}

@@ -26,9 +26,6 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
     The options that ``evaluate=...`` names take the place of the run's evaluators, with values of the run where they
     refer to other keys. Without it the run's own evaluators stay, and the overrides change their settings.
 
-    Args:
-        config: resolved configuration of the run.
-
     Raises:
         ConfigError: an option or a key does not exist, or an override cannot be read.
     """

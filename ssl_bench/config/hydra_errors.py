@@ -31,11 +31,7 @@ class NoSuchKey(ConfigError):
 
 @contextlib.contextmanager
 def in_sentences(overrides: Sequence[str]) -> Iterator[None]:
-    """Put what Hydra and OmegaConf raise in the block into a ConfigError.
-
-    Args:
-        overrides: what is composed.
-    """
+    """Put what Hydra and OmegaConf raise in the block into a ConfigError."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, ValueError) as error:

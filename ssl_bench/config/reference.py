@@ -15,12 +15,7 @@ from ssl_bench.config.schema import directory
 
 
 def help_text(root: DictConfig, folder: Path | None) -> str:
-    """The help text of a composed configuration: how to write the command, groups with options, all keys.
-
-    Args:
-        root: as for :func:`explained`.
-        folder: with further options, of ``--config-dir``.
-    """
+    """The help text of a composed configuration: how to write the command, groups with options, all keys."""
     of_folder = {entry.name for entry in folder.iterdir() if entry.is_dir()} - {"hydra"} if folder else set[str]()
     names = sorted(with_hydra.groups() | of_folder)
     groups = [f"{group}: {', '.join(values.options(group, folder))}" for group in names]
@@ -29,10 +24,7 @@ def help_text(root: DictConfig, folder: Path | None) -> str:
 
 
 def explained(root: DictConfig) -> str:
-    """Every key of a composed configuration with its value and its meaning, in the order of its groups.
-
-    Args:
-        root: Hydra's configuration with Hydra's own part.
+    """Every key of a composed configuration, which has Hydra's own part, with its value and its meaning, by groups.
 
     Raises:
         OmegaConfBaseException: an interpolation has no value.

@@ -71,9 +71,6 @@ def length(override: Override, folder: Path | None = None) -> int:
 def values(override: Override, folder: Path | None = None) -> list[str]:
     """An override of a grid as overrides with one value each.
 
-    Args:
-        folder: with further options, of ``--config-dir``.
-
     Raises:
         ConfigError: there are none, or too many.
     """

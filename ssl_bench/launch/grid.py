@@ -100,11 +100,7 @@ def outcome(folder: Path, number: int) -> Outcome:
 
 
 def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:
-    """Print how each run ended and a table of the finished ones; return the exit code of the grid.
-
-    Args:
-        show: prints the table.
-    """
+    """Print how each run ended, ``show`` a table of the finished ones, and return the exit code of the grid."""
     try:
         content = _read(folder)
     except ConfigError as error:

@@ -10,11 +10,7 @@ from ssl_bench.launch.workers import Worker, side_by_side
 
 
 def one_by_one(runs: Sequence[Run], wait: bool) -> Iterator[tuple[Run, Outcome]]:
-    """Carry out runs in this process; after a signal, which stops a run, no other one starts.
-
-    Args:
-        wait: as for :func:`ssl_bench.launch.run.carry_out`.
-    """
+    """Carry out runs in this process; after a signal, which stops a run, no other one starts."""
     stopped: Outcome | None = None
     for run in runs:
         outcome = stopped or carry_out(run, wait, quiet=True)
@@ -27,9 +23,6 @@ def in_processes(runs: Sequence[Run], jobs: int, wait: bool) -> Iterator[tuple[R
     """Carry out runs, ``jobs`` at a time, each in a process with GPUs or cores that no other run has.
 
     A run that is sent a signal saves its state; if this process is killed, too.
-
-    Args:
-        wait: as for :func:`ssl_bench.launch.run.carry_out`.
     """
 
     def start(run: Run, patient: Callable[[], bool]) -> Worker | None:

@@ -122,9 +122,6 @@ class Plan:
     def every(self, check: Check = lambda config: None) -> list[Run]:
         """Add every combination of the values of the keys, those that can be.
 
-        Args:
-            check: raises ConfigError for a configuration that the search cannot use.
-
         Raises:
             ConfigError: the configuration of a run cannot be used.
         """

@@ -44,7 +44,6 @@ def in_queue(
     Args:
         settings: ``hydra.launcher``.
         folder: of the grid.
-        wait: as for :func:`ssl_bench.launch.run.carry_out`.
 
     Raises:
         ConfigError: Slurm refuses the jobs.

@@ -89,8 +89,6 @@ class Results:
 
     Args:
         cells: the cells that will be asked for. Those of which no run has the dataset and the values are not composed.
-        progress: iterates over the configurations that are composed for them.
-        folder: with further options, of ``--config-dir``.
     """
 
     def __init__(
@@ -120,9 +118,8 @@ class Results:
             return chosen
         for seed in self._seeds:
             config = composed.config(seed)
-            runs = [
-                replace(run, metrics=evaluations.of(entries(run), config)) for run in trained(self._trained, config)
-            ]
+            runs = trained(self._trained, config)
+            runs = [replace(run, metrics=evaluations.of(entries(run), config)) for run in runs]
             chosen += [run for run in runs if value(run, cell.metric) is not None][:1] or runs[:1]
         return chosen
 

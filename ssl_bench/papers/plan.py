@@ -60,19 +60,9 @@ class Request:
         return [o for o in self.overrides if _group(o) in NOT_IN_RUN_ID - {"name", "evaluate"} | {"hydra"}]
 
     @property
-    def outputs(self) -> Path:
-        """Folder of the results."""
-        return self.selection.outputs
-
-    @property
-    def launcher(self) -> str:
-        """``basic``, ``local`` or ``slurm``."""
-        return self.selection.setting("hydra/launcher") or "basic"
-
-    @property
     def smoke_data(self) -> Path:
         """Folder of generated images."""
-        return self.outputs / ".smoke"
+        return self.selection.outputs / ".smoke"
 
 
 @dataclass
@@ -131,9 +121,6 @@ def plan(request: Request, progress: Progress = lambda requests, count: requests
     First come those of cells that what is recorded during a training fills: another cell may need the same network, and
     its training is not repeated.
 
-    Args:
-        progress: iterates over the configurations that are composed.
-
     Raises:
         ConfigError: the selection or an override does not fit.
     """
@@ -153,7 +140,7 @@ def plan(request: Request, progress: Progress = lambda requests, count: requests
             if its_runs.composition:
                 its_runs.overrides = merge(its_runs.overrides, smoke.overrides(its_runs.config, request.smoke_data))
         _compose(planned.values(), request, progress)
-    runs = by_recipe(finished(request.outputs))
+    runs = by_recipe(finished(request.selection.outputs))
     for its_runs in planned.values():
         configs = {seed: its_runs.composition.config(seed) for seed in its_runs.seeds} if its_runs.composition else {}
         for seed, config in configs.items():

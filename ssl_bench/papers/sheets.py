@@ -73,11 +73,7 @@ def _rows(
 
 
 def whole(table: Table, filled: Sequence[Filled], results: Results, call: str) -> Sheet:
-    """The same with its source, what is empty, and its verdicts: of a claim, or of comparisons with a reference.
-
-    Args:
-        call: the table in the words of a command.
-    """
+    """The same with its source, what is empty, and its verdicts: of a claim, or of comparisons with a reference."""
     empty = {one.cell.overrides for one in filled if one.cell.available and not one.values}
     todo = f"{len(empty)} configuration{'s' * (len(empty) != 1)} without a run"
     fill_by = f"To fill the empty cells, `ssl-bench reproduce {call}`: {todo}." if empty else ""
