@@ -40,10 +40,9 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         if "evaluate" in given:
             other, chosen = parted(composed([str(given.pop("evaluate").input_line)]))
             choices |= {"evaluate": chosen.get("evaluate")}
-            evaluators = identity.evaluators(other.evaluate)
-            evaluators = identity.evaluators(config["evaluate"])
-            settings = {name: value for name, value in config["evaluate"].items() if name not in evaluators}
-            root.evaluate = OmegaConf.merge(evaluators, settings)
+            replaced = identity.evaluators(config["evaluate"])
+            settings = {name: value for name, value in config["evaluate"].items() if name not in replaced}
+            root.evaluate = OmegaConf.merge(identity.evaluators(other.evaluate), settings)
         OmegaConf.set_struct(root, True)
         for key, override in given.items():
             if OmegaConf.select(root, key, default=_MISSING) is _MISSING:
