@@ -47,7 +47,6 @@ def main() -> None:
 
 
 def _chosen(command: str, *arguments: str) -> tuple[Callable[[Sequence[str]], int], Sequence[str]]:
-    """The function of a command, and its arguments."""
     if "_ARGCOMPLETE" in os.environ:  # set by the script of ssl-bench completion
         importlib.import_module("ssl_bench.commands.completion").complete()
     if command in ("--version", "-V", "version"):
@@ -74,7 +73,6 @@ def _prepare(command: str) -> None:
 
 
 def _no_command(word: str) -> str:
-    """The refusal of a first word that is no command."""
     near = difflib.get_close_matches(word.lower(), COMMANDS, 1, 0.6)
     hint = f" (did you mean {near[0]}?)" if near else " (did you mean ssl-bench train?)" if "=" in word else ""
     return f"there is no command {word!a}{hint}: the commands are {', '.join(COMMANDS)}"

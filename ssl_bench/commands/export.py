@@ -92,9 +92,8 @@ def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
         load = _load(config["backbone"], backbone.state_dict())
     else:
         contents = hub.package_files(backbone, libraries.our_config(config))
-        load = [
-            ("In this folder, with ssl_bench, since timm has no such network:", libraries.lines_to_load("config.json"))
-        ]
+        where = "In this folder, with ssl_bench, since timm has no such network:"
+        load = [(where, libraries.lines_to_load("config.json"))]
     facts = {"run_id": run.run_id, "optimiser step": run.step, "seed": config["seed"]}
     facts |= {"SHA-256 of the weights": hashlib.sha256(contents["model.safetensors"]).hexdigest()}
     try:

@@ -48,7 +48,11 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
     with with_hydra.opened():
         asked = Asked.of(words.overrides, words.config_dir, words.multirun)
         if words.help or words.cfg:
-            print(reference.help_text(asked.cfg, words.config_dir) if words.help else _configuration(asked.cfg, words))
+            with hydra_errors.in_sentences(words.overrides):
+                if words.help:
+                    print(reference.help_text(asked.cfg, words.config_dir))
+                else:
+                    print(with_hydra.as_yaml(asked.cfg, words.cfg, words.package, words.resolve))
             return 0, [], {}
         _check_together(words, asked)
         plan = Plan(asked, ["train", *words.folders], refusals_of(asked), words.skip)
@@ -65,11 +69,7 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
 
 
 def _alone(plan: Plan) -> Run:
-    """The only run of a command.
-
-    Raises:
-        ConfigError: it cannot be carried out.
-    """
+    """The only run of a command."""
     asked = plan.asked
     with hydra_errors.in_sentences(asked.given):
         config = compose.resolved(asked.cfg, asked.folder)
@@ -82,23 +82,13 @@ def _alone(plan: Plan) -> Run:
 
 
 def _check_together(words: Any, asked: Asked) -> None:
-    """Refuse flags that do not go together, and a grid where it cannot be carried out.
-
-    Raises:
-        ConfigError: naming them.
-    """
+    """Refuse flags that do not go together, and a grid where it cannot be carried out."""
     if words.dry_run and not asked.many:
         raise ConfigError("--dry-run lists the runs of a grid: add -m")
     if words.skip and not asked.many:
         raise ConfigError(f"{impossible.SKIP} leaves out runs of a grid: add -m, or leave it out")
     if asked.many:
         check_place(asked, words.dry_run)
-
-
-def _configuration(cfg: Any, words: Any) -> str:
-    """The text that ``--cfg`` prints."""
-    with hydra_errors.in_sentences(words.overrides):
-        return with_hydra.as_yaml(cfg, words.cfg, words.package, words.resolve)
 
 
 def read(arguments: Sequence[str]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ssl_bench.config import schema, values
 from ssl_bench.config.asked import Asked
-from ssl_bench.config.composer import Composer
+from ssl_bench.config.compose import load_of_many
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.hydra_errors import NoSuchKey
 from ssl_bench.errors import ConfigError, unwritable
@@ -50,7 +50,6 @@ class Plan:
     def __init__(self, asked: Asked, command: Sequence[str], refusals: Refusals, skip: bool) -> None:
         self.asked, self.command, self.skip = asked, command, skip
         self._refusals, self._typed = refusals, ""
-        self._composer = Composer(asked.folder)
         self.runs, self.left_out = dict[tuple[str, ...], Run](), dict[tuple[str, ...], None]()
         self.folder: Path | None = None
         self.ended, self.total, self.closing = 0, 0, ""
@@ -68,7 +67,7 @@ class Plan:
             ConfigError: an override cannot be used.
         """
         try:
-            return self.run(overrides, self._composer.load(overrides))
+            return self.run(overrides, load_of_many(overrides, self.asked.folder))
         except NoSuchKey as error:  # the options of this run lack a key that those of others may have
             return Run(overrides, {}, Path(), "", refusal=error)
 
@@ -122,9 +121,6 @@ class Plan:
 
     def every(self, check: Check = lambda config: None) -> list[Run]:
         """Add every combination of the values of the keys, those that can be.
-
-        Args:
-            check: raises ConfigError for a configuration that the search cannot use.
 
         Raises:
             ConfigError: the configuration of a run cannot be used.

@@ -160,7 +160,6 @@ def _lost_a_rank(error: Exception) -> bool:
 
 
 def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
-    """Join the process group as the rank that the environment names."""
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = local_device(int(os.environ["LOCAL_RANK"]), config["device"])
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -184,7 +183,6 @@ def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
 
 
 def _start(config: dict[str, Any], run_id: str, folder: Path, command: str | None, quiet: bool) -> Outcome:
-    """Start the ranks of this machine and wait for them."""
     team = nodes()
     beside = team.share(config["devices"])
     with tempfile.TemporaryDirectory(prefix="ssl-bench-", ignore_cleanup_errors=True) as private:  # of this user only

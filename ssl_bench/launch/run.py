@@ -129,8 +129,6 @@ def threads(config: dict[str, Any], folder: Path, local: int, concurrent: int | 
 
 
 class _End:
-    """How a run ended, and its directory once it is known."""
-
     outcome: Any = None
     folder: Path | None = None
 

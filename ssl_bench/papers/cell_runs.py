@@ -89,8 +89,6 @@ class Results:
 
     Args:
         cells: the cells that will be asked for. Those of which no run has the dataset and the values are not composed.
-        progress: iterates over the configurations that are composed for them.
-        folder: with further options, of ``--config-dir``.
     """
 
     def __init__(
@@ -120,7 +118,8 @@ class Results:
             return chosen
         for seed in self._seeds:
             config = composed.config(seed)
-            runs = [replace(run, metrics=_metrics(run, config)) for run in trained(self._trained, config)]
+            runs = trained(self._trained, config)
+            runs = [replace(run, metrics=evaluations.of(entries(run), config)) for run in runs]
             chosen += [run for run in runs if value(run, cell.metric) is not None][:1] or runs[:1]
         return chosen
 
@@ -173,11 +172,6 @@ class Results:
                 self._agreeing[key, wanted] = {run.run_id for run in runs}
         ids = set.intersection({run.run_id for run in self._runs}, *map(self._agreeing.__getitem__, settings.items()))
         return sorted((run for run in self._runs if run.run_id in ids), key=lambda run: (run.seed or 0, run.run_id))
-
-
-def _metrics(run: RunFolder, config: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a run that a configuration asks for."""
-    return evaluations.of(entries(run), config)
 
 
 def entries(run: RunFolder) -> list[evaluations.Entry]:

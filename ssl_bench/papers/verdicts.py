@@ -114,8 +114,8 @@ def claims_of(names: Sequence[str], more: Path | None = None) -> list[PaperClaim
         ConfigError: there is no such paper.
     """
     if part := [name for name in names if tables.path_of(name, more)[1]]:
-        raise ConfigError(f"--claims: {part[0]}: name a paper, {', '.join(tables.papers(more))}, or a file, or none")
-    return [claim for paper in names or tables.papers(more) for claim in tables.claims(paper, more)]
+        raise ConfigError(f"--claims: {part[0]}: name a paper, {', '.join(tables.paths(more))}, or a file, or none")
+    return [claim for paper in names or tables.paths(more) for claim in tables.claims(paper, more)]
 
 
 def _mean(finding: Tested) -> str:
