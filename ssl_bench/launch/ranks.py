@@ -1,12 +1,10 @@
 """The processes of a run: this one, ranks started here, or the ranks of an outer torchrun. All return an Outcome."""
 
 import atexit
-import contextlib
 import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,40 +110,37 @@ def train_here(
     device = device or local_device(0, config["device"])
     if config["threads"]:
         torch.set_num_threads(config["threads"])
-    with _outcome(folder, device, quiet) as end:
-        train(config, run_id, folder, device, command)
+    with logging_to(folder if rank() == 0 else None, quiet):
+        outcome = _train(config, run_id, folder, device, command)
     if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
         release_memory(device)
-    return end[0]
+    return outcome
 
 
-@contextlib.contextmanager
-def _outcome(folder: Path, device: torch.device, quiet: bool = False) -> Iterator[list[Outcome]]:
-    """Yield a list with the outcome of the block. Known errors become it; others of several ranks are raised."""
-    end = [Outcome(State.DONE)]
-    with logging_to(folder if rank() == 0 else None, quiet):
-        try:
-            yield end
-        except Interrupted as stop:
-            end[0] = Outcome.interrupted(stop.number)
-        except Halted as halt:
-            end[0] = Outcome(State.HALTED, reason=str(halt))
-        except (ConfigError, RunError) as error:
-            end[0] = Outcome.failed(str(error), error.exit_code)
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            end[0] = Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")
-        except Exception as error:
-            if out_of_memory(error):
-                reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
-                end[0] = Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
-            elif world() == 1:
-                end[0] = Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
-            elif _lost_a_rank(error):
-                reason = f"rank {rank()} {LOST} ({str(error).splitlines()[0]})"
-                end[0] = Outcome.failed(f"{reason}; the same command resumes")
-            else:
-                raise
+def _train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, command: str | None) -> Outcome:
+    """Train. Known errors become the outcome; others of several ranks are raised."""
+    try:
+        train(config, run_id, folder, device, command)
+    except Interrupted as stop:
+        return Outcome.interrupted(stop.number)
+    except Halted as halt:
+        return Outcome(State.HALTED, reason=str(halt))
+    except (ConfigError, RunError) as error:
+        return Outcome.failed(str(error), error.exit_code)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")
+    except Exception as error:
+        if out_of_memory(error):
+            reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
+            return Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
+        if world() == 1:
+            return Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
+        if _lost_a_rank(error):
+            reason = f"rank {rank()} {LOST} ({str(error).splitlines()[0]})"
+            return Outcome.failed(f"{reason}; the same command resumes")
+        raise
+    return Outcome(State.DONE)
 
 
 def out_of_memory(error: Exception) -> bool:
