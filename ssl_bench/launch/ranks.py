@@ -30,7 +30,6 @@ THREADS = torch.get_num_threads()  # of a process in which nothing has set them
 
 def launch(
     config: dict[str, Any],
-    run_id: str,
     folder: Path,
     command: str | None,
     torchrun: bool = False,
@@ -40,6 +39,7 @@ def launch(
     """Carry out a validated run and wait for it.
 
     Args:
+        folder: of the run, with its run_id as the name.
         command: as for :func:`ssl_bench.training.engine.train`.
         torchrun: this process is one of the ranks already.
         separate: use a process of its own even for one device.
@@ -47,21 +47,16 @@ def launch(
     """
     if torchrun:
         die_with(os.getppid())
-        return join(config, run_id, folder, command)
+        return join(config, folder, command)
     if config["devices"] == 1 and separate:
-        return call_in_workers(train_here, {"the process of the run": (config, run_id, folder, command, quiet)})
+        return call_in_workers(train_here, {"the process of the run": (config, folder, command, quiet)})
     if config["devices"] == 1:
-        return train_here(config, run_id, folder, command, quiet)
-    return _start(config, run_id, folder, command, quiet)
+        return train_here(config, folder, command, quiet)
+    return _start(config, folder, command, quiet)
 
 
 def join(
-    config: dict[str, Any],
-    run_id: str,
-    folder: Path,
-    command: str | None,
-    quiet: bool = False,
-    meeting: Path | str | None = None,
+    config: dict[str, Any], folder: Path, command: str | None, quiet: bool = False, meeting: Path | str | None = None
 ) -> Outcome:
     """Carry out a run as the rank that ``RANK`` and ``WORLD_SIZE`` name. Rank 0 tells the others if it is done already.
 
@@ -73,7 +68,7 @@ def join(
     outcome = None
     try:
         done = broadcast(rank() == 0 and results.is_complete(folder, config))
-        outcome = Outcome(State.DONE_BEFORE) if done else train_here(config, run_id, folder, command, quiet, device)
+        outcome = Outcome(State.DONE_BEFORE) if done else train_here(config, folder, command, quiet, device)
     finally:
         _leave(outcome)
     if meeting is None and rank() > 0 and outcome.state is State.FAILED and LOST not in outcome.reason:
@@ -99,28 +94,23 @@ def _end_at_once(code: int) -> None:
 
 
 def train_here(
-    config: dict[str, Any],
-    run_id: str,
-    folder: Path,
-    command: str | None,
-    quiet: bool = False,
-    device: torch.device | None = None,
+    config: dict[str, Any], folder: Path, command: str | None, quiet: bool = False, device: torch.device | None = None
 ) -> Outcome:
     """Train on this rank; ``device`` None: the first one of this machine."""
     device = device or local_device(0, config["device"])
     if config["threads"]:
         torch.set_num_threads(config["threads"])
     with logging_to(folder if rank() == 0 else None, quiet):
-        outcome = _train(config, run_id, folder, device, command)
+        outcome = _train(config, folder, device, command)
     if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
         release_memory(device)
     return outcome
 
 
-def _train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, command: str | None) -> Outcome:
+def _train(config: dict[str, Any], folder: Path, device: torch.device, command: str | None) -> Outcome:
     """Train. Known errors become the outcome; others of several ranks are raised."""
     try:
-        train(config, run_id, folder, device, command)
+        train(config, folder.name, folder, device, command)
     except Interrupted as stop:
         return Outcome.interrupted(stop.number)
     except Halted as halt:
@@ -177,7 +167,7 @@ def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
 # ---- ranks that are started here
 
 
-def _start(config: dict[str, Any], run_id: str, folder: Path, command: str | None, quiet: bool) -> Outcome:
+def _start(config: dict[str, Any], folder: Path, command: str | None, quiet: bool) -> Outcome:
     team = nodes()
     beside = team.share(config["devices"])
     with tempfile.TemporaryDirectory(prefix="ssl-bench-", ignore_cleanup_errors=True) as private:  # of this user only
@@ -187,5 +177,5 @@ def _start(config: dict[str, Any], run_id: str, folder: Path, command: str | Non
             number = team.index * beside + local
             place = {"RANK": number, "WORLD_SIZE": config["devices"], "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": beside}
             environments[f"rank {number}"] = {name: str(value) for name, value in place.items()}
-            calls[f"rank {number}"] = config, run_id, folder, command, quiet, meeting
+            calls[f"rank {number}"] = config, folder, command, quiet, meeting
         return call_in_workers(join, calls, environments)

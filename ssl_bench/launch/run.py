@@ -108,7 +108,7 @@ def _carry_out(run: Run, config: dict[str, Any], folder: Path, wait: bool, quiet
                 folders.begin(folder, config, run.command)
             if first and not done and not quiet:
                 print(f"run {folder.name} in {folder}", flush=True)
-            outcome = ranks.launch(config, folder.name, folder, run.command, torchrun, quiet=quiet)
+            outcome = ranks.launch(config, folder, run.command, torchrun, quiet=quiet)
         if first:
             _conclude(outcome, config, folder, quiet)
     return outcome
