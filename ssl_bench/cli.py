@@ -59,17 +59,12 @@ def _chosen(command: str, *arguments: str) -> tuple[Callable[[Sequence[str]], in
         command, arguments = arguments[0], ("--help",)
     if command not in COMMANDS:
         sys.exit(refuse(_no_command(command)))
-    _prepare(command)
-    return importlib.import_module(f"ssl_bench.commands.{command}").main, arguments
-
-
-def _prepare(command: str) -> None:
-    """Set up the process of a command: what the program changes in it stands here."""
     surroundings.of_command()
     if isinstance(sys.stdout, io.TextIOWrapper):  # the names of files may be any bytes, and ASCII the encoding
         sys.stdout.reconfigure(errors="backslashreplace")
     if command not in READERS:
         streams.outlive_reader()
+    return importlib.import_module(f"ssl_bench.commands.{command}").main, arguments
 
 
 def _no_command(word: str) -> str:

@@ -91,7 +91,7 @@ class Replay:
         if not (folder / "checkpoints").exists():
             checkpoint.save(folder / "checkpoints", state | {"run_id": self.run.name})
         config = config | {"pictures": False, "paths": config["paths"] | {"outputs": str(self.scratch / name)}}
-        outcome = ranks.launch(config, self.run.name, folder, "ssl-bench verify", separate=True, quiet=True)
+        outcome = ranks.launch(config, folder, "ssl-bench verify", separate=True, quiet=True)
         if outcome.code > 128:
             raise SystemExit(outcome.code)
         if not outcome.finished:

@@ -114,7 +114,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         with locked(run, True):
             outcome = Outcome(State.DONE_BEFORE)
             if not is_complete(run, config):  # another process has not evaluated it meanwhile
-                outcome = ranks.launch(config, run.name, run, None)
+                outcome = ranks.launch(config, run, None)
         if not outcome.finished:
             print(f"ssl-bench: {outcome.reason}", file=sys.stderr)
             return outcome.code

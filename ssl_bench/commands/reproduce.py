@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
-from ssl_bench.commands.train_grid import check_place, refusals_of, train_grid
+from ssl_bench.commands.train_grid import check_place, train_grid
 from ssl_bench.config import schema, with_hydra
 from ssl_bench.config.asked import Asked
 from ssl_bench.config.build import converted
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 def _train(request: Request, todo: Sequence[PlannedRuns], asked: Asked, typed: str, whole: bool) -> int:
     """Train runs as one grid; return its exit code."""
     selection = request.selection
-    grid = Plan(asked, ["train", *selection.flags], refusals_of(asked), skip=False)
+    grid = Plan(asked)
     try:
         if request.scale == "smoke":  # before a run is looked for: its run_id has the hash of its images
             for planned in todo:

@@ -15,7 +15,7 @@ from ssl_bench.commands import dry_run, search
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.commands.halving import halving
 from ssl_bench.commands.optuna import optuna
-from ssl_bench.commands.train_grid import check_place, refusals_of, train_grid
+from ssl_bench.commands.train_grid import check_place, train_grid
 from ssl_bench.config import compose, hydra_errors, reference, schema, with_hydra
 from ssl_bench.config.asked import Asked
 from ssl_bench.errors import ConfigError
@@ -55,7 +55,7 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
                     print(with_hydra.as_yaml(asked.cfg, words.cfg, words.package, words.resolve))
             return 0, [], {}
         _check_together(words, asked)
-        plan = Plan(asked, ["train", *words.folders], refusals_of(asked), words.skip)
+        plan = Plan(asked, words.skip)
         if words.dry_run:
             dry_run.show(plan)
             return 0, [], {}
@@ -92,8 +92,7 @@ def _check_together(words: Any, asked: Asked) -> None:
 
 
 def read(arguments: Sequence[str]) -> Any:
-    """Read the words of a command: its flags, ``overrides``, ``skip``, and ``folders``, the flag of a configuration's
-    folder as it was written.
+    """Read the words of a command: its flags, ``overrides`` and ``skip``.
 
     Raises:
         ConfigError: a word that is no override, or a flag without the one that it belongs to.
@@ -119,6 +118,5 @@ def read(arguments: Sequence[str]) -> Any:
         raise ConfigError("--resolve and --package are part of --cfg: add --cfg job")
     under_torchrun()  # or refused, before anything is composed
     options.skip = impossible.taken_skip(options.overrides)
-    options.folders = ["--config-dir", str(options.config_dir)] if options.config_dir else []
     options.flags = [word for word in parser.split(arguments)[0] if word != "--dry-run"]
     return options

@@ -11,8 +11,8 @@ from ssl_bench.launch import grid, local, slurm
 from ssl_bench.launch.live import Live
 from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.plan import Ends, Plan, Refusals, Strategy
-from ssl_bench.launch.run import Run, ranks_here
+from ssl_bench.launch.plan import Ends, Plan, Strategy
+from ssl_bench.launch.run import Run
 from ssl_bench.record.metrics import show_found
 from ssl_bench.record.wandb import under_agent
 from ssl_bench.results import conclusion
@@ -30,17 +30,6 @@ def check_place(asked: Asked, dry_run: bool) -> None:
         raise ConfigError("a grid cannot run under a W&B agent, which starts one run at a time: leave -m out")
     if asked.where == "slurm" and not dry_run:
         slurm.check()
-
-
-def refusals_of(asked: Asked) -> Refusals:
-    """The function that says why configurations cannot be carried out, here or, under Slurm, on another machine."""
-
-    def refusals(configs: Sequence[dict[str, object]]) -> list[ConfigError | None]:
-        from ssl_bench.training.refusals import refusals  # imports torch: only if there is something to train
-
-        return refusals(configs, asked.where != "slurm", ranks_here)
-
-    return refusals
 
 
 def train_grid(plan: Plan, strategy: Strategy) -> tuple[int, dict[int, Outcome]]:

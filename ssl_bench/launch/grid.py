@@ -101,10 +101,11 @@ def outcome(folder: Path, number: int) -> Outcome:
 
 def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:
     """Print how each run ended, ``show`` a table of the finished ones, and return the exit code of the grid."""
-    try:
-        content = _read(folder)
-    except ConfigError as error:
-        print(f"ssl-bench: {error}", file=sys.stderr)
+    content: Grid | None = files.read_json(folder / "grid.json", Grid)
+    lengths = {len(content[key]) for key in ("runs", "epochs", "labels") if content.get(key)} if content else set[int]()
+    if content is None or len(lengths) > 1:
+        remedy = "start the same command again"
+        print(f"ssl-bench: {folder / 'grid.json'} was removed while its grid ran: {remedy}", file=sys.stderr)
         return 1
     runs, labels = content["runs"], content.get("labels", [])
     before = {int(number): Outcome(State.DONE_BEFORE, folder=run) for number, run in content["finished"].items()}
@@ -156,12 +157,3 @@ def _seeds(runs: Sequence[Sequence[str]]) -> str:
     """The seeds of a grid, as on its command line."""
     seeds = (override.removeprefix("seed=") for run in runs for override in run if override.startswith("seed="))
     return f"seed={','.join(dict.fromkeys(seeds))}"
-
-
-def _read(folder: Path) -> Grid:
-    """The content of ``grid.json``."""
-    content: Grid | None = files.read_json(folder / "grid.json", Grid)
-    lengths = {len(content[key]) for key in ("runs", "epochs", "labels") if content.get(key)} if content else set[int]()
-    if content is None or len(lengths) > 1:
-        raise ConfigError(f"{folder / 'grid.json'} was removed while its grid ran: start the same command again")
-    return content

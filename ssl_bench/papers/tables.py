@@ -90,11 +90,6 @@ def find(name: str, more: Path | None = None) -> list[Table]:
     return exact or panels
 
 
-def claims(paper: str, more: Path | None = None) -> tuple[PaperClaim, ...]:
-    """The claims of a paper, as :func:`read` reads them."""
-    return read(path_of(paper, more)[0])[1]
-
-
 def read(path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
     """The tables and claims of a file, which is read again when it has changed.
 

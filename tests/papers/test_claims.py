@@ -40,7 +40,7 @@ import commit_numbers
 
 from tests.evaluated import with_evaluations
 
-CLAIMS = [claim for paper in tables.paths() for claim in tables.claims(paper)]
+CLAIMS = [claim for path in tables.paths().values() for claim in tables.read(path)[1]]
 COMMON = ["dataset=scattered_digits", "max_steps=2", *[o for o in SMALL if not o.startswith("evaluate")]]
 CLAIM: dict[str, Any] = {
     "title": "t",
