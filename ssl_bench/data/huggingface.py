@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ssl_bench.data.folder import is_visible
-from ssl_bench.data.own import Listing, OwnImages
+from ssl_bench.data.layout import Listing
+from ssl_bench.data.own import OwnImages
 from ssl_bench.data.photos import Photos
 from ssl_bench.data.splits import few, find_splits, in_order, split_name
 from ssl_bench.errors import ConfigError, require
@@ -32,16 +33,12 @@ class StoredImages(Photos):
         rows: its splits with an undecoded image column.
         column: that column.
         ids: (split, row) of each image.
-        labels: int64 [N].
-        workers: threads that decode.
     """
-
-    upright = True
 
     def __init__(
         self, rows: Any, column: str, ids: Sequence[tuple[str, int]], labels: Tensor, workers: int | None
     ) -> None:
-        super().__init__(labels, workers)
+        super().__init__(labels, workers, upright=True)
         self.rows, self.column, self.ids = rows, column, ids
 
     def name(self, i: int) -> str:

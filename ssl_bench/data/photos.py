@@ -45,16 +45,14 @@ class Photos(Source):
     Args:
         labels: int64 [N].
         workers: threads that decode; None shares the CPU cores among the processes of this machine.
+        upright: turn the images as EXIF's orientation says.
 
     Attributes:
-        damaged: index and reason of the damaged images found so far.
-        upright: turn the images as EXIF's orientation says.
+        damaged: index and reason of the damaged images so far.
     """
 
-    upright = False
-
-    def __init__(self, labels: Tensor, workers: int | None) -> None:
-        self.labels = labels
+    def __init__(self, labels: Tensor, workers: int | None, upright: bool = False) -> None:
+        self.labels, self.upright = labels, upright
         self.workers = workers or cores_per_process()
         self.damaged: dict[int, str] = {}
         self._lock = threading.Lock()
