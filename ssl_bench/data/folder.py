@@ -132,9 +132,6 @@ class FolderDataset(Dataset):
             the largest length of a short side in packed files.
         interpolation: of the resize in evaluation.
         packed: read the packed files of ``ssl-bench prepare``, with photos shrunk and encoded again.
-
-    Raises:
-        InvalidValue: ``resize``, ``workers`` or ``channels`` is outside its range.
     """
 
     def __init__(

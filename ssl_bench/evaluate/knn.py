@@ -168,12 +168,7 @@ def _flip_negative(bits: Tensor) -> Tensor:
 def rank_classes(keys: Tensor, bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> Tensor:
     """[Q, num_classes] classes, best first, by the votes of the first k neighbours in ``keys`` [Q, k or more].
 
-    Args:
-        keys: from :func:`nearest_entries`.
-        bank_labels: [N] in [0, num_classes).
-        k: 1 to the number of keys.
-        temperature: a neighbour votes with exp(cosine / temperature); positive.
-        num_classes: C.
+    The keys are those of :func:`nearest_entries`; a neighbour votes with exp(cosine / temperature).
     """
     ranking = torch.empty(len(keys), num_classes, dtype=torch.int64, device=keys.device)
     for some_keys, some_ranking in zip(keys.split(4096), ranking.split(4096), strict=True):

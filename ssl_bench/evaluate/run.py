@@ -20,7 +20,6 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
     """Run every evaluator on every target. All ranks take part, and all have the results.
 
     Args:
-        evaluators: by name.
         targets: each with its infix.
 
     Returns:

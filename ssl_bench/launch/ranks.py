@@ -138,7 +138,7 @@ def _outcome(folder: Path, device: torch.device, quiet: bool = False) -> Iterato
         except Exception as error:
             if out_of_memory(error):
                 reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
-                end[0] = Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
+                end[0] = Outcome.failed(f"{reason} Set batch_size.chunk, a smaller batch_size.size or more devices")
             elif world() == 1:
                 end[0] = Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
             elif _lost_a_rank(error):

@@ -41,9 +41,6 @@ class NPID(Framework):
         memory_momentum: the share of the old vector in the new one, in [0, 1].
         seed: of the first vectors, which are the same on any number of ranks.
         norm, groups: of the batch statistics, as in :class:`ssl_bench.methods.base.Method`.
-
-    Raises:
-        InvalidValue: a momentum outside [0, 1].
     """
 
     views = 1

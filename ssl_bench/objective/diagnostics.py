@@ -24,15 +24,10 @@ BINS = 20
 
 
 def diagnose(contrast: Contrast, tau: Tensor, loss: Loss) -> dict[str, Tensor]:
-    """Compute the diagnostics above: without negatives only ``positive``, ``tau`` and ``query_grad``.
+    """Compute the diagnostics above, from this rank's anchors [V, B] and ``tau`` [] or [V, B], over all ranks.
 
-    Args:
-        contrast: of this rank's anchors [V, B]; the results are over all ranks.
-        tau: [] or [V, B], positive.
-        loss: of which the gradient and the bound are.
-
-    Returns:
-        Scalars [], and the histogram [20], by name.
+    Without negatives they are only ``positive``, ``tau`` and ``query_grad``. Returned are scalars [], and the histogram
+    [20], by name.
     """
     gradient = _query_gradient(contrast, tau.detach(), loss)
     with torch.no_grad():

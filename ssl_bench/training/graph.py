@@ -71,7 +71,6 @@ class GraphedStepper:
         loader: of images in the memory of the device.
         required: raise an error where the steps cannot be replayed, instead of staying eager.
         new: makes an empty recording.
-        votes: by which the ranks agree.
     """
 
     def __init__(

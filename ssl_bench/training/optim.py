@@ -121,7 +121,6 @@ class Recipe(ABC):
     @abstractmethod
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Optimiser of the trained parameters of ``model``; the loop sets its rate before each step."""
-        raise NotImplementedError
 
 
 def _check_momentum(momentum: float) -> None:
