@@ -11,7 +11,6 @@ Shapes: Q queries, N bank entries, D features, n queries and m bank entries of a
 """
 
 import itertools
-import logging
 import math
 from collections.abc import Iterator, Sequence
 
@@ -29,7 +28,6 @@ from ssl_bench.objective.products import products
 from ssl_bench.seeding import stream
 from ssl_bench.signals import stop_if_asked
 
-log = logging.getLogger("ssl_bench")
 GROUP = 16  # G
 LOW_HALF = 0xFFFFFFFF
 SHORTEST = 1e-18  # length of a feature; the squares of shorter ones are below the smallest float32
@@ -254,13 +252,6 @@ class KNN(Evaluator):
         require(min(self.temperature, default=0) > 0, "temperature", temperature, "one or more positive numbers")
 
     def check(self, target: Target) -> None:
-        self._check(target)
-        tenth = len(target.train) // 10
-        if (largest := max(self.k)) > tenth:
-            sentence = "knn: k=%d is more than a tenth of the %d labelled training images: %d or less says more"
-            log.warning(sentence, largest, len(target.train), max(1, tenth))
-
-    def _check(self, target: Target) -> None:
         bank_labels, _ = target.labels("train"), target.labels("test")
         for k, temperature in itertools.product(self.k, self.temperature):
             check_votes(bank_labels, k, temperature, target.num_classes)
@@ -269,7 +260,7 @@ class KNN(Evaluator):
         return many_neighbours(max(self.k), len(target.train))
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
-        self._check(target)
+        self.check(target)
         bank_labels, labels = target.labels("train"), target.labels("test")
         pairs = list(itertools.product(self.k, self.temperature))
         for space, bank in target.shards("train").items():

@@ -8,7 +8,7 @@ the lines of Python in the JSON beside the file.
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -21,19 +21,6 @@ from ssl_bench.networks.backbones import timm_backbone
 
 LARGEST = 2**36  # bytes of an export
 TIMM = ("name", "in_channels", "stem", "size", "args")  # what timm's network is built from
-
-
-class Export(TypedDict):
-    """Content of an export's JSON: the node of a network of this package, or the arguments of timm."""
-
-    library: str
-    weights: str
-    backbone: NotRequired[dict[str, Any]]
-    name: NotRequired[str]
-    stem: NotRequired[str]
-    in_channels: NotRequired[int]
-    size: NotRequired[int | None]
-    args: NotRequired[dict[str, Any] | None]
 
 
 def is_of_timm(config: Mapping[str, Any]) -> bool:
@@ -109,8 +96,8 @@ def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     Raises:
         ConfigError: no export there, or no weights beside it.
     """
-    description: Any = files.read_json(path, Export, named=False)
-    if description is None or not ("backbone" in description or set(TIMM) <= description.keys()):
+    description = files.read_json(path, dict, named=False) or {}
+    if "weights" not in description or not ("backbone" in description or set(TIMM) <= description.keys()):
         raise ConfigError(f"{path} is no export: make one with `ssl-bench export RUN_DIR`")
     weights = path.parent / description["weights"]
     try:

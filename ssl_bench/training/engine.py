@@ -262,8 +262,8 @@ class Training:
         option = chosen.get("negatives")
         if self.parts.taken:
             facts["init"] = self.parts.taken
+        log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
         if not schedule.last_step:
-            log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
             return facts
         if negatives is not None:
             sentence = "negatives per anchor: %d%s (%s, %d images over %d ranks, %d on each)"
@@ -274,7 +274,6 @@ class Training:
         log.info("lr after scaling: %.6g (%s rule from %g)", schedule.lr, recipe.rule, recipe.base_lr)
         if recipe.warmup_epochs >= self.config["epochs"]:
             log.warning("the warm-up lasts the whole training: optimizer.warmup_epochs is not less than epochs")
-        log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
         cuda = self.device.type == "cuda"
         if self.precision.name == "bf16" and cuda and Precision.of("auto", cuda).name == "fp16":
             log.warning("this GPU emulates precision=bf16: set precision=fp16, which its tensor cores have")

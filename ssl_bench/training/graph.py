@@ -10,10 +10,6 @@ of the host that the recording would repeat, such as a learning rate or a random
 
 Several ranks record their collectives, too: those of the networks and the objective, and the mean of the gradients,
 which is one all-reduce after the backward pass. They replay a recording only if each of them can.
-
-Two functions of torch record less. ``torch.compile(mode="reduce-overhead")`` stops tracing at ``backward()`` and at
-draws from a generator, and each piece is a graph of its own. ``make_graphed_callables`` makes two graphs of a
-network, its forward and its backward pass: the views, the optimiser, the loss scaling and the queues stay outside.
 """
 
 import contextlib
