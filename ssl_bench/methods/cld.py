@@ -134,7 +134,6 @@ class MoCoCLD(Siamese):
     """MoCo with CLD: two views are queries, the key of a third view is the positive of both, CLD is of the queries.
 
     Args:
-        backbone, head: the networks.
         momentum: of the moving average that makes the keys.
         clusters, cld_tau, weight, iterations: as in :class:`CrossLevel`.
         norm, groups: as in :class:`ssl_bench.methods.siamese.Siamese`.

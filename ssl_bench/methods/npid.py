@@ -36,7 +36,6 @@ class NPID(Framework):
     For negatives that tell two views apart, the stored vectors are the positive's view and the new ones the anchor's.
 
     Args:
-        backbone, head: the networks.
         instances: images to pre-train on.
         memory_momentum: the share of the old vector in the new one, in [0, 1].
         seed: of the first vectors, which are the same on any number of ranks.

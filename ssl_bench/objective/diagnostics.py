@@ -33,7 +33,7 @@ def diagnose(contrast: Contrast, tau: Tensor, loss: Loss) -> dict[str, Tensor]:
     with torch.no_grad():
         values = {"positive": _all(contrast.cosine).mean(), "tau": (_all(tau) if tau.ndim else tau).mean()}
         values |= {f"loss/{name}": value.clone() for name, value in loss.named_parameters() if value.ndim == 0}
-        if contrast.has_negatives:
+        if contrast.candidates is not None:
             npc = _all(contrast.log_odds(tau).sigmoid())  # [V, N]
             values |= {"npc/mean": npc.mean(), "npc/std": npc.std(correction=0)}
             values["npc/cv"] = values["npc/std"] / values["npc/mean"].clamp(min=torch.finfo(npc.dtype).tiny)
