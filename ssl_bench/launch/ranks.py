@@ -123,7 +123,7 @@ def _train(config: dict[str, Any], folder: Path, device: torch.device, command: 
     except Exception as error:
         if out_of_memory(error):
             reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
-            return Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
+            return Outcome.failed(f"{reason} Set batch_size.chunk, a smaller batch_size.size or more devices")
         if world() == 1:
             return Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
         if _lost_a_rank(error):
