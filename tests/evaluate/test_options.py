@@ -53,8 +53,9 @@ def make_target(trained: bool) -> Target:
     )
 
 
-# Without detection, for photos of COCO (test_detection.py), and encoder_gradients, which takes long and has own tests.
-OPTIONS = sorted(NODES.keys() - {"detection", "encoder_gradients"})
+# Without detection, for photos of COCO, encoder_gradients, which takes long, and what needs a run's loss: these have
+# tests of their own.
+OPTIONS = sorted(NODES.keys() - {"detection", "encoder_gradients", "gradient_weight", "mutual_information"})
 # Kinds of knn and linear that test_protocols.py compares with other libraries on the same features.
 KINDS = {each for each in OPTIONS if each.startswith(("knn_", "linear_"))} - {"linear_opensel"}
 PARAMETERS = [

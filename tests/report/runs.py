@@ -46,7 +46,9 @@ def run(name: str, command: str, accuracy: float | None, loss: str, size: int, t
 def add(folder: Path, **parts: Any) -> None:
     """Add parts to ``results.json``."""
     path = folder / "results.json"
-    path.write_text(json.dumps(with_evaluations(json.loads(path.read_text()) | parts)))
+    content = json.loads(path.read_text()) | parts
+    whole = isinstance(content["metrics"], dict)
+    path.write_text(json.dumps(with_evaluations(content) if whole else content))
 
 
 def grid() -> list[Path]:
