@@ -131,7 +131,8 @@ def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) ->
         torch.empty(2**52)
     (outcome,) = end
     assert outcome.reason.startswith("out of memory on cpu: ") and not outcome.detail
-    assert outcome.reason.endswith("Set batch_size.chunk, a smaller batch_size.size or more devices") and outcome.code == 1
+    assert outcome.reason.endswith("Set batch_size.chunk, a smaller batch_size.size or more devices")
+    assert outcome.code == 1
 
 
 @pytest.mark.slow
