@@ -10,7 +10,6 @@ its cell or of all cells with the same metric, whichever is larger.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import statistics
@@ -132,10 +131,10 @@ def report(selection: Selection, who: str) -> int:
     Returns:
         0: all agree. 1: one does not.
     """
-    cells = {table: selection.cells(table) for table in selection.tables()}
-    results = Results(selection.outputs, list(itertools.chain(*cells.values())), folder=selection.folder)
+    selected = [(table, selection.cells(table)) for table in selection.tables()]
+    results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], folder=selection.folder)
     content, agree = dict[str, Any](), True
-    for table, asked in cells.items():
+    for table, asked in selected:
         numbers = compared(table, asked, results)
         content[table.name] = record(table, numbers, results)
         equal, agreeing = (sum(getattr(number, name) for number in numbers) for name in ("equal", "agrees"))
