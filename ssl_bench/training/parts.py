@@ -204,11 +204,11 @@ class Parts:
 
     def _check_epochs(self) -> None:
         """Refuse a training of no epochs, and a network without training that is to be trained."""
-        epochs, halt_at, baselines = (self.config[key] for key in ("epochs", "halt_at", "evaluate"))
+        epochs, halt_at = self.config["epochs"], self.config["halt_at"]
         if find_target(self.config["framework"], "framework").trains:
             require(epochs >= 1, "epochs", epochs, "1 or more")
             return
-        choice, baselines = f"framework={self.choices.get('framework')}", baselines["baselines"]
+        choice, baselines = f"framework={self.choices.get('framework')}", self.config["evaluate"]["baselines"]
         require(epochs == 0, "epochs", epochs, f"nothing: {choice} trains nothing")
         require(halt_at is None, "halt_at", halt_at, f"nothing: {choice} trains nothing")
         other = f"[raw] or []: {choice} evaluates the network as it is, and init=null one without weights"
