@@ -130,7 +130,7 @@ class PairLoss(nn.Module):
         of_views = frozenset({"both_views", "two_views"} if self.symmetric else {"both_views"})
         every: dict[str, Any] = parts | {"loss": self.loss, "temperature": self.temperature}
         try:
-            check_needs(of_views, **every, similarity=similarity, remedies=REMEDIES)
+            check_needs(of_views, every, similarity, remedies=REMEDIES)
         except MissingNeed as missing:
             raise ConfigError(f"{type(every[missing.group]).__name__} {missing}") from missing
         for group, part in parts.items():
