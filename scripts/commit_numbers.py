@@ -187,7 +187,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 def measured() -> list[Table]:
     """The claims and tables of all papers that have committed numbers."""
-    everything = [t for paper in tables.papers() for t in (*tables.claims(paper), *tables.load(paper))]
+    everything = [t for of_paper, claims in map(tables.read, tables.paths().values()) for t in (*claims, *of_paper)]
     return [table for table in everything if measurements.read(table)]
 
 

@@ -47,7 +47,6 @@ def main() -> None:
 
 
 def _chosen(command: str, *arguments: str) -> tuple[Callable[[Sequence[str]], int], Sequence[str]]:
-    """The function of a command, and its arguments."""
     if "_ARGCOMPLETE" in os.environ:  # set by the script of ssl-bench completion
         importlib.import_module("ssl_bench.commands.completion").complete()
     if command in ("--version", "-V", "version"):
@@ -60,21 +59,15 @@ def _chosen(command: str, *arguments: str) -> tuple[Callable[[Sequence[str]], in
         command, arguments = arguments[0], ("--help",)
     if command not in COMMANDS:
         sys.exit(refuse(_no_command(command)))
-    _prepare(command)
-    return importlib.import_module(f"ssl_bench.commands.{command}").main, arguments
-
-
-def _prepare(command: str) -> None:
-    """Set up the process of a command: what the program changes in it stands here."""
     surroundings.of_command()
     if isinstance(sys.stdout, io.TextIOWrapper):  # the names of files may be any bytes, and ASCII the encoding
         sys.stdout.reconfigure(errors="backslashreplace")
     if command not in READERS:
         streams.outlive_reader()
+    return importlib.import_module(f"ssl_bench.commands.{command}").main, arguments
 
 
 def _no_command(word: str) -> str:
-    """The refusal of a first word that is no command."""
     near = difflib.get_close_matches(word.lower(), COMMANDS, 1, 0.6)
     hint = f" (did you mean {near[0]}?)" if near else " (did you mean ssl-bench train?)" if "=" in word else ""
     return f"there is no command {word!a}{hint}: the commands are {', '.join(COMMANDS)}"

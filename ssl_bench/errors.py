@@ -22,8 +22,9 @@ class RunError(Exception):
 class InvalidValue(ConfigError, ValueError):
     """A value that a part cannot work with.
 
-    A constructor raises it with the name of its own argument; ``config/build.py`` puts the group before that name.
-    Callers without a configuration can catch it as a ValueError.
+    Every constructor raises it, with the name of its own argument, for a value outside the range that its ``Args``
+    state; ``config/build.py`` puts the group before that name. Callers without a configuration can catch it as a
+    ValueError.
 
     Args:
         key: name of the argument or key, such as ``tau``.

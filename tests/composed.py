@@ -6,11 +6,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ssl_bench.config.composer import Composer
-
-_COMPOSER = Composer()
+from ssl_bench.config.compose import load_of_many
 
 
 def load(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """As :func:`ssl_bench.config.compose.load`."""
-    return _COMPOSER.load(overrides)
+    return load_of_many(overrides)

@@ -9,15 +9,14 @@ from ssl_bench.record.units import evaluator_of
 
 def with_evaluations(content: Mapping[str, Any]) -> dict[str, Any]:
     """The content of ``results.json`` with the evaluations that its configuration asks for, and their metrics."""
-    config, metrics = content["config"], content["metrics"]
+    config, metrics = content["config"], dict(content["metrics"])
     entries = [filled(entry, metrics) for entry in asked(config)]
-    names = {(entry["evaluator"], entry["network"]) for entry in entries}
-    for name in metrics:
+    for entry in entries:
+        metrics = {name: value for name, value in metrics.items() if name not in entry["metrics"]}
+    for name, value in metrics.items():
         network = next(suffix for suffix in reversed(NETWORKS) if name.partition("/")[0].endswith(suffix))
         evaluator = evaluator_of(name)
-        if (evaluator, network) not in names:
-            names.add((evaluator, network))
-            plain = {"evaluator": evaluator, "id": evaluator, "settings": {}, "epochs": config.get("epochs")}
-            same = next((entry for entry in entries if entry["evaluator"] == evaluator), plain)
-            entries.append(filled({**same, "network": network}, metrics))
+        plain = {"evaluator": evaluator, "id": evaluator, "settings": {}, "epochs": config.get("epochs")}
+        same = next((entry for entry in entries if entry["evaluator"] == evaluator), plain)
+        entries.append({**same, "network": network, "metrics": {name: value}})
     return {**content, "evaluations": entries}

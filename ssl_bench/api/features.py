@@ -105,9 +105,8 @@ def linear_probe(
     Raises:
         ConfigError: shapes, devices or numbers that do not fit, or an unknown option.
     """
-    x, y, test_x, count, *test_y = _read(
-        num_classes, query_labels, {"features": features, "labels": labels, "queries": queries}
-    )
+    given = {"features": features, "labels": labels, "queries": queries}
+    x, y, test_x, count, *test_y = _read(num_classes, query_labels, given)
     kind = torch.promote_types(x.dtype, test_x.dtype)
     x, test_x = (full_precision(features.to(kind)) for features in (x, test_x))
     node = {"_target_": f"{LinearProbe.__module__}.{LinearProbe.__name__}"}

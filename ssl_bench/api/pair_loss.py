@@ -121,15 +121,16 @@ class PairLoss(nn.Module):
         if positives == "auto":
             positives = "label" if "labels" in self.loss.needs else "view"
         self._nodes = {"negatives": node | of_negatives, "positives": _positives(positives, seed)}
-        sized = {group for group, node in self._nodes.items() if node and _takes_width(node, group)}
-        made = {g: conf.make(node, g, {"dim": 1} if g in sized else {}) for g, node in self._nodes.items() if node}
+        nodes = {group: node for group, node in self._nodes.items() if node}
+        sized = {g for g, node in nodes.items() if "dim" in conf.arguments(node, g) and "dim" not in node}
+        made = {g: conf.make(node, g, {"dim": 1} if g in sized else {}) for g, node in nodes.items()}
         parts = {"negatives": negatives, "positives": positives} | made
         assert isinstance(parts["negatives"], Negatives) and isinstance(parts["positives"], Positives)
         self.symmetric = not isinstance(parts["negatives"], Queue) if symmetric is None else symmetric
         of_views = frozenset({"both_views", "two_views"} if self.symmetric else {"both_views"})
         every: dict[str, Any] = parts | {"loss": self.loss, "temperature": self.temperature}
         try:
-            check_needs(of_views, **every, similarity=similarity, remedies=REMEDIES)
+            check_needs(of_views, every, similarity, remedies=REMEDIES)
         except MissingNeed as missing:
             raise ConfigError(f"{type(every[missing.group]).__name__} {missing}") from missing
         for group, part in parts.items():
@@ -175,7 +176,8 @@ class PairLoss(nn.Module):
         self._check_views(views)
         images, device = len(views[0]), views[0].device
         labels = self._read_labels(labels, images, device)
-        with torch.autocast(device.type, enabled=False), self._ranks():
+        ranks = contextlib.nullcontext() if self.gather or not active() else alone()
+        with torch.autocast(device.type, enabled=False), ranks:
             ids = self._read_ids(ids, images, device)
             if world() > 1:
                 from ssl_bench.api.equal_batches import check_equal  # it imports torch's compiler, which takes seconds
@@ -247,15 +249,9 @@ class PairLoss(nn.Module):
         """Refuse one number for all images, in the first call: to look at it makes the host wait for a GPU."""
         if self._first_call and not torch.compiler.is_compiling():
             self._first_call = False
-            alike = (
-                len(ids) > 1
-                and world() == 1
-                and not isinstance(negatives, Queue | MemoryBank)
-                and bool((ids == ids[0]).all())
-            )
-            require(
-                not alike, "ids", "one number for all images", "the number of each image: they are no negatives now"
-            )
+            needed = len(ids) > 1 and world() == 1 and not isinstance(negatives, Queue | MemoryBank)
+            remedy = "the number of each image: they are no negatives now"
+            require(not (needed and bool((ids == ids[0]).all())), "ids", "one number for all images", remedy)
 
     def _checked(self, progress: Progress | None, negatives: Negatives) -> Progress:
         if progress is None:
@@ -268,9 +264,6 @@ class PairLoss(nn.Module):
         return progress
 
     # ---- parts of a call
-
-    def _ranks(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self.gather or not active() else alone()
 
     def _embedded(self, z: Tensor, ids: Tensor) -> Embedded:
         """Anchors and positives from the views [views, B, D]."""
@@ -356,10 +349,6 @@ def _named(group: str, chosen: str | Mapping[str, Any], other: str = "") -> conf
     node = conf.node(group, str(name))
     conf.check_known(arguments, conf.arguments(node, group), f"{group}={name}")
     return node | arguments
-
-
-def _takes_width(node: conf.Node, group: str) -> bool:
-    return "dim" in conf.arguments(node, group) and "dim" not in node
 
 
 def _kept(negatives: Negatives, bank: Bank | None) -> Bank | None:

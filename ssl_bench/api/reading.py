@@ -153,11 +153,8 @@ def figure(
 
 
 def _conditions(where: Mapping[str, Any] | None) -> list[str]:
-    return [f"{key}={','.join(map(as_text, _listed(value)))}" for key, value in (where or {}).items()]
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
+    listed = {key: value if isinstance(value, list | tuple) else [value] for key, value in (where or {}).items()}
+    return [f"{key}={','.join(map(as_text, values))}" for key, values in listed.items()]
 
 
 def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> Any:

@@ -31,12 +31,6 @@ class NumberFormat:
         """Whether factors have fewer bits than in float32."""
         return self.name not in ("fp64", "fp32")
 
-    def rounded(self, x: Tensor) -> Tensor:
-        """``x`` with numbers that the format holds exactly, in the type of its tensors."""
-        if self.name == "tf32":
-            return (x.float().view(torch.int32) & ~0x1FFF).view(torch.float32)  # 10 of 23 stored bits
-        return x.to(self.precision.autocast or self.precision.weights)
-
     def select(self) -> None:
         """Compute in this format from now on, without half precision in the sums of split products."""
         set_matmul_options(self.name == "tf32")

@@ -98,7 +98,6 @@ def import_loss(subject: Subject) -> Build:
 
 
 def _arguments(called: Any) -> Sequence[str]:
-    """The names of the arguments of a function, a class or a module."""
     return [*inspect.signature(called.forward if isinstance(called, nn.Module) else called).parameters]
 
 

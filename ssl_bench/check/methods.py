@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ssl_bench.api import options as conf
 from ssl_bench.check.answer import Answer, Setting
 from ssl_bench.check.bounds import Deviation, NumberFormat, answer_of, distance, formats
 from ssl_bench.config.build import find_target
 from ssl_bench.config.compose import load
+from ssl_bench.config.schema import directory
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import move
@@ -46,7 +46,7 @@ ORDERED = {"densecl", "moco_cld", "npid_cld", "swd"}
 def section(setting: Setting) -> Iterator[Answer]:
     """An answer for each framework and format, of all losses that the framework can be trained with."""
     for framework in QUICK if setting.quick else frameworks():
-        references = reference_steps(framework, conf.names("loss"))
+        references = reference_steps(framework, option_names("loss"))
         for form in formats(setting.device):
             steps = [step for step in references if not form.half or not ORDERED & {framework, step.name}]
             deviations = [deviation for step in steps for deviation in step.deviations(form, setting.device)]
@@ -56,7 +56,12 @@ def section(setting: Setting) -> Iterator[Answer]:
 
 def frameworks() -> list[str]:
     """Names of the frameworks that train something."""
-    return [name for name in conf.names("framework") if name != "frozen"]
+    return [name for name in option_names("framework") if name != "frozen"]
+
+
+def option_names(group: str) -> list[str]:
+    """Names of the options of a group of the configuration."""
+    return sorted(path.stem for path in (directory() / group).glob("*.yaml"))
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,10 @@ class Recorded:
         self.states, self.unread = dict[str, State](), dict[str, str]()
         for name in ("last.pt", "previous.pt"):
             try:
-                self.states[name] = _training_state(folder / "checkpoints" / name)
+                state = checkpoint.read(folder / "checkpoints" / name)
+                if type(state.get("step")) is not int or not {"method", "optimizer"} <= state.keys():
+                    raise ValueError("has no state of a training")
+                self.states[name] = state
             except ValueError as error:
                 self.unread[name] = f"{name} {error}"
         stored: Any = files.read_yaml(folder / "config.yaml", dict, named=False)
@@ -64,12 +67,3 @@ def _here(claimed: Mapping[str, Any], environment: Mapping[str, Any], changes: M
         group, _, inner = key.rpartition(".")
         (config[group] if group else config)[inner] = value
     return config
-
-
-def _training_state(path: Path) -> State:
-    """Read the state of a training; ValueError: the file has none."""
-    state = checkpoint.read(path)
-    whole = type(state.get("step")) is int and {"method", "optimizer"} <= state.keys()
-    if not whole or not isinstance(state["optimizer"].get("param_groups"), list):
-        raise ValueError("has no state of a training")
-    return state

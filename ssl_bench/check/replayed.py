@@ -32,10 +32,6 @@ class Trained(NamedTuple):
 class Replay:
     """Carries out parts of a run again.
 
-    Args:
-        run: as it is recorded.
-        scratch: an empty folder.
-
     Attributes:
         initial: the state before the first step, as the seed gives it.
         last_step: at which the training ends by its configuration.
@@ -90,17 +86,12 @@ class Replay:
         return copy.copy(state) | {"method": method}
 
     def _launch(self, name: str, state: State, config: dict[str, Any]) -> Path:
-        """Carry out a configuration from a state; return the folder.
-
-        Raises:
-            ConfigError, RunError: it cannot be carried out.
-            SystemExit: a signal stopped it.
-        """
+        """Carry out a configuration from a state; return the folder."""
         folder = self.scratch / name / self.run.name
         if not (folder / "checkpoints").exists():
             checkpoint.save(folder / "checkpoints", state | {"run_id": self.run.name})
         config = config | {"pictures": False, "paths": config["paths"] | {"outputs": str(self.scratch / name)}}
-        outcome = ranks.launch(config, self.run.name, folder, "ssl-bench verify", separate=True, quiet=True)
+        outcome = ranks.launch(config, folder, "ssl-bench verify", separate=True, quiet=True)
         if outcome.code > 128:
             raise SystemExit(outcome.code)
         if not outcome.finished:

@@ -33,13 +33,7 @@ def summary(results: Sequence[CheckResult], seconds: float) -> str:
 def record(
     request: CheckRequest, command: str, started: datetime.datetime, seconds: float, results: Sequence[CheckResult]
 ) -> dict[str, Any]:
-    """The content of ``check.json``.
-
-    Args:
-        command: the command line.
-        started: with a time zone.
-        seconds: of the whole check.
-    """
+    """The content of ``check.json``."""
     facts = next((dict(r.answer.values) for r in results if r.answer.name == "versions"), {})
     device = str(facts.get("device", "an unknown processor"))
     return {

@@ -92,7 +92,6 @@ def run(
 
 
 def _results(name: str, path: Path) -> Iterator[CheckResult]:
-    """The answers that a section has written, one after another."""
     with open(path, "rb") as file, contextlib.suppress(EOFError):
         while True:
             yield CheckResult(name, *pickle.load(file))
@@ -106,7 +105,6 @@ def _last_words(log: Path) -> list[str]:
 
 
 def _work(section: Section, setting: Setting, folder: Path, limit: float) -> Outcome:
-    """Run a section in its process, and write what it finds."""
     for stream in (1, 2):  # of this process, its libraries and its children
         os.dup2(os.open(folder / "log", os.O_WRONLY | os.O_APPEND), stream)
     sys.stdout, sys.stderr = (os.fdopen(stream, "w", 1, closefd=False) for stream in (1, 2))

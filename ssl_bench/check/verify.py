@@ -39,7 +39,8 @@ def answers(folder: Path, changes: Mapping[str, Any]) -> Iterator[Answer]:
         yield begun
         ended = end(run, replay, begun)
         yield ended
-        yield results(run, replay, same_bits=all(a.values.get("same_bits", True) for a in (begun, ended)))
+        compared = [answer.values["same_bits"] for answer in (begun, ended) if "same_bits" in answer.values]
+        yield results(run, replay, same_bits=compared != [] and all(compared))
 
 
 # ---- identity
@@ -166,25 +167,36 @@ def numbers_apart(
     """Compute the evaluations of some entries again, and compare all numbers."""
     folder, computed = replay.evaluate("results", last, entries)
     recorded, now = numbers(run.folder, entries), dict(numbers(folder, computed))
-    if unmatched := [key for key, _ in recorded if key not in now]:
-        return rounding.Apart(f"no evaluation has {first_two([name for *_, name in unmatched])}", False)
+    if unmatched := [key[-1] for key, _ in recorded if key not in now]:
+        return rounding.Apart(f"no evaluation gives {first_two(unmatched)}", False)
     different = {key: value for key, value in recorded if not equal(value, now[key])}
     if not different:
         return rounding.Apart(f"{len(recorded)} numbers are the same to the last bit", True)
-    sentences = {key: f"{key[-1]}: {value:.6g} recorded, {now[key]:.6g} now" for key, value in different.items()}
-    if same_bits:
-        return rounding.Apart(f"{first_two([*sentences.values()])}; all steps have the same bits", False)
-    some = [entry for entry in entries if (entry["id"], entry["network"]) in {key[:2] for key in different}]
-    noisy = replay.perturbed(last, 1 / 16)  # nothing grows here from step to step
-    twin = dict(numbers(*replay.evaluate("results-twin", noisy, some)))
-    tested = {(e["id"], e["network"]): counted["images"] for e in computed for counted in e.get("hits", {}).values()}
-    bounds = {key: rounding.number_bound(key[-1], now[key], twin[key], tested.get(key[:2])) for key in different}
-    beyond = [key for key, value in different.items() if not abs(value - now[key]) <= bounds[key]]
-    if beyond:
-        return rounding.Apart(first_two([f"{sentences[key]}, bound {bounds[key]:.1e}" for key in beyond]), False)
-    far = max(different, key=lambda key: abs(different[key] - now[key]) / bounds[key])
-    words = f"{len(recorded) - len(different)} of {len(recorded)} numbers are the same to the last bit"
-    return rounding.Apart(f"{words}, {sentences[far]} (bound {bounds[far]:.1e})", True)
+    bounds = dict.fromkeys(different, 0.0)
+    if not same_bits:
+        some = [entry for entry in entries if (entry["id"], entry["network"]) in {key[:2] for key in different}]
+        noisy = replay.perturbed(last, 1 / 16)  # nothing grows here from step to step
+        twin = dict(numbers(*replay.evaluate("results-twin", noisy, some)))
+        bounds = {
+            key: rounding.number_bound(key[-1], now[key], twin.get(key, now[key]), tested(computed, key))
+            for key in different
+        }
+    apart = {key: abs(value - now[key]) for key, value in different.items()}
+    words = {
+        key: f"{key[-1]}: {value:.6g} recorded, {now[key]:.6g} now, bound {bounds[key]:.1g}"
+        for key, value in different.items()
+    }
+    if beyond := [words[key] for key in different if not apart[key] <= bounds[key]]:
+        return rounding.Apart(first_two(beyond), False)
+    farthest = max(different, key=lambda key: apart[key] / bounds[key])
+    same = len(recorded) - len(different)
+    return rounding.Apart(f"{same} of {len(recorded)} numbers are the same to the last bit; {words[farthest]}", True)
+
+
+def tested(entries: Sequence[Entry], key: Key) -> int | None:
+    """How many images a number is of, if its evaluation has counted them."""
+    of_key = (entry for entry in entries if (entry["id"], entry["network"]) == key[:2])
+    return next((counted["images"] for entry in of_key for counted in entry.get("hits", {}).values()), None)
 
 
 def numbers(folder: Path, entries: Sequence[Entry]) -> list[tuple[Key, float]]:

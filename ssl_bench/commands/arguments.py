@@ -17,13 +17,7 @@ Main = TypeVar("Main", bound=Callable[..., int])
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of one command, whose ``overrides`` are the arguments of the form ``key=value``.
-
-    Args:
-        command: its name, such as ``table``.
-        description: shown by ``--help``.
-        more: further settings of ArgumentParser.
-    """
+    """Parser of one command, whose ``overrides`` are the arguments of the form ``key=value``."""
 
     def __init__(self, command: str, description: str, **more: Any) -> None:
         super().__init__(f"ssl-bench {command}", description=description, allow_abbrev=False, **more)

@@ -36,26 +36,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="measure speeds with small batches, without compiling")
     parser.add_argument("--only", action="append", default=[], metavar="NAME[,NAME]", help="only these sections")
     parser.add_argument("--json", action="store_true", help="print check.json, and the lines to standard error")
-    parser.epilog = (
-        "devices=N: processes for the section ranks (default: all GPUs; on a CPU two, if it has two cores). "
-        "device=cpu: use no GPU. paths.outputs: the results folder."
-    )
+    parser.epilog = """devices=N: processes for the section ranks (default: all GPUs; on a CPU two, if it has two
+        cores). device=cpu: use no GPU. paths.outputs: the results folder."""
     options = parser.read(arguments)
     request = _request(options)
     try:
-        request.outputs.mkdir(parents=True, exist_ok=True)
-        (request.outputs / "checks").mkdir(exist_ok=True)
+        (request.outputs / "checks").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(error) from error
     return _check(request, shlex.join(["ssl-bench", "check", *arguments]), options.json)
 
 
 def _request(options: Any) -> "CheckRequest":
-    """Read the command line.
-
-    Raises:
-        ConfigError: naming the flag or key that is wrong.
-    """
+    """Read the command line."""
     from ssl_bench.check.run import SECTIONS, CheckRequest
 
     settings: dict[str, str] = dict(override.partition("=")[::2] for override in options.overrides)
@@ -81,11 +74,7 @@ def _request(options: Any) -> "CheckRequest":
 
 
 def _devices(asked: str | None) -> tuple[int, int]:
-    """Number of processes, and of GPUs that they use.
-
-    Raises:
-        ConfigError: the machine has fewer, or it is no number.
-    """
+    """Number of processes, and of GPUs that they use."""
     from torch.cuda import device_count
 
     from ssl_bench.hardware import available_cores
@@ -100,7 +89,6 @@ def _devices(asked: str | None) -> tuple[int, int]:
 
 
 def _check(request: "CheckRequest", command: str, as_json: bool) -> int:
-    """Run the sections, print what they find and write the report."""
     from ssl_bench.check import report
     from ssl_bench.check.answer import Verdict
     from ssl_bench.check.run import CheckResult, run

@@ -29,9 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("compare", "Compare runs that differ in one setting and the seed, in pairs by seed.")
     parser.add_argument("words", nargs="*", metavar="WORD", help="KEY=VALUE twice, or conditions, or two folders")
     parser.add_argument("--by", action="append", default=[], metavar="KEY", help="the setting; may be repeated")
-    parser.add_argument(
-        "--to", metavar="VALUE", help="what the others are compared with (default: what most runs have)"
-    )
+    parser.add_argument("--to", metavar="VALUE", help="what the others are compared with (default: what most have)")
     parser.add_argument("--metric", metavar="NAME", help="such as linear/top1 (default: the main metric of most runs)")
     parser.add_argument("--margin", type=float, help="a difference that does not matter, of accuracies in percent")
     parser.add_argument("--outputs", default="outputs", type=Path, help="results folder (default: outputs)")
@@ -45,7 +43,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _compare(options: Namespace) -> Comparisons:
-    """Compare the runs that the words name."""
     conditions = [word for word in options.words if "=" in word]
     folders = [word for word in options.words if "=" not in word]
     counts = Counter(word.partition("=")[0] for word in conditions)
@@ -61,9 +58,8 @@ def _compare(options: Namespace) -> Comparisons:
     elif len(folders) == 2 and not by and not twice:
         runs, by, to = _folders(options.outputs, folders, conditions)
     else:
-        raise ConfigError(
-            "say what to compare: loss=dcl loss=infonce, or --by loss --to infonce, or two folders below the results'"
-        )
+        remedy = "loss=dcl loss=infonce, or --by loss --to infonce, or two folders below the results'"
+        raise ConfigError(f"say what to compare: {remedy}")
     return compare(runs, by, to, options.metric, options.margin)
 
 
@@ -76,9 +72,8 @@ def _folders(
         name = folder.removeprefix(f"{outputs}/").strip("/")
         sides.append([run for run in finished_where(outputs, where) if f"/{run.path}/".find(f"/{name}/") >= 0])
         if not sides[-1]:
-            raise ConfigError(
-                f"{folder}: no finished run is there: name a folder below {outputs}, such as that of name="
-            )
+            remedy = f"name a folder below {outputs}, such as that of name="
+            raise ConfigError(f"{folder}: no finished run is there: {remedy}")
     of, its = ({name: {run.setting(name) for run in side} for name in _names(side)} for side in sides)
     by = [name for name in of if is_hashed(name) and not of[name] & its.get(name, {None})]
     by = [name for name in by if name.partition(".")[0] not in by or "." not in name]

@@ -17,9 +17,7 @@ from ssl_bench.commands import weights
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
 from ssl_bench.errors import ConfigError, RunError, require
 
-WEIGHTS = (
-    "evaluate networks from files, timm:NAME or random, for `backbone=...`; which=momentum takes the second network"
-)
+WEIGHTS = "evaluate networks from files, timm:NAME or random, for `backbone=...`; which=momentum: the second network"
 
 
 @in_sentences
@@ -30,10 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("runs", nargs="*", metavar="RUN", help=what)
     parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help="runs below paths.outputs")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, 1 by default")
-    parser.epilog = (
-        "Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators, "
-        "evaluate.key=value, device=cpu, paths.data=DIR, paths.outputs=DIR."
-    )
+    parser.epilog = """Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators,
+        evaluate.key=value, device=cpu, paths.data=DIR, paths.outputs=DIR."""
     parser.add_argument("--weights", nargs="+", default=[], metavar="FILE", help=WEIGHTS)
     options = parser.read(arguments)
     require(options.jobs >= 1, "--jobs", options.jobs, "1 or more")
@@ -75,7 +71,6 @@ def _named(name: str, outputs: Path) -> list[Path]:
 
 
 def _selected(where: Sequence[str], outputs: Path) -> list[Path]:
-    """The finished runs that have all of some settings."""
     from ssl_bench.results.select import ENDED, finished_where
 
     chosen = finished_where(outputs, [ENDED, *where])
@@ -119,7 +114,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         with locked(run, True):
             outcome = Outcome(State.DONE_BEFORE)
             if not is_complete(run, config):  # another process has not evaluated it meanwhile
-                outcome = ranks.launch(config, run.name, run, None)
+                outcome = ranks.launch(config, run, None)
         if not outcome.finished:
             print(f"ssl-bench: {outcome.reason}", file=sys.stderr)
             return outcome.code

@@ -1,7 +1,7 @@
 """``ssl-bench export RUN [--format FORMAT] [--out DIR]``: write the backbone of a trained run.
 
-* ``timm``, ``torchvision``: ``RUN_DIR/export/backbone_<library>.pt``, weights with that library's names, and a JSON
-  with the lines of Python that load them.
+* ``timm``: ``RUN_DIR/export/backbone_timm.pt``, weights with timm's names, and a JSON with the lines of Python that
+  load them.
 * ``ssl_bench``: ``RUN_DIR/export/backbone_ssl_bench.safetensors``, a network that timm does not have, and a JSON from
   which this package builds it.
 * ``card``: ``RUN_DIR/export/card/``, a folder to share: ``model.safetensors`` and ``config.json``, which timm and the
@@ -22,13 +22,13 @@ from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.record.folders import find_named
 
-FORMATS = ("timm", "torchvision", "ssl_bench", "card")
+FORMATS = ("timm", "ssl_bench", "card")
 
 
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Write the export and print the path of its description; 0, 1 for a checkpoint that cannot be used, 2 refused."""
-    parser = Parser("export", "Write the backbone of a trained run for timm or torchvision, or as a folder to share.")
+    parser = Parser("export", "Write the backbone of a trained run for timm, or as a folder to share.")
     what = "outputs/<name>/<run_id>, or the run_id of a run below paths.outputs"
     parser.add_argument("run", metavar="RUN", help=what)
     parser.add_argument("--format", choices=FORMATS, help="card: a folder for the Hugging Face hub")
@@ -92,9 +92,8 @@ def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
         load = _load(config["backbone"], backbone.state_dict())
     else:
         contents = hub.package_files(backbone, libraries.our_config(config))
-        load = [
-            ("In this folder, with ssl_bench, since timm has no such network:", libraries.lines_to_load("config.json"))
-        ]
+        where = "In this folder, with ssl_bench, since timm has no such network:"
+        load = [(where, libraries.lines_to_load("config.json"))]
     facts = {"run_id": run.run_id, "optimiser step": run.step, "seed": config["seed"]}
     facts |= {"SHA-256 of the weights": hashlib.sha256(contents["model.safetensors"]).hexdigest()}
     try:
@@ -111,7 +110,7 @@ def _load(node: Mapping[str, Any], weights: Mapping[str, Any]) -> list[tuple[str
 
     file = "'model.safetensors'"
     if node["stem"] == "cifar":
-        build = ["import torch", *lines_to_build("timm", node, weights)]
+        build = ["import torch", *lines_to_build(node, weights)]
         stem = "timm has no argument for the stem of this network, which the lines replace. In this folder:"
         return [(stem, [*build, f"timm.models.load_checkpoint(model, {file})", "model.eval()"])]
     whole = "model = timm.create_model('local-dir:.', pretrained=True).eval()"

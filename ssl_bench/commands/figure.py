@@ -24,9 +24,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("figure", "Plot our points over those of a paper's figure.")
     parser.add_argument("names", nargs="*", metavar="TABLE", help="such as dcl/fig3; a paper alone lists its tables")
     parser.add_argument("--all", action="store_true", help="all figures of a paper without tables")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="a .png, .pdf or .svg file; default: the figure's name and .png"
-    )
+    out = "a .png, .pdf or .svg file; default: the figure's name and .png"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=out)
     parser.add_argument("--x", metavar="KEY", help="of runs: the setting on the x axis, such as batch_size")
     lines = parser.add_mutually_exclusive_group()
     lines.add_argument("--lines", metavar="KEY", help="of runs: a line for each value, such as loss")

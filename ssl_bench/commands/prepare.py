@@ -1,6 +1,6 @@
 """``ssl-bench prepare dataset=cifar10``: make the files of a dataset that training reads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ssl_bench.commands.arguments import Parser, in_sentences, progress_bar
@@ -11,38 +11,28 @@ from ssl_bench.errors import require
 def main(arguments: Sequence[str]) -> int:
     """Write the files of the dataset; return 0, 1 for a failed download or bad photos, 2 for bad arguments."""
     parser = Parser("prepare", "Make a dataset ready for training: dataset=NAME, paths.data=FOLDER to set the folder.")
-    parser.add_argument(
-        "--source",
-        type=Path,
-        metavar="FOLDER",
-        help="read this folder, in torchvision's format or with ImageNet's train and val, and download nothing",
-    )
+    text = "read this folder, in torchvision's format or with ImageNet's train and val, and download nothing"
+    parser.add_argument("--source", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--show", type=Path, metavar="FILE.png", help="also draw some images and their views")
     options = parser.read(arguments)
     if not options.overrides:
         parser.error("name a dataset by key=value, such as dataset=cifar10")
-    for sentence in _run(options.overrides, options.source, options.show):
-        print(sentence)
-    return 0
-
-
-def _run(overrides: Sequence[str], source: Path | None, picture: Path | None) -> Iterator[str]:
-    """Prepare the dataset and draw the picture; yield one sentence about each."""
     from ssl_bench.config.compose import load
     from ssl_bench.config.schema import check
     from ssl_bench.data.prepare import prepare
     from ssl_bench.data.sheet import sheet, write_png
     from ssl_bench.training.parts import Parts
 
-    config = load(overrides)
+    config, picture = load(options.overrides), options.show
     check(config)
     if picture:
         require(picture.suffix == ".png", "--show", picture, "a .png file")
         require(picture.parent.is_dir(), "--show", picture, f"a file in a folder that exists: no {picture.parent}")
     parts, name = Parts(config), config["choices"]["dataset"]
-    yield prepare(parts.dataset, name, source, progress_bar)
+    print(prepare(parts.dataset, name, options.source, progress_bar))
     if picture:
         images, views = parts.dataset.pretrain(), parts.views
         count = min(8, len(images))
         write_png(picture, sheet(images, views, config["seed"], count))
-        yield f"{picture} shows {count} images of dataset={name}, each above its {len(views)} views"
+        print(f"{picture} shows {count} images of dataset={name}, each above its {len(views)} views")
+    return 0

@@ -11,7 +11,7 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.report import html, pdf
+from ssl_bench.report import html
 from ssl_bench.report.collect import Collector
 
 PAUSE = 5.0  # seconds between two looks at the runs
@@ -24,26 +24,20 @@ def main(arguments: Sequence[str]) -> int:
     """Write the file, with ``--watch`` again and again until Ctrl-C; return 0, or 2 for wrong arguments."""
     parser = Parser("report", "Show runs, plots and the papers' tables in a browser.")
     parser.add_argument("words", nargs="*", metavar="OUTPUTS|NAME", help="results folder (default: outputs), or runs")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("report.html"),
-        metavar="FILE",
-        help="an .html or .pdf file (default: report.html)",
-    )
+    text = "an .html file (default: report.html)"
+    parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help=text)
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     watch = "write it again when a run has changed, until Ctrl-C; a browser that shows it follows"
     parser.add_argument("--watch", action="store_true", help=watch)
     parser.epilog = EPILOG
     options = parser.read(arguments)
     collector, path = _collector(options.words, options.overrides), options.out
-    require(path.suffix in (".html", ".pdf"), "--out", path, "an .html or a .pdf file")
-    require(path.suffix == ".html" or not options.watch, "--out", path, "an .html file: a browser reads no .pdf again")
+    require(path.suffix == ".html", "--out", path, "an .html file, which a browser prints to PDF")
     require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
     data = collector.collect(path.parent.absolute())
     for sentence in collector.refusals():
         refuse(sentence)
-    _write(path, data, options.watch)
+    files.write_text(path, html.render(data, options.watch))
     print(f"{path}: {len(data['runs'])} runs, {path.stat().st_size / 1e6:.1f} MB", flush=True)
     if options.open:
         webbrowser.open(path.absolute().as_uri())
@@ -53,7 +47,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _collector(words: Sequence[str], overrides: Sequence[str]) -> Collector:
-    """The runs that the words and ``paths.outputs`` name."""
     folders = [Path(word) for word in words if Path(word).is_dir()]
     for override in overrides:
         key, _, value = override.partition("=")
@@ -68,14 +61,6 @@ def _collector(words: Sequence[str], overrides: Sequence[str]) -> Collector:
     return Collector(outputs, [word.strip("/") for word in words if not Path(word).is_dir()])
 
 
-def _write(path: Path, data: Mapping[str, Any], live: bool = False) -> None:
-    page = html.render(data, live)
-    if path.suffix == ".html":
-        files.write_text(path, page)
-    else:
-        pdf.write(page, path)
-
-
 def _watch(collector: Collector, path: Path, data: Mapping[str, Any]) -> None:
     """Write the file again when something of its data but the time has changed, and at Ctrl-C as one that stays."""
     print("it is written again when a run has changed, until Ctrl-C", flush=True)
@@ -84,6 +69,6 @@ def _watch(collector: Collector, path: Path, data: Mapping[str, Any]) -> None:
             time.sleep(PAUSE)
             former, data = data, collector.collect(path.parent.absolute())
             if {**data, "made": former["made"]} != former:
-                _write(path, data, live=True)
+                files.write_text(path, html.render(data, live=True))
     except KeyboardInterrupt:
-        _write(path, data)
+        files.write_text(path, html.render(data))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
-from ssl_bench.commands.train_grid import check_place, refusals_of, train_grid
+from ssl_bench.commands.train_grid import check_place, train_grid
 from ssl_bench.config import schema, with_hydra
 from ssl_bench.config.asked import Asked
 from ssl_bench.config.build import converted
@@ -45,10 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--committed", action="store_true", help="measure the project's numbers again, and compare")
     parser.add_argument("--who", default=socket.gethostname(), help="names the record of --committed; else the host")
     parser.add_config_dir()
-    parser.epilog = (
-        f"{HELP} seed=0,1 replaces the seeds; scale=smoke tries every cell for two steps on generated images; any "
-        "other key=value is added to every cell."
-    )
+    parser.epilog = f"""{HELP} seed=0,1 replaces the seeds; scale=smoke tries every cell for two steps on generated
+        images; any other key=value is added to every cell."""
     options = parser.read(arguments)
     typed = shlex.join(["ssl-bench", "reproduce", *parser.split(arguments)[0], *options.overrides])
     skip = impossible.taken_skip(options.overrides)
@@ -85,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 def _train(request: Request, todo: Sequence[PlannedRuns], asked: Asked, typed: str, whole: bool) -> int:
     """Train runs as one grid; return its exit code."""
     selection = request.selection
-    grid = Plan(asked, ["train", *selection.flags], refusals_of(asked), skip=False)
+    grid = Plan(asked)
     try:
         if request.scale == "smoke":  # before a run is looked for: its run_id has the hash of its images
             for planned in todo:
@@ -134,7 +132,8 @@ def _leave_out_impossible(request: Request, planned: Sequence[PlannedRuns], skip
         return
     from ssl_bench.training.refusals import refusals  # imports torch
 
-    errors = refusals([runs.config for runs in todo], here=not dry_run and request.launcher != "slurm")
+    here = not dry_run and request.selection.setting("hydra/launcher") != "slurm"
+    errors = refusals([runs.config for runs in todo], here)
     refused = {number: error for number, error in enumerate(errors) if error}
     possible = impossible.left([[f"cell={runs.cells[0]}"] for runs in todo], refused, skip, "cells")
     for number in {*range(len(todo))} - {*possible}:
@@ -156,7 +155,9 @@ def summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
         print(f"{' '.join(request.overrides)}: these runs count as scale=reduced and fill no cell of the paper")
     todo = [runs for runs in planned if runs.missing]
     count = sum(len(runs.missing) for runs in todo)
-    price = f", {_price(request, todo)}" if request.scale == "full" and count else ""
+    on = cost.rates(request.selection.outputs)
+    hours = sum(runs.hours(on) for runs in todo)
+    price = f", {cost.price(hours, on)}" if request.scale == "full" and count else ""
     print(f"{count} runs to go in {len(todo)} cells{price}", flush=True)
 
 
@@ -170,9 +171,3 @@ def missing_data(todo: Sequence[PlannedRuns]) -> Iterator[str]:
             Parts(config).dataset.check()
         except ConfigError as error:
             yield str(error)
-
-
-def _price(request: Request, todo: Sequence[PlannedRuns]) -> str:
-    """The hours of runs, on this machine if it was checked, and else on 8 V100."""
-    on = cost.rates(request.outputs)
-    return cost.price(sum(runs.hours(on) for runs in todo), on)

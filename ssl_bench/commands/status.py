@@ -43,9 +43,7 @@ from ssl_bench.results.status import lines, screen
 
 PAUSE = 2.0  # seconds between two updates
 LISTED = 40  # more runs than these are listed on a terminal only if that is asked for
-WHERE = (
-    "only runs with this value: a group or key such as loss=dcl or optimizer.lr=0.3, or state=failed; may be repeated"
-)
+WHERE = "only runs with this value: a group or key such as loss=dcl or optimizer.lr=0.3, or state=failed; repeatable"
 SORT = "list the runs by state, folder, label, epoch, speed, a metric (best first), a group or a key; -KEY reverses"
 
 
@@ -105,7 +103,6 @@ def _print(options: Namespace) -> int:
 
 
 def _watch(options: Namespace) -> int:
-    """Show the tables and update them until Ctrl-C."""
     from rich.console import Console
     from rich.live import Live
 

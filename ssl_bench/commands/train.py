@@ -15,7 +15,7 @@ from ssl_bench.commands import dry_run, search
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.commands.halving import halving
 from ssl_bench.commands.optuna import optuna
-from ssl_bench.commands.train_grid import check_place, refusals_of, train_grid
+from ssl_bench.commands.train_grid import check_place, train_grid
 from ssl_bench.config import compose, hydra_errors, reference, schema, with_hydra
 from ssl_bench.config.asked import Asked
 from ssl_bench.errors import ConfigError
@@ -48,10 +48,14 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
     with with_hydra.opened():
         asked = Asked.of(words.overrides, words.config_dir, words.multirun)
         if words.help or words.cfg:
-            print(reference.help_text(asked.cfg, words.config_dir) if words.help else _configuration(asked.cfg, words))
+            with hydra_errors.in_sentences(words.overrides):
+                if words.help:
+                    print(reference.help_text(asked.cfg, words.config_dir))
+                else:
+                    print(with_hydra.as_yaml(asked.cfg, words.cfg, words.package, words.resolve))
             return 0, [], {}
         _check_together(words, asked)
-        plan = Plan(asked, ["train", *words.folders], refusals_of(asked), words.skip)
+        plan = Plan(asked, words.skip)
         if words.dry_run:
             dry_run.show(plan)
             return 0, [], {}
@@ -65,11 +69,7 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
 
 
 def _alone(plan: Plan) -> Run:
-    """The only run of a command.
-
-    Raises:
-        ConfigError: it cannot be carried out.
-    """
+    """The only run of a command."""
     asked = plan.asked
     with hydra_errors.in_sentences(asked.given):
         config = compose.resolved(asked.cfg, asked.folder)
@@ -82,11 +82,7 @@ def _alone(plan: Plan) -> Run:
 
 
 def _check_together(words: Any, asked: Asked) -> None:
-    """Refuse flags that do not go together, and a grid where it cannot be carried out.
-
-    Raises:
-        ConfigError: naming them.
-    """
+    """Refuse flags that do not go together, and a grid where it cannot be carried out."""
     if words.dry_run and not asked.many:
         raise ConfigError("--dry-run lists the runs of a grid: add -m")
     if words.skip and not asked.many:
@@ -95,15 +91,8 @@ def _check_together(words: Any, asked: Asked) -> None:
         check_place(asked, words.dry_run)
 
 
-def _configuration(cfg: Any, words: Any) -> str:
-    """The text that ``--cfg`` prints."""
-    with hydra_errors.in_sentences(words.overrides):
-        return with_hydra.as_yaml(cfg, words.cfg, words.package, words.resolve)
-
-
 def read(arguments: Sequence[str]) -> Any:
-    """Read the words of a command: its flags, ``overrides``, ``skip``, and ``folders``, the flag of a configuration's
-    folder as it was written.
+    """Read the words of a command: its flags, ``overrides`` and ``skip``.
 
     Raises:
         ConfigError: a word that is no override, or a flag without the one that it belongs to.
@@ -129,6 +118,5 @@ def read(arguments: Sequence[str]) -> Any:
         raise ConfigError("--resolve and --package are part of --cfg: add --cfg job")
     under_torchrun()  # or refused, before anything is composed
     options.skip = impossible.taken_skip(options.overrides)
-    options.folders = ["--config-dir", str(options.config_dir)] if options.config_dir else []
     options.flags = [word for word in parser.split(arguments)[0] if word != "--dry-run"]
     return options

@@ -3,17 +3,16 @@
 import contextlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ssl_bench.config.asked import Asked
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import grid, local, slurm
 from ssl_bench.launch.live import Live
-from ssl_bench.launch.loop import Place, in_place
 from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.plan import Ends, Plan, Refusals, Strategy
-from ssl_bench.launch.run import Run, ranks_here
+from ssl_bench.launch.plan import Ends, Plan, Strategy
+from ssl_bench.launch.run import Run
 from ssl_bench.record.metrics import show_found
 from ssl_bench.record.wandb import under_agent
 from ssl_bench.results import conclusion
@@ -33,22 +32,8 @@ def check_place(asked: Asked, dry_run: bool) -> None:
         slurm.check()
 
 
-def refusals_of(asked: Asked) -> Refusals:
-    """The function that says why configurations cannot be carried out, here or, under Slurm, on another machine."""
-
-    def refusals(configs: Sequence[dict[str, object]]) -> list[ConfigError | None]:
-        from ssl_bench.training.refusals import refusals  # imports torch: only if there is something to train
-
-        return refusals(configs, asked.where != "slurm", ranks_here)
-
-    return refusals
-
-
 def train_grid(plan: Plan, strategy: Strategy) -> tuple[int, dict[int, Outcome]]:
-    """Train what a strategy yields, and print a summary.
-
-    Args:
-        plan: has begun.
+    """Train what a strategy yields of a plan that has begun, and print a summary.
 
     Returns:
         The exit code, and how the runs ended that were started, by their numbers.
@@ -84,7 +69,7 @@ def _in_place(plan: Plan, runs: Sequence[Run], live: Live) -> dict[int, Outcome]
     ends = dict[int, Outcome]()
     for wait in (False, True):
         live.expect(runs)
-        for run, outcome in in_place(runs, _place(plan, runs, wait)) if runs else ():
+        for run, outcome in _carried_out(plan, runs, wait) if runs else ():
             ends[run.number] = outcome
             live.seen(run, outcome)
         runs = [run for run in runs if ends[run.number].state is State.HELD]
@@ -93,15 +78,15 @@ def _in_place(plan: Plan, runs: Sequence[Run], live: Live) -> dict[int, Outcome]
     return ends
 
 
-def _place(plan: Plan, runs: Sequence[Run], wait: bool) -> Place[Run]:
-    """Where the runs are carried out; with ``wait`` they wait for other processes that train them."""
+def _carried_out(plan: Plan, runs: Sequence[Run], wait: bool) -> Iterator[tuple[Run, Outcome]]:
+    """Carry out runs where they were asked for; with ``wait`` they wait for other processes that train them."""
     asked = plan.asked
     if asked.where == "slurm":
         assert plan.folder is not None
-        return slurm.SlurmQueue(runs, asked.launcher, plan.folder, wait)
+        return slurm.in_queue(runs, asked.launcher, plan.folder, wait)
     if asked.where == "local":
-        return local.processes(asked.launcher["n_jobs"], wait)
-    return local.Here(wait)
+        return local.in_processes(runs, asked.launcher["n_jobs"], wait)
+    return local.one_by_one(runs, wait)
 
 
 def _stopped(ends: Ends) -> bool:

@@ -49,14 +49,13 @@ def evaluate(evaluation: Evaluation, given: Sequence[str], overrides: Sequence[s
 
 def each_one(evaluation: Evaluation, arguments: Mapping[str, Sequence[str]], jobs: int) -> int:
     """Evaluate with each of some arguments, by what they evaluate, so many at once; return the largest exit code."""
-    from ssl_bench.launch.loop import in_place
-    from ssl_bench.launch.workers import Processes, Worker
+    from ssl_bench.launch.workers import Worker, side_by_side
 
     def start(what: str, patient: object) -> Worker:
         return Worker(f"the process that evaluates {what}", evaluation, [arguments[what]])
 
     codes = list[int]()
-    for _, outcome in in_place(list(arguments), Processes(jobs, start)):
+    for _, outcome in side_by_side(list(arguments), jobs, start):
         codes.append(outcome.code)
         for line in filter(None, (outcome.detail, outcome.reason and f"ssl-bench: {outcome.reason}")):
             print(line, file=sys.stderr)
@@ -64,7 +63,6 @@ def each_one(evaluation: Evaluation, arguments: Mapping[str, Sequence[str]], job
 
 
 def _network(given: str, which: str | None, overrides: Sequence[str]) -> list[str]:
-    """The overrides that name a network's weights, and what belongs to them."""
     if given == "random":
         return ["init=null"]
     if given.startswith("timm:"):

@@ -58,9 +58,7 @@ class Asked:
                 hydra_errors.check_overrides(given)
             where, launcher = guard.settings(cfg.hydra, "launcher")
             by, sweeper = guard.settings(cfg.hydra, "sweeper")
-            params = values.parsed(
-                f"{key}={values_of_key}" for key, values_of_key in (sweeper.get("params") or {}).items()
-            )
+            params = values.parsed(f"{key}={text}" for key, text in (sweeper.get("params") or {}).items())
         for key, name in {"launcher": where, "sweeper": by}.items():
             if name != "basic" and not many:
                 raise ConfigError(f"hydra/{key}={name} is for the runs of a grid: add -m, or leave it out")

@@ -116,10 +116,6 @@ def find_target(node: Any, key: str) -> Any:
 
     Only classes of this package and of the plugins that the user allows are found, and nothing else is imported.
 
-    Args:
-        node: a mapping with ``_target_``.
-        key: where the node stands in the configuration, such as ``loss`` or ``evaluate.knn``.
-
     Raises:
         ConfigError: there is no such class, or it is no subclass of what its group declares in ``KINDS``.
     """
@@ -164,10 +160,8 @@ def _signature(target: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any
     """Parameters and annotations; a class that passes ``**keywords`` on to its base has those of the base too."""
     parameters: dict[str, inspect.Parameter] = {}
     hints: dict[str, Any] = {}
-    calls = (
-        [vars(c)["__init__"] for c in target.__mro__ if "__init__" in vars(c)] if inspect.isclass(target) else [target]
-    )
-    for call in calls:
+    constructors = [vars(c)["__init__"] for c in getattr(target, "__mro__", ()) if "__init__" in vars(c)]
+    for call in constructors or [target]:
         of_call = inspect.signature(call).parameters
         parameters = {**{k: p for k, p in of_call.items() if p.kind in _NAMED and k != "self"}, **parameters}
         hints = {**typing.get_type_hints(call), **hints}
@@ -211,7 +205,6 @@ def converted(value: Any, hint: Any, key: str) -> Any:
 
 
 def _described(hint: Any) -> str:
-    """An annotation in words."""
     names = {
         int: "an integer",
         float: "a number",
@@ -236,8 +229,7 @@ def one_of(key: str, value: Any, options: Sequence[str]) -> None:
 def near(word: str, options: Iterable[str]) -> str:
     """`` (did you mean X?)`` for the closest option, or nothing; capitals do not count."""
     by_lower_case = {option.lower(): option for option in options}
-    word = (
-        re.sub(r"nt[-_]?xent", "infonce", word.lower()) if "infonce" in by_lower_case else word.lower()
-    )  # its other name
-    similar = [by_lower_case[name] for name in difflib.get_close_matches(word, by_lower_case, 1, 0.6)]
+    if "infonce" in by_lower_case:
+        word = re.sub(r"nt[-_]?xent", "infonce", word.lower())  # its other name
+    similar = [by_lower_case[name] for name in difflib.get_close_matches(word.lower(), by_lower_case, 1, 0.6)]
     return f" (did you mean {similar[0]}?)" if similar else ""

@@ -13,25 +13,22 @@ from ssl_bench.config.build import converted, find_target
 from ssl_bench.config.hydra_errors import check_overrides, explain, in_sentences
 from ssl_bench.config.identity import SCHEDULES, is_plugins
 from ssl_bench.config.typed import PATH_KEY, quoted
-from ssl_bench.config.with_hydra import as_hydra_takes, composed, parted
+from ssl_bench.config.with_hydra import as_hydra_takes, composed, parted, with_values
 from ssl_bench.errors import ConfigError, require, shown
 from ssl_bench.files import given_path
 
 
-def resolve(cfg: Any, choices: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
-    """Turn a composed configuration into a plain dict without interpolations.
+def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
+    """Turn a composed configuration into a plain dict without interpolations and without Hydra's own part.
 
     Its key ``choices`` has the option that was chosen in each group. What the user's own images and weights are is
     found on the disk, and written into it.
-
-    Args:
-        folder: of ``--config-dir``.
 
     Raises:
         ConfigError: an interpolation has no value, a value is missing, a plugin cannot be used, or there are no such
             images or weights.
     """
-    choices = dict(choices)
+    cfg, choices = parted(cfg)
     try:
         expand_home(cfg)
         if "dataset" in cfg:
@@ -63,9 +60,6 @@ def _steady(config: Mapping[str, Any]) -> dict[str, list[str]]:
 def load(overrides: Sequence[str] = (), folder: Path | None = None) -> dict[str, Any]:
     """Compose ``train.yaml`` with overrides and resolve it.
 
-    Args:
-        folder: with further options, of ``--config-dir``.
-
     Raises:
         ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
     """
@@ -75,9 +69,12 @@ def load(overrides: Sequence[str] = (), folder: Path | None = None) -> dict[str,
         return resolved(composed(overrides, folder), folder)
 
 
-def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
-    """Resolve a configuration of :func:`composed`, without Hydra's own part."""
-    return resolve(*parted(cfg), folder)
+def load_of_many(overrides: Sequence[str], folder: Path | None = None) -> dict[str, Any]:
+    """As :func:`load`, with the YAML files as they were when one was composed last: faster than to look for changes."""
+    try:
+        return resolved(with_values(as_hydra_takes(overrides, folder), folder), folder)
+    except (HydraException, OmegaConfBaseException, ValueError):
+        return load(overrides, folder)  # for anything unusual, and for Hydra's own error
 
 
 def find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:
@@ -97,7 +94,6 @@ def find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:
 
 
 def _other_images(cfg: DictConfig, given: Any, folder: Path | None) -> dict[str, Any]:
-    """The node of a data set that ``evaluate.on`` names."""
     keys = given if isinstance(given, dict) else {"dataset": given}
     if "knn_k" in keys:  # of a run that is read again
         return keys

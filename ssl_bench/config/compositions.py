@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.config.identity import run_id
 from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
 
@@ -28,11 +27,7 @@ Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Composition:
-    """A composed configuration whose seed is still open.
-
-    Args:
-        text: the configuration as JSON, with ``SEED`` as the seed.
-    """
+    """A composed configuration whose seed is still open: its ``text`` is JSON, with ``SEED`` as the seed."""
 
     text: str
 
@@ -41,34 +36,22 @@ class Composition:
         config: dict[str, Any] = json.loads(self.text.replace(str(SEED), str(seed)))
         return config
 
-    def run_ids(self, seeds: Iterable[int]) -> dict[int, str]:
-        """The run_id of each seed."""
-        return {seed: run_id(self.config(seed)) for seed in seeds}
-
 
 def compositions(
     requests: Iterable[Request], progress: Progress = lambda requests, count: requests, folder: Path | None = None
 ) -> dict[Request, Any]:
-    """Compose each request: a :class:`Composition`, or the ConfigError that says why there is none.
+    """Compose each request: a :class:`Composition`, or the ConfigError that says why. With a folder nothing is kept.
 
     Args:
         progress: iterates over the new configurations, of which there are ``count``.
-        folder: with further options, of ``--config-dir``; what is composed with them is not kept.
     """
-    path, texts = (
-        _file() if folder is None else Path(os.devnull),
-        {request: json.dumps(request) for request in requests},
-    )
+    path = _file() if folder is None else Path(os.devnull)
+    texts = {request: json.dumps(request) for request in requests}
     cached: dict[str, str] = (files.read_cache(path) if texts else None) or {}
     new = [request for request, text in texts.items() if text not in cached]
     made = {request: _compose(request, folder) for request in progress(new, len(new))}
-    kept = {
-        texts[request]: composition.text
-        for request, composition in made.items()
-        if isinstance(composition, Composition)
-        and folder is None
-        and not any(hashed in composition.text for hashed in FOUND)
-    }
+    composed = {texts[request]: one.text for request, one in made.items() if isinstance(one, Composition)}
+    kept = {key: text for key, text in composed.items() if folder is None and not any(part in text for part in FOUND)}
     with contextlib.suppress(OSError):  # the home directory may be read-only
         if kept:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,9 +73,9 @@ def _file() -> Path:
 
 
 def _compose(request: Request, folder: Path | None) -> Composition | ConfigError:
-    from ssl_bench.config.composer import composer
+    from ssl_bench.config.compose import load_of_many
 
     try:
-        return Composition(json.dumps(composer(folder).load([*request, f"seed={SEED}"])))
+        return Composition(json.dumps(load_of_many([*request, f"seed={SEED}"], folder)))
     except ConfigError as error:
         return error

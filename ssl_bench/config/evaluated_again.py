@@ -26,9 +26,6 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
     The options that ``evaluate=...`` names take the place of the run's evaluators, with values of the run where they
     refer to other keys. Without it the run's own evaluators stay, and the overrides change their settings.
 
-    Args:
-        config: resolved configuration of the run.
-
     Raises:
         ConfigError: an option or a key does not exist, or an override cannot be read.
     """
@@ -36,18 +33,16 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         texts = texts_of_plugins(config, config.get("plugins", ()))
         overrides = [as_typed(override, texts) for override in overrides]
         check_overrides(overrides)
-        given = {
-            override.key_or_group: override for override in OverridesParser.create().parse_overrides(list(overrides))
-        }
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        given = {override.key_or_group: override for override in parsed}
         root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
         choices = dict(config["choices"])
         if "evaluate" in given:
             other, chosen = parted(composed([str(given.pop("evaluate").input_line)]))
             choices |= {"evaluate": chosen.get("evaluate")}
-            evaluators = identity.evaluators(other.evaluate)
-            evaluators = identity.evaluators(config["evaluate"])
-            settings = {name: value for name, value in config["evaluate"].items() if name not in evaluators}
-            root.evaluate = OmegaConf.merge(evaluators, settings)
+            replaced = identity.evaluators(config["evaluate"])
+            settings = {name: value for name, value in config["evaluate"].items() if name not in replaced}
+            root.evaluate = OmegaConf.merge(identity.evaluators(other.evaluate), settings)
         OmegaConf.set_struct(root, True)
         for key, override in given.items():
             if OmegaConf.select(root, key, default=_MISSING) is _MISSING:

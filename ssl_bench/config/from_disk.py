@@ -119,13 +119,13 @@ def find_labels(cfg: DictConfig) -> None:
     """Replace each file in ``evaluate.labels``, a list of images, by its path and its hash."""
     given: Any = OmegaConf.to_container(cfg.evaluate, resolve=True).get("labels")  # type: ignore[union-attr]
     if isinstance(given, list) and any(isinstance(labels, str) for labels in given):
-        paths = [files.given_path(labels).absolute() if isinstance(labels, str) else labels for labels in given]
-        each_one = [
-            {"file": str(labels), "content": read_names(labels)[1]} if isinstance(labels, Path) else labels
-            for labels in paths
-        ]
         with open_dict(cfg):
-            cfg.evaluate.labels = each_one
+            cfg.evaluate.labels = [_with_hash(labels) if isinstance(labels, str) else labels for labels in given]
+
+
+def _with_hash(labels: str) -> dict[str, str]:
+    file = files.given_path(labels).absolute()
+    return {"file": str(file), "content": read_names(file)[1]}
 
 
 def read_names(file: Path) -> tuple[list[str], str]:

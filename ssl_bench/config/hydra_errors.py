@@ -31,11 +31,7 @@ class NoSuchKey(ConfigError):
 
 @contextlib.contextmanager
 def in_sentences(overrides: Sequence[str]) -> Iterator[None]:
-    """Put what Hydra and OmegaConf raise in the block into a ConfigError.
-
-    Args:
-        overrides: what is composed.
-    """
+    """Put what Hydra and OmegaConf raise in the block into a ConfigError."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, ValueError) as error:
@@ -90,7 +86,9 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
         return f"{key}: {first}"
     override = next((text for text in overrides if text.lstrip("+").startswith((f"{key}=", f"{key}."))), key)
     if isinstance(failed, LACKING):
-        return _no_key(override.partition("=")[0], overrides)
+        key = override.partition("=")[0]
+        remedy = _meant(key, _keys(overrides) - {key})
+        return f"there is no key {key}{remedy}; `ssl-bench train --cfg job` prints them all"
     why = reason(first if type(failed) is InterpolationResolutionError else failed)
     why = why[:1].lower() + why[1:].replace("Integer", "an integer").replace("Float", "a number")
     return f"{override}: {why}" if failed is not error else f"{key}: {why}; set {key} to a value"
@@ -106,12 +104,6 @@ def _no_option(file: str, options: Sequence[str] | None) -> str:
     options = [other for other in options if other.startswith(folder)] or options
     remedy = f"set {group} to one of {', '.join(options)}"
     return f"{group}={option}: there is no such option{near(option, options)}; {remedy}"
-
-
-def _no_key(key: str, overrides: Sequence[str]) -> str:
-    """The refusal of a key that the configuration with the chosen options does not have."""
-    remedy = _meant(key, [other for other in _keys(overrides) if other != key])
-    return f"there is no key {key}{remedy}; `ssl-bench train --cfg job` prints them all"
 
 
 def _key_of_group(group: str, key: str, value: str = "") -> str:

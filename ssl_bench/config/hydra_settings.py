@@ -84,10 +84,6 @@ LEAST = {"n_trials": 1, "n_jobs": 1, "n_startup_trials": 1, "seed": 0, "nodes": 
 def check_settings(settings: Mapping[str, Any], kind: type, prefix: str) -> None:
     """Refuse settings of a launcher or a sweeper that are unknown, or have values that cannot be used.
 
-    Args:
-        kind: has their types.
-        prefix: ``hydra.launcher`` or ``hydra.sweeper``.
-
     Raises:
         ConfigError: naming the key and what to set.
     """

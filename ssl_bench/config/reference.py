@@ -15,25 +15,16 @@ from ssl_bench.config.schema import directory
 
 
 def help_text(root: DictConfig, folder: Path | None) -> str:
-    """The help text of a composed configuration: how to write the command, groups with options, all keys.
-
-    Args:
-        root: as for :func:`explained`.
-        folder: with further options, of ``--config-dir``.
-    """
+    """The help text of a composed configuration: how to write the command, groups with options, all keys."""
     of_folder = {entry.name for entry in folder.iterdir() if entry.is_dir()} - {"hydra"} if folder else set[str]()
-    groups = [
-        f"{group}: {', '.join(values.options(group, folder))}" for group in sorted(with_hydra.groups() | of_folder)
-    ]
+    names = sorted(with_hydra.groups() | of_folder)
+    groups = [f"{group}: {', '.join(values.options(group, folder))}" for group in names]
     texts = [root.hydra.help.header, "\n".join(groups), explained(root), root.hydra.help.footer]
     return "\n\n".join(text.strip() for text in texts if text)
 
 
 def explained(root: DictConfig) -> str:
-    """Every key of a composed configuration with its value and its meaning, in the order of its groups.
-
-    Args:
-        root: Hydra's configuration with Hydra's own part.
+    """Every key of a composed configuration, which has Hydra's own part, with its value and its meaning, by groups.
 
     Raises:
         OmegaConfBaseException: an interpolation has no value.
@@ -82,9 +73,8 @@ def _arguments(target: str) -> Mapping[str, str]:
             inherited |= _arguments(f"{homes.get(base.id, module)}.{base.id}")
     section = re.search(r"^Args:\n((?: .*\n?|\n)+)", ast.get_docstring(definition) or "", re.MULTILINE)
     entries = re.findall(r"^    ([\w, ]+): ((?:.*\n?)(?: {8}.*\n?)*)", section[1] if section else "", re.MULTILINE)
-    return inherited | {
-        key: _first_sentence(" ".join(text.split())) for keys, text in entries for key in keys.split(", ")
-    }
+    texts = {key: " ".join(text.split()) for keys, text in entries for key in keys.split(", ")}
+    return inherited | {key: _first_sentence(text) for key, text in texts.items()}
 
 
 def _summary(group: str, option: str) -> str:
@@ -108,7 +98,6 @@ def _of_group(group: str, node: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _target(path: Path) -> str:
-    """The class that an option names, empty if it names none."""
     match = re.search(r"^ *_target_: (\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     return match[1] if match else ""
 

@@ -18,12 +18,8 @@ from ssl_bench.config.build import KINDS, converted, near
 from ssl_bench.config.identity import datasets_of, name_of_labels
 from ssl_bench.errors import ConfigError, require
 
-OPTIONAL = (
-    "head",
-    "loss",
-    "negatives",
-    "temperature",
-)  # groups that a framework with an objective of its own leaves out
+# Groups that a framework with an objective of its own leaves out.
+OPTIONAL = ("head", "loss", "negatives", "temperature")
 # Types of keys by name that OmegaConf does not know, or would convert values to: -1 to true, a number to text.
 EXACT: dict[str, Any] = dict.fromkeys(("tf32", "compile", "compile_views", "npc_histogram"), bool)
 EXACT |= {

@@ -27,11 +27,9 @@ def options(group: str, folder: Path | None = None) -> list[str]:
     """The options of a group that are listed, with those in the folder of ``--config-dir``."""
     with with_hydra.opened():
         names = GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.CONFIG)
-    of_folder = Path(folder or "", group)
-    names = [name for name in names if name not in UNLISTED.get(group, ())]
-    return sorted(
-        {*names, *(str(p.relative_to(of_folder).with_suffix("")) for p in of_folder.rglob("*.yaml") if folder)}
-    )
+    place = Path(folder or "", group)
+    of_folder = [str(p.relative_to(place).with_suffix("")) for p in place.rglob("*.yaml") if folder]
+    return sorted({*names, *of_folder} - UNLISTED.get(group, set()))
 
 
 def check_size(count: int) -> None:
@@ -51,9 +49,8 @@ def bounds(override: Override) -> tuple[int, float, float]:
     try:
         count = math.ceil((stop - start) / step)
     except (ArithmeticError, ValueError) as error:
-        raise ConfigError(
-            f"{override.input_line}: write a range as range(start,stop,step), with finite numbers"
-        ) from error
+        remedy = "write a range as range(start,stop,step), with finite numbers"
+        raise ConfigError(f"{override.input_line}: {remedy}") from error
     if count < 1:
         raise ConfigError(f"{override.input_line}: there is no number from {start} to {stop} in steps of {step}")
     kind = float if float in map(type, (value.start, value.stop, value.step)) else int
@@ -73,9 +70,6 @@ def length(override: Override, folder: Path | None = None) -> int:
 
 def values(override: Override, folder: Path | None = None) -> list[str]:
     """An override of a grid as overrides with one value each.
-
-    Args:
-        folder: with further options, of ``--config-dir``.
 
     Raises:
         ConfigError: there are none, or too many.

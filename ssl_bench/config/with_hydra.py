@@ -1,7 +1,8 @@
 """Compose the YAML files with Hydra, and say what their interpolations, such as ``${oc.env:HOME}``, stand for.
 
 Hydra takes a tenth of a second for a combination of options. So each is composed once in a process, and the values of
-keys are set in copies of it, which takes a few milliseconds, by the function that Hydra sets them with.
+keys are set in copies of it, which takes a few milliseconds, by the function that Hydra sets them with. A ``folder``
+is everywhere that of ``--config-dir``, which has further options.
 """
 
 import contextlib
@@ -88,9 +89,6 @@ def opened() -> Iterator[None]:
 
 def composed(overrides: Sequence[str], folder: Path | None = None) -> DictConfig:
     """Compose ``train.yaml`` with overrides; Hydra's own part is its key ``hydra``.
-
-    Args:
-        folder: with further options, of ``--config-dir``.
 
     Raises:
         ConfigError: a file is no YAML, or Hydra's part holds what is refused.

@@ -117,9 +117,6 @@ class BitImages(Dataset):
         bits: number k of bits, from 1 to 60.
         images: number of images, 2 or more.
         seed: of the bits.
-
-    Raises:
-        InvalidValue: ``bits`` or ``images`` is outside its range.
     """
 
     def __init__(self, bits: int, images: int, seed: int, **common: Any) -> None:

@@ -27,15 +27,7 @@ Example = tuple[Tensor, dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Photo:
-    """One entry of ``images`` with its ``annotations``, unchanged from the file.
-
-    Attributes:
-        id: number of the photo.
-        file_name: path below the folder of the photos.
-        width: pixels.
-        height: pixels.
-        objects: its annotations.
-    """
+    """One entry of ``images`` with its ``annotations``, unchanged from the file; sides are in pixels."""
 
     id: int
     file_name: str
@@ -46,15 +38,10 @@ class Photo:
 
 @dataclass(frozen=True)
 class Instances:
-    """The content of an instance file.
-
-    Attributes:
-        photos: in the order of the file.
-        categories: category_id of class 1, 2, ...; the ids have gaps, the classes have none.
-    """
+    """The content of an instance file."""
 
     photos: list[Photo]
-    categories: list[int]
+    categories: list[int]  # category_id of class 1, 2, ...; the ids have gaps, the classes have none
 
 
 def read_instances(path: Path) -> Instances:

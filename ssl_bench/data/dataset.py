@@ -78,7 +78,6 @@ class Dataset(ABC):
         Raises:
             ConfigError: a file is missing; the message names the command that makes it.
         """
-        raise NotImplementedError
 
     def files(self) -> Sequence[Path]:
         """The files that hold the images, all below ``root``; none if the package makes the images.

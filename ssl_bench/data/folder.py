@@ -30,7 +30,22 @@ LAYOUT = (
 
 
 class Files(Photos):
-    """Base class of splits with a file for each image."""
+    """A split with a file for each image.
+
+    Args:
+        folder: where they are.
+        names: of the files.
+        labels, workers, upright: as in :class:`ssl_bench.data.photos.Photos`.
+    """
+
+    def __init__(
+        self, folder: Path, names: Sequence[str], labels: Tensor, workers: int | None, upright: bool = False
+    ) -> None:
+        super().__init__(labels, workers, upright)
+        self.folder, self.names = folder, names
+
+    def name(self, i: int) -> str:
+        return f"{self.folder}/{self.names[i]}"
 
     def encoded(self, i: int) -> Tensor:
         with open_regular(self.name(i)) as file:  # a pipe with the name of an image is not waited for
@@ -47,17 +62,13 @@ class Folder(Files):
     """
 
     def __init__(self, folder: Path, classes: Sequence[str], workers: int | None) -> None:
-        self.folder, self.classes = folder, classes
+        self.classes = classes
         listed = [_listed(folder / name) for name in classes]
-        files = [names for names, _ in listed]
         if left := sum((others for _, others in listed), Counter[str]()):
             log.warning("%s: left out, no image of %s: %s", folder, ", ".join(FORMATS), text_of_counts(left))
-        labels = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(names) for names in files]))
-        self._files = [name for names in files for name in names]
-        super().__init__(labels, workers)
-
-    def name(self, i: int) -> str:
-        return f"{self.folder}/{self.classes[int(self.labels[i])]}/{self._files[i]}"
+        labels = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(names) for names, _ in listed]))
+        names = [f"{name}/{file}" for name, (files, _) in zip(classes, listed, strict=True) for file in files]
+        super().__init__(folder, names, labels, workers)
 
 
 def image_names(folder: Path) -> list[str]:
@@ -121,9 +132,6 @@ class FolderDataset(Dataset):
             the largest length of a short side in packed files.
         interpolation: of the resize in evaluation.
         packed: read the packed files of ``ssl-bench prepare``, with photos shrunk and encoded again.
-
-    Raises:
-        InvalidValue: ``resize``, ``workers`` or ``channels`` is outside its range.
     """
 
     def __init__(

@@ -50,9 +50,6 @@ class Gaussians(Dataset):
     Args:
         information: mutual information of a pair, in nats.
         dimensions: of each of its vectors.
-
-    Raises:
-        InvalidValue: one of them is not positive.
     """
 
     has_images = False

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from ssl_bench.data.folder import is_visible
-from ssl_bench.data.own import Listing, OwnImages
+from ssl_bench.data.layout import Listing
+from ssl_bench.data.own import OwnImages
 from ssl_bench.data.photos import Photos
 from ssl_bench.data.splits import few, find_splits, in_order, split_name
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.errors import ConfigError, reason, require
 from ssl_bench.files import open_regular
 
 IMAGES = ("image", "img", "images", "picture", "photo", "jpg", "jpeg", "png", "webp")  # columns, if none has images
@@ -32,16 +33,12 @@ class StoredImages(Photos):
         rows: its splits with an undecoded image column.
         column: that column.
         ids: (split, row) of each image.
-        labels: int64 [N].
-        workers: threads that decode.
     """
-
-    upright = True
 
     def __init__(
         self, rows: Any, column: str, ids: Sequence[tuple[str, int]], labels: Tensor, workers: int | None
     ) -> None:
-        super().__init__(labels, workers)
+        super().__init__(labels, workers, upright=True)
         self.rows, self.column, self.ids = rows, column, ids
 
     def name(self, i: int) -> str:
@@ -58,7 +55,7 @@ def stored_bytes(rows: Any, column: str, split: str, row: int) -> bytes:
     try:
         value = rows[split][row][column]
     except Exception as error:  # pyarrow raises many kinds of errors
-        raise OSError(0, f"the row cannot be read: {_reason(error)}") from error
+        raise OSError(0, f"the row cannot be read: {reason(error)}") from error
     if value and value["bytes"] is None and value["path"]:
         with open_regular(value["path"]) as file:
             return file.read()
@@ -202,10 +199,6 @@ def _label(value: Any, column: str) -> Value:
     )
 
 
-def _reason(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
 @contextlib.contextmanager
 def _failures_refused(folder: Path) -> Iterator[None]:
     """Refuse a folder in which the package ``datasets`` fails; it and pyarrow raise many kinds of errors."""
@@ -214,8 +207,8 @@ def _failures_refused(folder: Path) -> Iterator[None]:
     except ConfigError:
         raise
     except Exception as error:
-        reason = _reason(error)
-        raise ConfigError(f"dataset.path={folder}: no dataset of Hugging Face can be read there ({reason})") from error
+        why = f"no dataset of Hugging Face can be read there ({reason(error)})"
+        raise ConfigError(f"dataset.path={folder}: {why}") from error
 
 
 @cache

@@ -78,15 +78,15 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Classes and splits of images.
+class Listing:
+    """The images of a dataset that are used, in a fixed order, with their classes and splits.
 
     Attributes:
-        names: of the images that are used, in the order of the tree.
-        labels: of each, -1 without classes.
-        test: whether each is of the test split; None if there is none.
-        classes: names of the classes.
-        notes: what is not used, in words.
+        names: of each image, without the path of the dataset.
+        labels: of each image, -1 without classes.
+        test: whether each image is of the test split; None if the dataset has none.
+        classes: name of each class.
+        notes: sentences for the user, such as those about images that are not used.
         test_name: of the test split.
     """
 
@@ -98,7 +98,7 @@ class Layout:
     test_name: str
 
 
-def find_layout(tree: Tree, classes: str) -> Layout:
+def find_layout(tree: Tree, classes: str) -> Listing:
     """Find classes and splits in the paths of the images, of which there is at least one.
 
     A folder alone in its folder is passed over, at any depth. The first folders beside each other are splits with or
@@ -143,7 +143,7 @@ def find_layout(tree: Tree, classes: str) -> Layout:
         notes.append(f"the folders {few(beside)} are no classes, since images lie beside them")
     names = ["/".join(path) for path in used]
     is_test = [path[at] == test for path in used] if test else None
-    return Layout(names, labels, is_test, classes_of[train], notes, test or "")
+    return Listing(names, labels, is_test, classes_of[train], notes, test or "")
 
 
 def _depth(paths: Sequence[Parts], at: int) -> int:

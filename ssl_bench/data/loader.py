@@ -63,12 +63,6 @@ class Loader:
         for step, (ids, images, labels) in enumerate(read, start):
             yield Step(ids, labels, images, self.uniform(step), self.views, self.dtype)
 
-    def sample(self, count: int) -> Step:
-        """A trial step of the first ``count`` images of the split."""
-        ids, images, labels = self._reader.take(torch.arange(count, device=self.images.labels.device))
-        uniform = [numbers[:count] for numbers in self.uniform(0)]
-        return Step(ids, labels, images, uniform, self.views, self.dtype)
-
     def uniform(self, step: int) -> list[Tensor]:
         """The random numbers [B, 36] of each view of this rank's images at a step, on the device of the views."""
         share, drawn = self.batch_size // world(), []

@@ -13,18 +13,17 @@ import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import torch
-from torch import Tensor
 
 from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.folder import Files, text_of_counts
 from ssl_bench.data.headers import look_at_all
-from ssl_bench.data.layout import Tree, find_layout, walk
+from ssl_bench.data.layout import Listing, Tree, find_layout, walk
 from ssl_bench.data.photos import FORMATS, Photos
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError, InvalidValue, printable, require
@@ -32,27 +31,6 @@ from ssl_bench.files import open_regular
 
 MOST_NEIGHBOURS = 200
 DARKEST = 0.25  # highest value of all images of more than 8 bits that have their whole range; 14 of 16 bits do not
-
-
-@dataclass(frozen=True)
-class Listing:
-    """All images of a dataset, in a fixed order.
-
-    Attributes:
-        names: of each image, without the path of the dataset.
-        labels: of each image, -1 without classes.
-        test: whether each image is of the test split; None if the dataset has none.
-        classes: name of each class.
-        notes: sentences for the user, such as those about images that are not used.
-        test_name: of the test split.
-    """
-
-    names: list[str]
-    labels: list[int]
-    test: list[bool] | None
-    classes: list[str]
-    notes: list[str] = field(default_factory=list)
-    test_name: str = ""
 
 
 class OwnImages(Dataset):
@@ -233,26 +211,6 @@ class OwnImages(Dataset):
         return self.photos(self._listing, self._splits[("train", "test").index(name)])
 
 
-class ImageFiles(Files):
-    """Files of a folder, turned upright.
-
-    Args:
-        folder: where they are.
-        names: of the files.
-        labels: int64 [N].
-        workers: threads that decode.
-    """
-
-    upright = True
-
-    def __init__(self, folder: Path, names: Sequence[str], labels: Tensor, workers: int | None) -> None:
-        super().__init__(labels, workers)
-        self.folder, self.names = folder, names
-
-    def name(self, i: int) -> str:
-        return f"{self.folder}/{self.names[i]}"
-
-
 class OwnFolder(OwnImages):
     """All images below a folder, also in folders inside folders. Hidden files and folders are left out.
 
@@ -289,14 +247,14 @@ class OwnFolder(OwnImages):
             has = f": it has {others}" if others else ""
             raise ConfigError(f"dataset.root={self.root}: there is no image in it ({', '.join(FORMATS)}){has}")
         try:
-            layout = find_layout(self._tree, self.classes)
+            listing = find_layout(self._tree, self.classes)
         except InvalidValue:
             raise
         except ConfigError as error:
             raise ConfigError(f"dataset.root={self.root}: {error}") from error
         loops = [f"{len(self._tree.loops)} links to a folder above them left out: {few(self._tree.loops)}"]
-        notes = [*layout.notes, *([f"{others} left out"] if others else []), *(loops if self._tree.loops else [])]
-        return Listing(layout.names, layout.labels, layout.test, layout.classes, notes, layout.test_name)
+        notes = [*listing.notes, *([f"{others} left out"] if others else []), *(loops if self._tree.loops else [])]
+        return replace(listing, notes=notes)
 
     def same(self, listing: Listing) -> list[int]:
         first: dict[Any, int] = {}
@@ -317,4 +275,4 @@ class OwnFolder(OwnImages):
 
     def photos(self, listing: Listing, ids: Sequence[int]) -> Photos:
         names, labels = [listing.names[i] for i in ids], torch.tensor([listing.labels[i] for i in ids])
-        return ImageFiles(self.location, names, labels, self.workers)
+        return Files(self.location, names, labels, self.workers, upright=True)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.data.source import Source
-from ssl_bench.errors import RunError
+from ssl_bench.errors import RunError, reason
 from ssl_bench.files import open_regular
 from ssl_bench.hardware import cores_per_process
 
@@ -45,16 +45,14 @@ class Photos(Source):
     Args:
         labels: int64 [N].
         workers: threads that decode; None shares the CPU cores among the processes of this machine.
+        upright: turn the images as EXIF's orientation says.
 
     Attributes:
-        damaged: index and reason of the damaged images found so far.
-        upright: turn the images as EXIF's orientation says.
+        damaged: index and reason of the damaged images so far.
     """
 
-    upright = False
-
-    def __init__(self, labels: Tensor, workers: int | None) -> None:
-        self.labels = labels
+    def __init__(self, labels: Tensor, workers: int | None, upright: bool = False) -> None:
+        self.labels, self.upright = labels, upright
         self.workers = workers or cores_per_process()
         self.damaged: dict[int, str] = {}
         self._lock = threading.Lock()
@@ -108,7 +106,7 @@ class Photos(Source):
         with self._lock:
             if i in self.damaged:
                 return  # another thread was first
-            self.damaged[i] = next(iter(str(error).splitlines()), type(error).__name__)
+            self.damaged[i] = reason(error)
             log.warning("%s is damaged and replaced by the next image of its class: %s", self.name(i), self.damaged[i])
             if len(self.damaged) > MAX_DAMAGED * len(self):
                 first = ", ".join(self.name(j) for j in list(self.damaged)[:3])
@@ -247,5 +245,5 @@ def read_photo(path: Path) -> "Image":
         with open_regular(path) as file, open_photo(file) as image:
             return to_rgb(image)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no photo that can be read"
-        raise RunError(f"{path}: {reason}") from error
+        why = getattr(error, "strerror", None) or "it is no photo that can be read"
+        raise RunError(f"{path}: {why}") from error

@@ -30,7 +30,6 @@ def prepare(dataset: Dataset, name: str, source: Path | None, progress: Progress
     """Make the files of a dataset unless they exist, and return a sentence about the result.
 
     Args:
-        dataset: the dataset to prepare.
         name: its name for that sentence.
         source: folder with the original files; None is the folder of the dataset, or torchvision's download.
         progress: called with each split of photos; it yields the chunks and shows the progress.

@@ -17,17 +17,11 @@ THREADS = 2  # one joins the decoded images of a batch, while those of the next 
 
 
 class Read(NamedTuple):
-    """A batch of n images.
+    """A batch of n images."""
 
-    Attributes:
-        ids: [n] index of each image.
-        images: n images.
-        labels: [n] or [n, num_classes].
-    """
-
-    ids: Tensor
+    ids: Tensor  # [n]
     images: ImageBatch
-    labels: Tensor
+    labels: Tensor  # [n] or [n, num_classes]
 
 
 class Reader:

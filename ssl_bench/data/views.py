@@ -118,9 +118,6 @@ class Views:
 
     On images of one channel, saturation, hue and grayscale do nothing, as in torchvision.
     A flip commutes with all later operations, so recipes that flip last (MoCo) are the same recipe.
-
-    Raises:
-        InvalidValue: an argument is outside its range.
     """
 
     def __init__(
@@ -168,7 +165,6 @@ class Views:
         self.solarize = solarize
         self.normalize = Normalize(mean, std)
         self._compiled: dict[str, Callable[..., Tensor]] = {}
-        self._announced = False  # that they are being compiled
 
     @staticmethod
     def uniform(n: int, generator: torch.Generator) -> Tensor:
@@ -283,15 +279,13 @@ class Views:
 
     def compile(self) -> None:
         """Compile what :meth:`make` calls when it is called next, which takes about a minute."""
+        log.info("compiling the views, which can take a minute")
         functions = (self._joint, self._from_crops)
         self._compiled = {f.__name__: torch.compile(f, fullgraph=True, dynamic=False) for f in functions}
 
     def _run(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Call a function, compiled if the views are to be and can be."""
         if self._compiled:
-            if not self._announced:
-                log.info("compiling the views, which can take a minute")
-                self._announced = True
             try:
                 return self._compiled[function.__name__](*arguments)
             except Exception as error:  # whatever the compiler raises: the eager form has the same result

@@ -74,8 +74,6 @@ class ContrastStatistics(Evaluator):
         self.ks, self.tau, self.queries, self.keys, self.draws = sorted(set(ks)), tau, queries, keys, draws
 
     def check(self, target: Target) -> None:
-        if not target.augment:
-            raise ValueError("the target has no augment, but a query and its positive are two training views")
         count = len(target.train)
         require(self.keys <= count, "keys", self.keys, f"{count} or less, the number of images in the train split")
 

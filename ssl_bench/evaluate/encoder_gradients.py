@@ -58,8 +58,6 @@ class EncoderGradients(Evaluator):
         self.ms, self.tau, self.batch_size, self.batches = sorted(set(ms)), tau, batch_size, batches
 
     def check(self, target: Target) -> None:
-        if not target.augment:
-            raise ValueError("the target has no augment, but an anchor and its positive are two training views")
         count = len(target.train)
         remedy = f"{count} or less, the number of images in the train split"
         require(self.batch_size <= count, "batch_size", self.batch_size, remedy)

@@ -11,7 +11,6 @@ Shapes: Q queries, N bank entries, D features, n queries and m bank entries of a
 """
 
 import itertools
-import logging
 import math
 from collections.abc import Iterator, Sequence
 
@@ -29,7 +28,6 @@ from ssl_bench.objective.products import products
 from ssl_bench.seeding import stream
 from ssl_bench.signals import stop_if_asked
 
-log = logging.getLogger("ssl_bench")
 GROUP = 16  # G
 LOW_HALF = 0xFFFFFFFF
 SHORTEST = 1e-18  # length of a feature; the squares of shorter ones are below the smallest float32
@@ -168,12 +166,7 @@ def _flip_negative(bits: Tensor) -> Tensor:
 def rank_classes(keys: Tensor, bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> Tensor:
     """[Q, num_classes] classes, best first, by the votes of the first k neighbours in ``keys`` [Q, k or more].
 
-    Args:
-        keys: from :func:`nearest_entries`.
-        bank_labels: [N] in [0, num_classes).
-        k: 1 to the number of keys.
-        temperature: a neighbour votes with exp(cosine / temperature); positive.
-        num_classes: C.
+    The keys are those of :func:`nearest_entries`; a neighbour votes with exp(cosine / temperature).
     """
     ranking = torch.empty(len(keys), num_classes, dtype=torch.int64, device=keys.device)
     for some_keys, some_ranking in zip(keys.split(4096), ranking.split(4096), strict=True):
@@ -259,13 +252,6 @@ class KNN(Evaluator):
         require(min(self.temperature, default=0) > 0, "temperature", temperature, "one or more positive numbers")
 
     def check(self, target: Target) -> None:
-        self._check(target)
-        tenth = len(target.train) // 10
-        if (largest := max(self.k)) > tenth:
-            sentence = "knn: k=%d is more than a tenth of the %d labelled training images: %d or less says more"
-            log.warning(sentence, largest, len(target.train), max(1, tenth))
-
-    def _check(self, target: Target) -> None:
         bank_labels, _ = target.labels("train"), target.labels("test")
         for k, temperature in itertools.product(self.k, self.temperature):
             check_votes(bank_labels, k, temperature, target.num_classes)
@@ -274,7 +260,7 @@ class KNN(Evaluator):
         return many_neighbours(max(self.k), len(target.train))
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
-        self._check(target)
+        self.check(target)
         bank_labels, labels = target.labels("train"), target.labels("test")
         pairs = list(itertools.product(self.k, self.temperature))
         for space, bank in target.shards("train").items():

@@ -1,8 +1,9 @@
 """Regions of a photo whose features are similar: k-means over the locations of the network's feature maps.
 
 Chen, Luo and Li, Intriguing Properties of Contrastive Losses (arXiv:2011.02803), section 3.2 and figures 3 and 4: block
-groups 2, 3 and 4 of a ResNet, l2-normalised features, photos of 448 x 448, compared with a supervised network and with
-raw RGB patches. The paper shows pictures only; here the regions are also compared with annotated objects.
+groups 2, 3 and 4 of a ResNet, l2-normalised features, photos of 448 x 448, compared with raw RGB patches, and with a
+supervised network by an evaluation of its own. The paper shows pictures only; here the regions are also compared with
+annotated objects.
 
 Shapes: P photos, K cluster counts, S side of a photo, g side of a feature map, D its channels.
 """
@@ -11,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from ssl_bench.data import coco
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.photos import read_photo
 from ssl_bench.distributed import all_sum, rank, world
-from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.evaluate.artifacts import Artifact, Regions
 from ssl_bench.evaluate.metric import Declared, Metric
 from ssl_bench.evaluate.target import Evaluator, Target, captured_outputs, frozen, submodules
@@ -38,10 +39,10 @@ class LocalFeatures(Evaluator):
     """Regions of photos by layer and number of clusters: pictures, and their agreement with annotated objects.
 
     Yields a Regions for every photo, under its path within the folder, and if there are annotations
-    ``<row>_k<clusters>_ami`` for every row (a layer, ``rgb``, ``reference_<layer>``): the adjusted mutual information
-    between the regions and the instances, averaged over the photos with two or more. Instances are read at the centre
-    of each location; the background counts as one, crowds are left out. Yields nothing for raw pixels, which the row
-    ``rgb`` already shows. The photos are divided over the ranks.
+    ``<row>_k<clusters>_ami`` for every row (a layer, or ``rgb``): the adjusted mutual information between the regions
+    and the instances, averaged over the photos with two or more. Instances are read at the centre of each location; the
+    background counts as one, crowds are left out. Yields nothing for raw pixels, which the row ``rgb`` already shows.
+    The photos are divided over the ranks.
 
     Args:
         mean, std: of the images that the network was trained on; with one value each, the photos are made grey.
@@ -53,8 +54,6 @@ class LocalFeatures(Evaluator):
         grid: larger feature maps are averaged to this side (those of a CIFAR stem are four times as large).
         patch: side of the RGB patches.
         n_init: starts of every k-means; the best one counts.
-        reference: a network of timm to compare with, such as ``resnet50.tv_in1k``. timm downloads its weights unless
-            ``reference_weights`` is a file with its state dict. It must have the same ``layers``.
     """
 
     metrics: ClassVar[Declared] = {"*_ami": Metric("number", "high", "photos")}
@@ -72,8 +71,6 @@ class LocalFeatures(Evaluator):
         grid: int = 56,
         patch: int = 16,
         n_init: int = 4,
-        reference: str | None = None,
-        reference_weights: str | None = None,
     ) -> None:
         require(Path(images).is_dir(), "images", images, "a folder with photos")
         has_file = annotations is None or Path(annotations).is_file()
@@ -84,14 +81,10 @@ class LocalFeatures(Evaluator):
         valid = len(clusters) > 0 and all(2 <= k <= MAX_CLUSTERS for k in clusters)
         require(valid, "clusters", list(clusters), f"one or more numbers from 2 to {MAX_CLUSTERS}")
         require(patch >= 1 and size % patch == 0, "patch", patch, f"a divisor of size={size}")
-        if reference_weights is not None:
-            require(Path(reference_weights).is_file(), "reference_weights", reference_weights, "a state dict's file")
-            require(reference is not None, "reference", reference, "the name of timm's network for reference_weights")
         self.channels, self.view = len(mean), EvalView(mean=mean, std=std)
         self.images, self.annotations = Path(images), Path(annotations) if annotations else None
         self.photos, self.size, self.layers, self.clusters = photos, size, list(layers), list(clusters)
         self.grid, self.patch, self.n_init = grid, patch, n_init
-        self.reference, self.reference_weights = reference, reference_weights
 
     def check(self, target: Target) -> None:
         submodules(self._backbone(target), self.layers), self._paths()
@@ -144,7 +137,6 @@ class LocalFeatures(Evaluator):
                 "leave it out of evaluate"
             )
         dtype = next(backbone.parameters()).dtype
-        reference = self._reference(target.device)
         regions: dict[str, Tensor] = {}
         for i, path in enumerate(paths):
             is_local = i % world() == rank()
@@ -156,10 +148,6 @@ class LocalFeatures(Evaluator):
             with mixed:
                 maps = feature_maps(backbone, self.layers, self.view(pixels, dtype), self.grid)
             maps["rgb"] = patches(rgb, self.patch)
-            if reference is not None:
-                model, view = reference
-                reference_maps = feature_maps(model, self.layers, view(rgb), self.grid)
-                maps |= {f"reference_{layer}": x for layer, x in reference_maps.items()}
             for row, x in maps.items():
                 shape = len(paths), len(self.clusters), *x.shape[:2]
                 regions.setdefault(row, torch.zeros(shape, dtype=torch.uint8, device=target.device))
@@ -178,26 +166,6 @@ class LocalFeatures(Evaluator):
         """Read a photo as uint8 [1, 3, S, S]."""
         resized = read_photo(path).resize((self.size, self.size), Image.Resampling.BICUBIC)
         return torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None]
-
-    def _reference(self, device: torch.device) -> tuple[nn.Module, EvalView] | None:
-        if self.reference is None:
-            return None
-        import timm
-
-        weights = self.reference_weights
-        try:
-            model = timm.create_model(self.reference, pretrained=weights is None, num_classes=0).to(device)
-        except Exception as error:  # an unknown name, or any error of a download
-            remedy = f"a network that timm can load, or set reference_weights to a file ({error})"
-            raise InvalidValue("reference", self.reference, remedy) from error
-        if weights is not None:
-            try:
-                state = torch.load(weights, map_location="cpu", weights_only=True)
-                model.load_state_dict({k: v for k, v in state.items() if not k.startswith("fc.")})
-            except Exception as error:  # torch raises many kinds of errors, and advises to run the file's code
-                raise InvalidValue("reference_weights", weights, f"a state dict of {self.reference}") from error
-        training: Any = model.pretrained_cfg
-        return model, EvalView(mean=training["mean"], std=training["std"])
 
 
 def feature_maps(backbone: nn.Module, layers: Sequence[str], view: Tensor, grid: int) -> dict[str, Tensor]:

@@ -49,8 +49,6 @@ class NPC(Evaluator):
         self.batch_sizes, self.batches, self.tau, self.bins = sorted(set(batch_sizes)), batches, tau, bins
 
     def check(self, target: Target) -> None:
-        if not target.augment:
-            raise ValueError("the target has no augment, but the multiplier needs two training views of an image")
         count = len(target.train)
         remedy = f"sizes up to {count}, the number of images in the train split"
         require(self.batch_sizes[-1] <= count, "batch_sizes", self.batch_sizes, remedy)

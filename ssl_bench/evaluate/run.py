@@ -4,6 +4,7 @@ An evaluator has a name, such as ``knn``, that begins its metrics. A target has 
 trained network, ``_init/`` and ``_raw/`` for the baselines, and the name of a probe after it, such as ``/digit20/``.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.target import Evaluator, Target
 
+log = logging.getLogger("ssl_bench")
 Results = tuple[dict[str, float], dict[str, Artifact]]
 
 
@@ -20,7 +22,6 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
     """Run every evaluator on every target. All ranks take part, and all have the results.
 
     Args:
-        evaluators: by name.
         targets: each with its infix.
 
     Returns:
@@ -45,11 +46,13 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
 
 
 def check_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> None:
-    """Call ``check`` of every evaluator with every target; the errors of :func:`run_evaluators`."""
+    """Call ``check`` of every evaluator with every target, and log its doubts; the errors of :func:`run_evaluators`."""
     for _, target in targets if evaluators else ():
         for name, evaluator in evaluators.items():
             with _refusals_of(name):
                 evaluator.check(target)
+            for sentence in evaluator.doubts(target):
+                log.warning("evaluate.%s.%s", name, sentence)
 
 
 def doubts(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> list[str]:

@@ -53,7 +53,6 @@ class Evaluator(ABC):
     @abstractmethod
     def run(self, target: "Target") -> Iterator[tuple[str, float | Artifact]]:
         """Evaluate a network; yield names and values."""
-        raise NotImplementedError
 
     def check(self, target: "Target") -> None:  # noqa: B027  # not abstract: an evaluator need not have one
         """Refuse a target that the evaluator cannot work with."""
@@ -130,7 +129,6 @@ class Target:
         batch_size: images per forward pass of one rank.
         autocast: type for mixed precision of the forward pass; None: the network's own type.
         augment: the transform of each training view, global crops first; empty if it is not known.
-        pretrain: opens the images that the network was trained on; None if they are not known.
         choose: the split that settings are chosen by; None: a part of ``train``.
     """
 
@@ -148,14 +146,13 @@ class Target:
         batch_size: int = 512,
         autocast: torch.dtype | None = None,
         augment: Sequence[Views] = (),
-        pretrain: Callable[[], Source] | None = None,
         choose: Source | None = None,
     ) -> None:
         require(batch_size >= 1, "batch_size", batch_size, "1 or more")
         self.network, self.view, self.pixels = network, view, pixels or _divided
         self.train, self.test, self.choose = train, test, choose
         self.num_classes, self.seed, self.batch_size, self.autocast = num_classes, seed, batch_size, autocast
-        self.device, self.augment, self.pretrain = torch.device(device), augment, pretrain
+        self.device, self.augment = torch.device(device), augment
         self._shards: dict[SplitName, dict[str, Sharded]] = {}
         self._features: dict[SplitName, dict[str, Tensor]] = {}
 

@@ -75,16 +75,7 @@ def begin(
     single: str = SINGLE,
     labels: Sequence[str] = (),
 ) -> None:
-    """Write ``grid.json``, again for a grid to which runs were added.
-
-    Args:
-        command: that started the grid.
-        runs: overrides of each run.
-        finished: directories of the runs that have results already, by number.
-        epochs: of each run, which may have gone on to more; None: it trains no network.
-        left_out: overrides of each run that cannot be and is left out by ``skip=impossible``.
-        single, labels: as of :class:`Grid`.
-    """
+    """Write ``grid.json``, again for a grid to which runs were added; the arguments are those of :class:`Grid`."""
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
     process = {"host": socket.gethostname(), "pid": os.getpid(), "born": start_time(os.getpid())}
     content: dict[str, Any] = {"runs": [list(run) for run in runs], "epochs": list(epochs)}
@@ -109,15 +100,12 @@ def outcome(folder: Path, number: int) -> Outcome:
 
 
 def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:
-    """Print how each run ended and a table of the finished ones; return the exit code of the grid.
-
-    Args:
-        show: prints the table.
-    """
-    try:
-        content = _read(folder)
-    except ConfigError as error:
-        print(f"ssl-bench: {error}", file=sys.stderr)
+    """Print how each run ended, ``show`` a table of the finished ones, and return the exit code of the grid."""
+    content: Grid | None = files.read_json(folder / "grid.json", Grid)
+    lengths = {len(content[key]) for key in ("runs", "epochs", "labels") if content.get(key)} if content else set[int]()
+    if content is None or len(lengths) > 1:
+        remedy = "start the same command again"
+        print(f"ssl-bench: {folder / 'grid.json'} was removed while its grid ran: {remedy}", file=sys.stderr)
         return 1
     runs, labels = content["runs"], content.get("labels", [])
     before = {int(number): Outcome(State.DONE_BEFORE, folder=run) for number, run in content["finished"].items()}
@@ -169,17 +157,3 @@ def _seeds(runs: Sequence[Sequence[str]]) -> str:
     """The seeds of a grid, as on its command line."""
     seeds = (override.removeprefix("seed=") for run in runs for override in run if override.startswith("seed="))
     return f"seed={','.join(dict.fromkeys(seeds))}"
-
-
-def _read(folder: Path) -> Grid:
-    """The content of ``grid.json``.
-
-    Raises:
-        ConfigError: there is none any more.
-    """
-    content: Grid | None = files.read_json(folder / "grid.json", Grid)
-    if content is None or any(
-        len(content[key]) != len(content["runs"]) for key in ("epochs", "labels") if content.get(key)
-    ):
-        raise ConfigError(f"{folder / 'grid.json'} was removed while its grid ran: start the same command again")
-    return content

@@ -76,7 +76,6 @@ def _text(runs: Sequence[Sequence[str]], error: ConfigError, every: Mapping[str,
 
 
 def _values(runs: Sequence[Sequence[str]]) -> dict[str, dict[str, None]]:
-    """The values of each key in some runs, in their order."""
     values: dict[str, dict[str, None]] = {}
     for override in itertools.chain(*runs):
         key, _, value = override.partition("=")

@@ -1,64 +1,28 @@
 """Runs on this machine: one after another in this process, or each in a process with GPUs or cores of its own."""
 
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ssl_bench.launch.loop import Carrier
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.run import Run, carry_out, threads
 from ssl_bench.launch.slots import Slot, reserve
-from ssl_bench.launch.workers import Processes, Worker
+from ssl_bench.launch.workers import Worker, side_by_side
 
 
-class Here:
-    """This process, as a :class:`ssl_bench.launch.loop.Place`. A run handles signals itself.
-
-    Args:
-        wait: as for :func:`ssl_bench.launch.run.carry_out`.
-    """
-
-    room = 1.0
-
-    def __init__(self, wait: bool) -> None:
-        self._wait, self._received = wait, list[int]()
-
-    def signals(self, carriers: Collection[Carrier]) -> AbstractContextManager[list[int]]:
-        """The signals that stopped a run."""
-        return nullcontext(self._received)
-
-    def start(self, run: Run, patient: Callable[[], bool]) -> Carrier:
-        """Carry out a run to its end."""
-        outcome = carry_out(run, self._wait, quiet=True)
+def one_by_one(runs: Sequence[Run], wait: bool) -> Iterator[tuple[Run, Outcome]]:
+    """Carry out runs in this process; after a signal, which stops a run, no other one starts."""
+    stopped: Outcome | None = None
+    for run in runs:
+        outcome = stopped or carry_out(run, wait, quiet=True)
+        yield run, outcome
         if outcome.state is State.INTERRUPTED:
-            self._received.append(outcome.signal)
-        return _Ended(outcome)
-
-    def wait(self, carriers: Collection[Carrier]) -> None:
-        """Return at once: what was started has ended."""
+            stopped = Outcome.interrupted(outcome.signal)
 
 
-class _Ended:
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome = outcome
-
-    def over(self) -> bool:
-        return True
-
-    def end(self) -> Outcome:
-        return self._outcome
-
-    def send(self, number: int) -> None:
-        pass
-
-
-def processes(jobs: int, wait: bool) -> Processes[Run]:
-    """The processes of this machine, ``jobs`` at a time, each with GPUs or cores that no other run has.
+def in_processes(runs: Sequence[Run], jobs: int, wait: bool) -> Iterator[tuple[Run, Outcome]]:
+    """Carry out runs, ``jobs`` at a time, each in a process with GPUs or cores that no other run has.
 
     A run that is sent a signal saves its state; if this process is killed, too.
-
-    Args:
-        wait: as for :func:`ssl_bench.launch.run.carry_out`.
     """
 
     def start(run: Run, patient: Callable[[], bool]) -> Worker | None:
@@ -68,7 +32,7 @@ def processes(jobs: int, wait: bool) -> Processes[Run]:
         slot = reserve(devices, run.config["runs_per_gpu"], cores, patient, run.config["device"])
         return _RunWorker(run, slot, wait) if slot else None
 
-    return Processes(jobs, start)
+    return side_by_side(runs, jobs, start)
 
 
 class _RunWorker(Worker):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ssl_bench.config import schema, values
 from ssl_bench.config.asked import Asked
-from ssl_bench.config.composer import Composer
+from ssl_bench.config.compose import load_of_many
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.hydra_errors import NoSuchKey
 from ssl_bench.errors import ConfigError, unwritable
@@ -20,12 +20,11 @@ from ssl_bench.files import given_path
 from ssl_bench.launch import grid, impossible
 from ssl_bench.launch.lock import remove_locks
 from ssl_bench.launch.outcome import Outcome
-from ssl_bench.launch.run import Run
+from ssl_bench.launch.run import Run, ranks_here
 from ssl_bench.record import folders, results
 
 MANY = 300  # runs that take some seconds to check
 Check = Callable[[dict[str, Any]], None]  # raises ConfigError for a configuration that a search cannot use
-Refusals = Callable[[Sequence[dict[str, Any]]], list[ConfigError | None]]
 Ends = Mapping[int, Outcome]  # by the number of the run
 Strategy = Generator[Sequence[Run], Ends, None]  # yields runs and is sent how they ended
 
@@ -35,11 +34,10 @@ class Plan:
 
     Args:
         asked: what the command asks for.
-        command: its name and flags, for the commands of single runs.
-        refusals: why each of some configurations cannot be carried out.
         skip: leave out runs that cannot be.
 
     Attributes:
+        command: the one of a single run, without its overrides.
         runs: by their overrides.
         left_out: overrides of runs that cannot be.
         folder: of the grid; None: it has not begun, and nothing is written.
@@ -47,10 +45,9 @@ class Plan:
         closing: what is printed at the end.
     """
 
-    def __init__(self, asked: Asked, command: Sequence[str], refusals: Refusals, skip: bool) -> None:
-        self.asked, self.command, self.skip = asked, command, skip
-        self._refusals, self._typed = refusals, ""
-        self._composer = Composer(asked.folder)
+    def __init__(self, asked: Asked, skip: bool = False) -> None:
+        self.asked, self.skip, self._typed = asked, skip, ""
+        self.command = ["ssl-bench", "train", *(["--config-dir", str(asked.folder)] if asked.folder else [])]
         self.runs, self.left_out = dict[tuple[str, ...], Run](), dict[tuple[str, ...], None]()
         self.folder: Path | None = None
         self.ended, self.total, self.closing = 0, 0, ""
@@ -68,7 +65,7 @@ class Plan:
             ConfigError: an override cannot be used.
         """
         try:
-            return self.run(overrides, self._composer.load(overrides))
+            return self.run(overrides, load_of_many(overrides, self.asked.folder))
         except NoSuchKey as error:  # the options of this run lack a key that those of others may have
             return Run(overrides, {}, Path(), "", refusal=error)
 
@@ -83,7 +80,7 @@ class Plan:
         except ConfigError as error:
             return Run(overrides, config, Path(), "", refusal=error)
         config = find_prepared(config)
-        folder, command = folders.find(config), shlex.join(["ssl-bench", *self.command, *overrides])
+        folder, command = folders.find(config), shlex.join([*self.command, *overrides])
         return Run(overrides, config, folder, command, results.is_complete(folder, config), label=label)
 
     def label(self, run: Run) -> str:
@@ -95,11 +92,17 @@ class Plan:
         return " ".join(named or run.overrides)
 
     def refused(self, runs: Sequence[Run]) -> dict[int, ConfigError]:
-        """Why runs cannot be, by their place in ``runs``; those that have their results are not checked."""
+        """Why runs cannot be, by their place in ``runs``; those that have their results are not checked.
+
+        Under Slurm they are carried out on other machines, which may have what this one lacks.
+        """
         refused = {place: run.refusal for place, run in enumerate(runs) if run.refusal}
         left = [place for place, run in enumerate(runs) if not (run.done or run.refusal)]
-        errors = self._refusals([runs[place].config for place in left]) if left else []
-        refused |= {place: error for place, error in zip(left, errors, strict=True) if error}
+        if left:
+            from ssl_bench.training.refusals import refusals  # imports torch: only if there is something to train
+
+            errors = refusals([runs[place].config for place in left], self.asked.where != "slurm", ranks_here)
+            refused |= {place: error for place, error in zip(left, errors, strict=True) if error}
         return dict(sorted(refused.items()))
 
     def add(self, runs: Sequence[Run]) -> list[Run]:
@@ -114,7 +117,7 @@ class Plan:
             epochs = [run.config.get("epochs") for run in self.runs.values()]
             typed = f"{self._typed} {impossible.SKIP}" if self.left_out else self._typed
             try:
-                single, labels = shlex.join(["ssl-bench", *self.command]), [run.label for run in self.runs.values()]
+                single, labels = shlex.join(self.command), [run.label for run in self.runs.values()]
                 grid.begin(self.folder, typed, list(self.runs), finished, epochs, list(self.left_out), single, labels)
             except OSError as error:
                 raise unwritable(error) from error
@@ -122,9 +125,6 @@ class Plan:
 
     def every(self, check: Check = lambda config: None) -> list[Run]:
         """Add every combination of the values of the keys, those that can be.
-
-        Args:
-            check: raises ConfigError for a configuration that the search cannot use.
 
         Raises:
             ConfigError: the configuration of a run cannot be used.

@@ -1,12 +1,10 @@
 """The processes of a run: this one, ranks started here, or the ranks of an outer torchrun. All return an Outcome."""
 
 import atexit
-import contextlib
 import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,6 @@ THREADS = torch.get_num_threads()  # of a process in which nothing has set them
 
 def launch(
     config: dict[str, Any],
-    run_id: str,
     folder: Path,
     command: str | None,
     torchrun: bool = False,
@@ -42,6 +39,7 @@ def launch(
     """Carry out a validated run and wait for it.
 
     Args:
+        folder: of the run, with its run_id as the name.
         command: as for :func:`ssl_bench.training.engine.train`.
         torchrun: this process is one of the ranks already.
         separate: use a process of its own even for one device.
@@ -49,21 +47,16 @@ def launch(
     """
     if torchrun:
         die_with(os.getppid())
-        return join(config, run_id, folder, command)
+        return join(config, folder, command)
     if config["devices"] == 1 and separate:
-        return call_in_workers(train_here, {"the process of the run": (config, run_id, folder, command, quiet)})
+        return call_in_workers(train_here, {"the process of the run": (config, folder, command, quiet)})
     if config["devices"] == 1:
-        return train_here(config, run_id, folder, command, quiet)
-    return _start(config, run_id, folder, command, quiet)
+        return train_here(config, folder, command, quiet)
+    return _start(config, folder, command, quiet)
 
 
 def join(
-    config: dict[str, Any],
-    run_id: str,
-    folder: Path,
-    command: str | None,
-    quiet: bool = False,
-    meeting: Path | str | None = None,
+    config: dict[str, Any], folder: Path, command: str | None, quiet: bool = False, meeting: Path | str | None = None
 ) -> Outcome:
     """Carry out a run as the rank that ``RANK`` and ``WORLD_SIZE`` name. Rank 0 tells the others if it is done already.
 
@@ -75,7 +68,7 @@ def join(
     outcome = None
     try:
         done = broadcast(rank() == 0 and results.is_complete(folder, config))
-        outcome = Outcome(State.DONE_BEFORE) if done else train_here(config, run_id, folder, command, quiet, device)
+        outcome = Outcome(State.DONE_BEFORE) if done else train_here(config, folder, command, quiet, device)
     finally:
         _leave(outcome)
     if meeting is None and rank() > 0 and outcome.state is State.FAILED and LOST not in outcome.reason:
@@ -101,51 +94,43 @@ def _end_at_once(code: int) -> None:
 
 
 def train_here(
-    config: dict[str, Any],
-    run_id: str,
-    folder: Path,
-    command: str | None,
-    quiet: bool = False,
-    device: torch.device | None = None,
+    config: dict[str, Any], folder: Path, command: str | None, quiet: bool = False, device: torch.device | None = None
 ) -> Outcome:
     """Train on this rank; ``device`` None: the first one of this machine."""
     device = device or local_device(0, config["device"])
     if config["threads"]:
         torch.set_num_threads(config["threads"])
-    with _outcome(folder, device, quiet) as end:
-        train(config, run_id, folder, device, command)
+    with logging_to(folder if rank() == 0 else None, quiet):
+        outcome = _train(config, folder, device, command)
     if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
         release_memory(device)
-    return end[0]
+    return outcome
 
 
-@contextlib.contextmanager
-def _outcome(folder: Path, device: torch.device, quiet: bool = False) -> Iterator[list[Outcome]]:
-    """Yield a list with the outcome of the block. Known errors become it; others of several ranks are raised."""
-    end = [Outcome(State.DONE)]
-    with logging_to(folder if rank() == 0 else None, quiet):
-        try:
-            yield end
-        except Interrupted as stop:
-            end[0] = Outcome.interrupted(stop.number)
-        except Halted as halt:
-            end[0] = Outcome(State.HALTED, reason=str(halt))
-        except (ConfigError, RunError) as error:
-            end[0] = Outcome.failed(str(error), error.exit_code)
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            end[0] = Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")
-        except Exception as error:
-            if out_of_memory(error):
-                reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
-                end[0] = Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
-            elif world() == 1:
-                end[0] = Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
-            elif _lost_a_rank(error):
-                reason = f"rank {rank()} {LOST} ({str(error).splitlines()[0]})"
-                end[0] = Outcome.failed(f"{reason}; the same command resumes")
-            else:
-                raise
+def _train(config: dict[str, Any], folder: Path, device: torch.device, command: str | None) -> Outcome:
+    """Train. Known errors become the outcome; others of several ranks are raised."""
+    try:
+        train(config, folder.name, folder, device, command)
+    except Interrupted as stop:
+        return Outcome.interrupted(stop.number)
+    except Halted as halt:
+        return Outcome(State.HALTED, reason=str(halt))
+    except (ConfigError, RunError) as error:
+        return Outcome.failed(str(error), error.exit_code)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")
+    except Exception as error:
+        if out_of_memory(error):
+            reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
+            return Outcome.failed(f"{reason} Set batch_size.chunk, a smaller batch_size.size or more devices")
+        if world() == 1:
+            return Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
+        if _lost_a_rank(error):
+            reason = f"rank {rank()} {LOST} ({str(error).splitlines()[0]})"
+            return Outcome.failed(f"{reason}; the same command resumes")
+        raise
+    return Outcome(State.DONE)
 
 
 def out_of_memory(error: Exception) -> bool:
@@ -160,7 +145,6 @@ def _lost_a_rank(error: Exception) -> bool:
 
 
 def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
-    """Join the process group as the rank that the environment names."""
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = local_device(int(os.environ["LOCAL_RANK"]), config["device"])
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -183,8 +167,7 @@ def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
 # ---- ranks that are started here
 
 
-def _start(config: dict[str, Any], run_id: str, folder: Path, command: str | None, quiet: bool) -> Outcome:
-    """Start the ranks of this machine and wait for them."""
+def _start(config: dict[str, Any], folder: Path, command: str | None, quiet: bool) -> Outcome:
     team = nodes()
     beside = team.share(config["devices"])
     with tempfile.TemporaryDirectory(prefix="ssl-bench-", ignore_cleanup_errors=True) as private:  # of this user only
@@ -194,5 +177,5 @@ def _start(config: dict[str, Any], run_id: str, folder: Path, command: str | Non
             number = team.index * beside + local
             place = {"RANK": number, "WORLD_SIZE": config["devices"], "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": beside}
             environments[f"rank {number}"] = {name: str(value) for name, value in place.items()}
-            calls[f"rank {number}"] = config, run_id, folder, command, quiet, meeting
+            calls[f"rank {number}"] = config, folder, command, quiet, meeting
         return call_in_workers(join, calls, environments)

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -66,40 +65,53 @@ def carry_out(run: Run, wait: bool, quiet: bool = False) -> Outcome:
         wait: until another process that is training it has ended; otherwise it is ``HELD`` then.
         quiet: print nothing, because other runs share this terminal.
     """
-    torchrun = under_torchrun()
+    torchrun, folder = under_torchrun(), None
     forget_result()
-    with _ending(run, quiet, torchrun) as end:
+    try:
         config = find_prepared(run.config)
-        end.folder = folder = folders.find(config)
+        folder = folders.find(config)
         run.record(Outcome(State.RUNNING, folder=str(folder)))
-        # Where the ranks have several parents, all start, and rank 0 tells them whether there is anything to do.
-        several_parents = torchrun or nodes().count > 1
-        first = os.environ["RANK"] == "0" if torchrun else nodes().index == 0
-        done = is_complete(folder, config)
-        if done and not several_parents:
-            end.outcome = Outcome(State.DONE_BEFORE)
-        else:
-            from ssl_bench.launch import ranks  # imports torch: only if there is something to train
-            from ssl_bench.training.parts import Parts
+        outcome = _carry_out(run, config, folder, wait, quiet, torchrun)
+    except ConfigError as error:
+        outcome = Outcome.failed(str(error), error.exit_code)
+    except OSError as error:  # of a file system, or of what the ranks share
+        where = error.filename or "what the processes share in /dev/shm or TMPDIR"
+        outcome = Outcome.failed(f"{where}: {error.strerror or error}; after fixing that, the same command resumes")
+    outcome = replace(outcome, folder=str(folder) if folder else None)
+    if not quiet:
+        _report(outcome, not torchrun or os.environ.get("RANK", "0") == "0")
+    run.record(outcome)
+    return outcome
 
-            local = ranks_here(config)
-            if run.grid is not None:  # since its grid was checked the data may have gone
-                Parts(config).validate(local)
-            config = config | {"threads": threads(config, folder, local)}
-        with locked(folder, wait or restarted()) if first and not done else contextlib.nullcontext() as owner:
-            if owner is not None:
-                end.outcome = Outcome(State.HELD, 1, f"{folder} is being trained by {owner}")
-            elif first and not done and is_complete(folder, config):  # while this process waited
-                end.outcome = Outcome(State.DONE_BEFORE)
-            elif not done or several_parents:
-                if first and not done and folders.fresh(folder):  # else it does so once it is known to go on
-                    folders.begin(folder, config, run.command)
-                if first and not done and not quiet:
-                    print(f"run {folder.name} in {folder}", flush=True)
-                end.outcome = ranks.launch(config, folder.name, folder, run.command, torchrun, quiet=quiet)
-            if first and end.outcome is not None:
-                _conclude(end.outcome, config, folder, quiet)
-    return end.outcome
+
+def _carry_out(run: Run, config: dict[str, Any], folder: Path, wait: bool, quiet: bool, torchrun: bool) -> Outcome:
+    # Where the ranks have several parents, all start, and rank 0 tells them whether there is anything to do.
+    several_parents = torchrun or nodes().count > 1
+    first = os.environ["RANK"] == "0" if torchrun else nodes().index == 0
+    done = is_complete(folder, config)
+    outcome = Outcome(State.DONE_BEFORE)
+    if not done or several_parents:
+        from ssl_bench.launch import ranks  # imports torch: only if there is something to train
+        from ssl_bench.training.parts import Parts
+
+        local = ranks_here(config)
+        if run.grid is not None:  # since its grid was checked the data may have gone
+            Parts(config).validate(local)
+        config = config | {"threads": threads(config, folder, local)}
+    with locked(folder, wait or restarted()) if first and not done else contextlib.nullcontext() as owner:
+        if owner is not None:
+            outcome = Outcome(State.HELD, 1, f"{folder} is being trained by {owner}")
+        elif first and not done and is_complete(folder, config):  # while this process waited
+            pass
+        elif not done or several_parents:
+            if first and not done and folders.fresh(folder):  # else it does so once it is known to go on
+                folders.begin(folder, config, run.command)
+            if first and not done and not quiet:
+                print(f"run {folder.name} in {folder}", flush=True)
+            outcome = ranks.launch(config, folder, run.command, torchrun, quiet=quiet)
+        if first:
+            _conclude(outcome, config, folder, quiet)
+    return outcome
 
 
 def ranks_here(config: dict[str, Any]) -> int:
@@ -126,31 +138,6 @@ def threads(config: dict[str, Any], folder: Path, local: int, concurrent: int | 
         return min(begun, available_cores())
     shared = concurrent is not None or local > 1
     return max(1, available_cores() // (concurrent or 1) // local) if shared else THREADS
-
-
-class _End:
-    """How a run ended, and its directory once it is known."""
-
-    outcome: Any = None
-    folder: Path | None = None
-
-
-@contextlib.contextmanager
-def _ending(run: Run, quiet: bool, torchrun: bool) -> Iterator[_End]:
-    """Turn what the block raises into the outcome, then report and record it."""
-    end = _End()
-    try:
-        yield end
-    except ConfigError as error:
-        end.outcome = Outcome.failed(str(error), error.exit_code)
-    except OSError as error:  # of a file system, or of what the ranks share
-        where = error.filename or "what the processes share in /dev/shm or TMPDIR"
-        reason = f"{where}: {error.strerror or error}; after fixing that, the same command resumes"
-        end.outcome = Outcome.failed(reason)
-    end.outcome = replace(end.outcome, folder=str(end.folder) if end.folder else None)
-    if not quiet:
-        _report(end.outcome, not torchrun or os.environ.get("RANK", "0") == "0")
-    run.record(end.outcome)
 
 
 def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: bool) -> None:

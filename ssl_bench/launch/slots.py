@@ -126,11 +126,7 @@ def _open(name: str) -> int:
 
 
 def _folder() -> Path:
-    """The folder of the locks, to which no other user can write: they could make this one wait for ever.
-
-    Raises:
-        ConfigError: something of another user, or no folder, has its name.
-    """
+    """The folder of the locks, to which no other user can write: they could make this one wait for ever."""
     folder = Path(tempfile.gettempdir(), f"ssl-bench-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -1,17 +1,14 @@
 """Runs as an array of Slurm jobs, by submitit."""
 
-import math
 import shutil
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.launch import grid
-from ssl_bench.launch.loop import Carrier
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.run import Run, carry_out
 from ssl_bench.record import streams
@@ -37,69 +34,47 @@ class _Task:
         return DelayedSubmission(self, run, wait)
 
 
-class SlurmQueue:
-    """An array of Slurm jobs, as a :class:`ssl_bench.launch.loop.Place`. Stopping this process leaves them running.
+def in_queue(
+    runs: Sequence[Run], settings: Mapping[str, Any], folder: Path, wait: bool
+) -> Iterator[tuple[Run, Outcome]]:
+    """Carry out runs as an array of Slurm jobs, and yield each with its outcome as it ends.
+
+    Stopping this process leaves the jobs running: Slurm signals them.
 
     Args:
-        runs: that are carried out; they are submitted at once.
         settings: ``hydra.launcher``.
         folder: of the grid.
-        wait: as for :func:`ssl_bench.launch.run.carry_out`.
 
     Raises:
         ConfigError: Slurm refuses the jobs.
     """
-
-    room = math.inf
-
-    def __init__(self, runs: Sequence[Run], settings: Mapping[str, Any], folder: Path, wait: bool) -> None:
-        try:
-            jobs = _executor(settings, folder).map_array(_Task(), runs, [wait] * len(runs))
-        except RuntimeError as error:
-            reason = str(error).strip().rpartition("\n")[2]
-            if not reason.startswith("sbatch: "):
-                raise
-            remedy = "set hydra.launcher.<key> to what this cluster has, or hydra/launcher to local"
-            raise ConfigError(f"hydra/launcher=slurm: {reason}: {remedy}") from error
-        self._jobs = dict(zip(runs, jobs, strict=True))
-
-    def signals(self, carriers: Collection[Carrier]) -> AbstractContextManager[list[int]]:
-        """Leave signals to this process."""
-        return nullcontext([])
-
-    def start(self, run: Run, patient: Callable[[], bool]) -> Carrier:
-        """The job of a run, which is in the queue."""
-        return _QueuedRun(run, self._jobs[run])
-
-    def wait(self, carriers: Collection[Carrier]) -> None:
-        """Wait for the next look at the jobs."""
+    try:
+        jobs = _executor(settings, folder).map_array(_Task(), runs, [wait] * len(runs))
+    except RuntimeError as error:
+        reason = str(error).strip().rpartition("\n")[2]
+        if not reason.startswith("sbatch: "):
+            raise
+        remedy = "set hydra.launcher.<key> to what this cluster has, or hydra/launcher to local"
+        raise ConfigError(f"hydra/launcher=slurm: {reason}: {remedy}") from error
+    left = dict(zip(runs, jobs, strict=True))
+    while left:
         time.sleep(PAUSE)
+        for run in [run for run, job in left.items() if job.done()]:
+            yield run, _end(run, left.pop(run))
 
 
-class _QueuedRun:
-    """A run and its job, an object of submitit."""
+def _end(run: Run, job: Any) -> Outcome:
+    """How the run of a job ended, as its first node says; if it cannot say, as it was recorded last."""
+    from submitit.core.utils import FailedJobError, UncompletedJobError
 
-    def __init__(self, run: Run, job: Any) -> None:
-        self._run, self._job = run, job
-
-    def over(self) -> bool:
-        return bool(self._job.done())
-
-    def end(self) -> Outcome:
-        """How the run ended, as its first node says; if it cannot say, as it was recorded last."""
-        from submitit.core.utils import FailedJobError, UncompletedJobError
-
-        try:
-            outcome: Outcome = self._job.results()[0]
-        except FailedJobError as error:
-            return Outcome.failed("its job failed", detail=str(error))
-        except UncompletedJobError:
-            assert self._run.grid is not None
-            return grid.outcome(self._run.grid, self._run.number)
-        return outcome
-
-    def send(self, number: int) -> None:
-        """Nothing: Slurm signals its jobs."""
+    try:
+        outcome: Outcome = job.results()[0]
+    except FailedJobError as error:
+        return Outcome.failed("its job failed", detail=str(error))
+    except UncompletedJobError:
+        assert run.grid is not None
+        return grid.outcome(run.grid, run.number)
+    return outcome
 
 
 def script(settings: Mapping[str, Any], folder: Path, count: int) -> str:

@@ -16,21 +16,21 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import get_temp_dir
 from types import ModuleType
-from typing import Any, Generic, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from ssl_bench.launch.loop import Given
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import METHOD, die_with, stop_after
 from ssl_bench.record import streams
 from ssl_bench.signals import STOPPED, stops, unblock
 from ssl_bench.surroundings import become, temporary_files_in
 
+Task = TypeVar("Task")
 PATIENCE = 30.0  # seconds that the other workers have to end, or to save their state, once one has failed
 PAUSE = 0.5  # seconds between two looks for a free slot
 LONGEST_FOLDER = 70  # bytes of the folder of the server's socket, whose path has at most 107
@@ -75,8 +75,8 @@ def call_in_workers(
 
 
 @contextlib.contextmanager
-def signals_passed_on(workers: Collection[Any]) -> Iterator[list[int]]:
-    """Pass the signals that stop runs on by each worker's ``send``, and kill all from the third one on; yield them."""
+def signals_passed_on(workers: "Collection[Worker]") -> Iterator[list[int]]:
+    """Pass the signals that stop runs on to the workers, and kill all from the third one on; yield them."""
     received: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:
@@ -182,24 +182,29 @@ class Worker:
         return Outcome.failed(f"{self.name} {how}{why}{RESUMES}")
 
 
-class Processes(Generic[Given]):
-    """Processes of this machine, as a :class:`ssl_bench.launch.loop.Place`.
+def side_by_side(
+    tasks: Sequence[Task], room: int, start: Callable[[Task, Callable[[], bool]], Worker | None]
+) -> Iterator[tuple[Task, Outcome]]:
+    """Carry out tasks in processes, and yield each with its outcome as it ends. After a signal no other one starts.
 
     Args:
         room: tasks at once.
-        start: the worker of a task; None if there is no slot for it.
+        start: the worker of a task; None if there is no slot for it while nobody is ``patient`` enough to wait for one.
     """
-
-    def __init__(self, room: int, start: Callable[[Given, Callable[[], bool]], Worker | None]) -> None:
-        self.room, self.start = float(room), start
-
-    def signals(self, carriers: Collection[Any]) -> AbstractContextManager[list[int]]:
-        """Pass signals on to the processes, and kill them from the third one on."""
-        return signals_passed_on(carriers)
-
-    def wait(self, carriers: Collection[Any]) -> None:
-        """Wait until one of the processes may have ended, or another program may have left a slot."""
-        wait([channel for worker in carriers for channel in worker.channels()], PAUSE)
+    left, running = deque(tasks), dict[Worker, Task]()
+    with signals_passed_on(running) as received:
+        while running or (left and not received):
+            while left and len(running) < room and not received:
+                worker = start(left[0], lambda: not running and not received)
+                if worker is None:
+                    break
+                running[worker] = left.popleft()
+                for number in received:  # it came during the start
+                    worker.send(number)
+            wait([channel for worker in running for channel in worker.channels()], PAUSE)
+            for worker in [worker for worker in running if worker.over()]:
+                yield running.pop(worker), worker.end()
+    yield from ((task, Outcome.interrupted(received[0])) for task in left if received)
 
 
 def _ended(workers: Sequence[Worker]) -> list[Outcome]:

@@ -31,18 +31,15 @@ class StepResult(NamedTuple):
     kept: Any = None  # what update needs of this batch, detached; a dataclass, as DDP leaves it unchanged, or None
 
 
-class Method(nn.Module, ABC):
-    """Networks and the objective on their outputs.
-
-    Forward and objective are separate, so that a batch can be processed in chunks: the networks see some images at a
-    time, and the objective sees their outputs for all images.
+class WithNetworks(nn.Module, ABC):
+    """The networks of a method or of a framework.
 
     Attributes:
         encoder: maps views [B, channels, H, W] to ``{"backbone": [B, F], "projection": [B, D]}``; it is evaluated.
         norm: ``sync``: batch statistics are over the global batch; ``local``: over each of ``groups`` equal slices of
             it; ``shuffle``: as ``local``, with other images in a group for the momentum network.
         groups: G, 1 for ``sync``. It does not depend on the number of ranks, which must divide it unless it is 1.
-        views: number of views of an image that the method takes.
+        views: number of views of an image that a method takes, the smallest number that a framework takes.
         trains: whether there are steps; without, the network is evaluated as it is, and the option sets ``epochs: 0``.
         length_matters: as in :class:`ssl_bench.objective.temperature.Temperature`.
     """
@@ -54,23 +51,29 @@ class Method(nn.Module, ABC):
     trains: ClassVar[bool] = True
     length_matters: ClassVar[bool] = True
 
-    def networks(self) -> list[nn.Module]:
-        """The networks, which may be compiled."""
-        return [self.encoder]
-
     @abstractmethod
     def trained_outputs(self, batch: Batch) -> Outputs:
         """Outputs of the trained networks for a batch, with gradient."""
-        raise NotImplementedError
 
     def momentum_outputs(self, batch: Batch) -> Outputs:
         """Outputs of the momentum network, and other constants made of the views: without gradient."""
         return {}
 
+
+class Method(WithNetworks):
+    """Networks and the objective on their outputs.
+
+    Forward and objective are separate, so that a batch can be processed in chunks: the networks see some images at a
+    time, and the objective sees their outputs for all images.
+    """
+
+    def networks(self) -> list[nn.Module]:
+        """The networks, which may be compiled."""
+        return [self.encoder]
+
     @abstractmethod
     def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         """Compute the loss and, with ``diagnostics``, all diagnostics; ``batch`` may come without its views."""
-        raise NotImplementedError
 
     def forward(self, batch: Batch, progress: Progress, diagnostics: bool = False) -> StepResult:
         """Run the networks and the objective at ``progress`` in [0, 1] of the training."""
@@ -141,44 +144,26 @@ class Term:
     cells: int = 1
 
 
-class Framework(nn.Module, ABC):
+class Framework(WithNetworks):
     """The networks of a contrastive method, and the choice of their outputs as anchors and positives.
 
     Attributes:
-        encoder, norm, groups, trains, length_matters: as in :class:`Method`.
         gives: requirements of negatives and losses that it meets: ``both_views`` (keys of both views), ``two_views``
             (the anchors of the two views are each other's positives).
         lacks: requirements that one of its terms never meets, whatever the negatives, each with the remedy.
         further: names of the terms after the first; true for those that have the option ``negatives``.
         needs: requirements on the backbone: ``map``, a feature map
             (:class:`ssl_bench.networks.backbones.Backbone`).
-        views: smallest number of views of an image that it takes.
     """
 
-    encoder: nn.Module
-    norm: Norm
-    groups: int = 1
-    views: int = 2
-    trains: ClassVar[bool] = True
-    length_matters: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset()
     gives: frozenset[str] = frozenset()
     lacks: Mapping[str, str] = MappingProxyType({})
     further: Mapping[str, bool] = MappingProxyType({})
 
     @abstractmethod
-    def trained_outputs(self, batch: Batch) -> Outputs:
-        """As in :class:`Method`."""
-        raise NotImplementedError
-
-    def momentum_outputs(self, batch: Batch) -> Outputs:
-        """As in :class:`Method`."""
-        return {}
-
-    @abstractmethod
     def embed(self, outputs: Outputs, ids: Tensor) -> list[Term]:
         """The terms of a batch, from the outputs for it: the first one, and those of ``further``."""
-        raise NotImplementedError
 
     def update(self, e: Embedded, progress: float) -> None:
         """Update momentum network and memory, without gradient; called as the method's :meth:`Method.update`.

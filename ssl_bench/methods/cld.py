@@ -39,18 +39,15 @@ class CrossLevel(nn.Module):
     """The group head and the term ``cld``.
 
     Args:
-        inputs, dim: width of the backbone's features, and D.
+        backbone, head: the networks; D is the width of the head's output.
         clusters: C, 2 or more.
         cld_tau: temperature of the term, positive; None: that of the option ``temperature``.
         weight: of the term, 0 or more; with 0 there is none.
         iterations: of k-means, at least 1.
-
-    Raises:
-        InvalidValue: a value outside of its range.
     """
 
     def __init__(
-        self, inputs: int, dim: int, clusters: int, cld_tau: float | None, weight: float, iterations: int
+        self, backbone: Any, head: MLP, clusters: int, cld_tau: float | None, weight: float, iterations: int
     ) -> None:
         super().__init__()
         require(weight >= 0, "weight", weight, "0 or more")
@@ -61,7 +58,7 @@ class CrossLevel(nn.Module):
         )
         self.clusters, self.weight, self.iterations = clusters, weight, iterations
         self.temperature = None if cld_tau is None else Fixed(cld_tau)
-        self.head = nn.Linear(inputs, dim) if weight else None
+        self.head = nn.Linear(backbone.num_features, head.num_features) if weight else None
         self.further: Mapping[str, bool] = {"cld": False} if weight else {}
         self.lacks: Mapping[str, str] = dict.fromkeys(("own_view", "aligned"), LACKS) if weight else {}
 
@@ -120,7 +117,7 @@ class NPIDCLD(NPID):
         **npid: Any,
     ) -> None:
         super().__init__(backbone, head, **npid)
-        self.cld = CrossLevel(_width(backbone), head.num_features, clusters, cld_tau, weight, iterations)
+        self.cld = CrossLevel(backbone, head, clusters, cld_tau, weight, iterations)
         self.further, self.lacks = self.cld.further, self.cld.lacks
 
     def trained_outputs(self, batch: Batch) -> Outputs:
@@ -137,7 +134,6 @@ class MoCoCLD(Siamese):
     """MoCo with CLD: two views are queries, the key of a third view is the positive of both, CLD is of the queries.
 
     Args:
-        backbone, head: the networks.
         momentum: of the moving average that makes the keys.
         clusters, cld_tau, weight, iterations: as in :class:`CrossLevel`.
         norm, groups: as in :class:`ssl_bench.methods.siamese.Siamese`.
@@ -158,7 +154,7 @@ class MoCoCLD(Siamese):
         groups: int = 1,
     ) -> None:
         super().__init__(backbone, head, momentum, symmetric=False, views_forward="separate", norm=norm, groups=groups)
-        self.cld = CrossLevel(_width(backbone), head.num_features, clusters, cld_tau, weight, iterations)
+        self.cld = CrossLevel(backbone, head, clusters, cld_tau, weight, iterations)
         self.further, self.lacks = self.cld.further, self.cld.lacks
 
     def trained_outputs(self, batch: Batch) -> Outputs:
@@ -174,8 +170,3 @@ class MoCoCLD(Siamese):
 
     def check(self, images: int) -> None:
         self.cld.check(images)
-
-
-def _width(backbone: nn.Module) -> int:
-    width: int = backbone.num_features  # type: ignore[assignment]
-    return width

@@ -82,7 +82,8 @@ class Contrastive(Method):
             raise MissingNeed("augment", "two_views")
         if views > max(2, framework.views) and "two_views" in loss.needs:
             raise MissingNeed("loss", "no_more_views")
-        check_needs(framework.gives, negatives, temperature, loss, positives, similarity, lacks=framework.lacks)
+        parts = {"loss": loss, "negatives": negatives, "temperature": temperature, "positives": positives}
+        check_needs(framework.gives, parts, similarity, framework.lacks)
         self.framework, self.negatives, self.temperature, self.loss = framework, negatives, temperature, loss
         self.norm, self.groups, self.reduction, self.tiled = framework.norm, framework.groups, reduction, tiled
         self.similarity: Name = similarity
@@ -192,12 +193,8 @@ def apply_loss(
 
 def check_needs(
     views: frozenset[str],
-    negatives: Negatives,
-    temperature: Temperature,
-    loss: Loss,
-    positives: Positives,
+    parts: Mapping[str, Any],
     similarity: Name,
-    *,
     lacks: Mapping[str, str] = MappingProxyType({}),
     remedies: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
@@ -205,21 +202,22 @@ def check_needs(
 
     Args:
         views: the requirements that the views meet, as :attr:`Framework.gives`.
+        parts: loss, negatives, temperature and positives, by these names.
         lacks: those that are not met whatever the negatives, with what to set, as :attr:`Framework.lacks`.
         remedies: what to set for other needs, in place of what ``NEEDS`` says.
 
     Raises:
         MissingNeed: naming the part.
     """
+    loss, negatives, positives = parts["loss"], parts["negatives"], parts["positives"]
     gives = (views - positives.takes) | negatives.gives | positives.gives
     gives |= {"tau"} if loss.uses_tau else set()
     gives |= {"several"} if "labels" in loss.needs else set()
     gives |= {"cosine"} if similarity == "cosine" else set()
-    of_loss = loss.needs if loss.uses_tau else loss.needs | {"cosine"}  # no other similarity is defined without s / tau
-    needs = {"loss": of_loss, "negatives": negatives.needs}
-    needs |= {"temperature": temperature.needs, "positives": positives.needs}
-    for group, of_part in needs.items():
-        for need in sorted(of_part - (gives - lacks.keys()), key=list(NEEDS).index):
+    without_tau = {"loss": set() if loss.uses_tau else {"cosine"}}  # no other similarity is defined without s / tau
+    for group in ("loss", "negatives", "temperature", "positives"):
+        needs = parts[group].needs | without_tau.get(group, set())
+        for need in sorted(needs - (gives - lacks.keys()), key=list(NEEDS).index):
             raise MissingNeed(group, need, (lacks if need in gives else remedies).get(need))
 
 

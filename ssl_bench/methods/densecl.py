@@ -54,9 +54,6 @@ class DenseCL(Siamese):
         backbone, head: the networks; the head of the cells has the hidden width and the output width of ``head``.
         weight: of the term of the cells, from 0 to 1.
         momentum, norm, groups: as in :class:`ssl_bench.methods.siamese.Siamese`.
-
-    Raises:
-        InvalidValue: a weight or a momentum outside of its range.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"map"})

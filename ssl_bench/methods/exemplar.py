@@ -28,7 +28,6 @@ class Exemplar(Method):
     """Cross-entropy of both views with the index of the image.
 
     Args:
-        backbone, head: the networks.
         instances: images to pre-train on.
         norm, groups: of the batch statistics, as in :class:`Method`.
     """

@@ -36,14 +36,10 @@ class NPID(Framework):
     For negatives that tell two views apart, the stored vectors are the positive's view and the new ones the anchor's.
 
     Args:
-        backbone, head: the networks.
         instances: images to pre-train on.
         memory_momentum: the share of the old vector in the new one, in [0, 1].
         seed: of the first vectors, which are the same on any number of ranks.
         norm, groups: of the batch statistics, as in :class:`ssl_bench.methods.base.Method`.
-
-    Raises:
-        InvalidValue: a momentum outside [0, 1].
     """
 
     views = 1

@@ -31,7 +31,6 @@ class Siamese(Framework):
     needs a symmetric framework of one network.
 
     Args:
-        backbone, head: the networks.
         momentum: None: positives come from the trained network itself, with gradient (SimCLR). A number in [0, 1]:
             they come, without gradient, from the momentum network, a moving average of the parameters updated after
             every step by k <- momentum k + (1 - momentum) q (MoCo eq. 2); it has batch statistics of its own.

@@ -27,9 +27,9 @@ def timm_files(
 
     Args:
         model: without a classifier.
-        dataset: the run's ``dataset``, with ``size``, ``mean`` and ``std``.
-        args: of ``timm.create_model``.
+        dataset: the run's node.
         eval_view: ``resize`` and ``size`` of the view for evaluation, if it cuts out the centre of the images.
+        args: of ``timm.create_model``.
     """
     import timm  # heavy: only where it is used
 

@@ -139,11 +139,7 @@ class GroupedBatchNorm(nn.BatchNorm1d):
 
 
 class _NormaliseOnGPUs(torch.autograd.Function):
-    """Batch normalisation by the statistics of all ranks, with the kernels of torch's SyncBatchNorm.
-
-    SyncBatchNorm itself lets ranks have no rows, and waits for the GPU in every layer to find out which. Here all ranks
-    have equally many rows.
-    """
+    """Batch normalisation by the statistics of all ranks, with the kernels of torch's SyncBatchNorm."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: GroupedBatchNorm) -> Tensor:

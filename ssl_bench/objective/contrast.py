@@ -265,11 +265,6 @@ class Contrast:
         return first - self.pos / tau, second - self.pos / second_tau
 
     @property
-    def has_negatives(self) -> bool:
-        """Whether there are candidates at all."""
-        return self.candidates is not None
-
-    @property
     def count(self) -> Tensor:
         """K, the number of negatives per anchor: [V or 1, B]."""
         count = 0 if self.candidates is None else self.candidates.count

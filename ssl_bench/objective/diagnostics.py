@@ -24,21 +24,16 @@ BINS = 20
 
 
 def diagnose(contrast: Contrast, tau: Tensor, loss: Loss) -> dict[str, Tensor]:
-    """Compute the diagnostics above: without negatives only ``positive``, ``tau`` and ``query_grad``.
+    """Compute the diagnostics above, from this rank's anchors [V, B] and ``tau`` [] or [V, B], over all ranks.
 
-    Args:
-        contrast: of this rank's anchors [V, B]; the results are over all ranks.
-        tau: [] or [V, B], positive.
-        loss: of which the gradient and the bound are.
-
-    Returns:
-        Scalars [], and the histogram [20], by name.
+    Without negatives they are only ``positive``, ``tau`` and ``query_grad``. Returned are scalars [], and the histogram
+    [20], by name.
     """
     gradient = _query_gradient(contrast, tau.detach(), loss)
     with torch.no_grad():
         values = {"positive": _all(contrast.cosine).mean(), "tau": (_all(tau) if tau.ndim else tau).mean()}
         values |= {f"loss/{name}": value.clone() for name, value in loss.named_parameters() if value.ndim == 0}
-        if contrast.has_negatives:
+        if contrast.candidates is not None:
             npc = _all(contrast.log_odds(tau).sigmoid())  # [V, N]
             values |= {"npc/mean": npc.mean(), "npc/std": npc.std(correction=0)}
             values["npc/cv"] = values["npc/std"] / values["npc/mean"].clamp(min=torch.finfo(npc.dtype).tiny)

@@ -47,7 +47,6 @@ class Loss(nn.Module, ABC):
             contrast: cosines of the anchors with their positives and negatives.
             tau: [] or [V, B], positive; that of :meth:`temperature`.
         """
-        raise NotImplementedError
 
     def temperature(self, contrast: Contrast, tau: Tensor) -> Tensor:
         """The temperature for :meth:`forward`: ``tau``, which is that of the option, unless the loss has its own."""

@@ -27,9 +27,6 @@ class Memory(nn.Module):
         dim: D.
         momentum: m in [0, 1], the share of the old vector.
         seed: of the initial vectors, which are the same on all ranks.
-
-    Raises:
-        InvalidValue: a momentum outside [0, 1], or no width.
     """
 
     vectors: Tensor

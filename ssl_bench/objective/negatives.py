@@ -44,12 +44,10 @@ class Negatives(nn.Module, ABC):
         Raises:
             InvalidValue: the batch has fewer candidates than are asked for, now or later in the training.
         """
-        raise NotImplementedError
 
     @abstractmethod
     def bank(self, e: Embedded) -> Bank | None:
         """The candidates; those whose id is the anchor's do not count."""
-        raise NotImplementedError
 
     def select(self, contrast: Contrast, progress: Progress) -> Contrast:
         """The contrast with the chosen negatives only; ``progress`` may be a tensor [] that the host must not read."""
@@ -219,9 +217,6 @@ class Queue(Negatives):
     Attributes:
         k: the largest number of keys.
         place: the row that the next key is written to.
-
-    Raises:
-        InvalidValue: as Count.
     """
 
     gives = frozenset({"negatives", "aligned"})
@@ -283,9 +278,6 @@ class MemoryBank(Negatives):
         dim: width D of a key.
         instances: images to pre-train on.
         seed: of the first keys and of the draws, which are the same on any number of ranks.
-
-    Raises:
-        InvalidValue: k above the number of other images or below 1, or a momentum outside [0, 1].
     """
 
     gives = frozenset({"negatives", "aligned"})

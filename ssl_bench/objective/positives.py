@@ -30,7 +30,6 @@ class Positives(nn.Module, ABC):
     @abstractmethod
     def choose(self, e: Embedded) -> Embedded:
         """``e`` with the chosen positives. The negatives are still made from ``e`` itself."""
-        raise NotImplementedError
 
     def update(self, e: Embedded, progress: Progress) -> None:
         """Keep what later batches need; called once after each optimiser step, without gradient."""
@@ -59,9 +58,6 @@ class NearestKey(Positives):
         k: keys in the queue, at least 1.
         dim: width D of a key.
         seed: of the first keys; the queue is the same on all ranks.
-
-    Raises:
-        InvalidValue: k below 1.
     """
 
     takes = frozenset({"two_views"})

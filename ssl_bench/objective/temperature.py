@@ -36,7 +36,6 @@ class Temperature(nn.Module, ABC):
             progress: part of the training that is done, in [0, 1].
             contrast: of the batch, for temperatures that depend on it.
         """
-        raise NotImplementedError
 
 
 class Fixed(Temperature):

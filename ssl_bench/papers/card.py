@@ -88,7 +88,6 @@ def _block(language: str, lines: Sequence[str]) -> str:
 
 
 def _input(dataset: Mapping[str, Any]) -> str:
-    """The images that the network expects."""
     normal = dataset["mean"], dataset["std"]
     normalised = f", minus {normal[0]}, over {normal[1]}" if all(normal) else ""
     shape = f"[N, {dataset['channels']}, {dataset['size']}, {dataset['size']}]"
@@ -121,14 +120,10 @@ def _classes(results: Mapping[str, Any]) -> list[str]:
 
 
 def _public(command: str) -> str:
-    """The command without folders and settings of one's own machine."""
     words = shlex.split(command)
-    kept = [
-        _basename(word)
-        for before, word in zip(["", *words], words, strict=False)
-        if not word.startswith(PRIVATE) and before != "--config-dir"
-    ]
-    return shlex.join(kept)
+    pairs = zip(["", *words], words, strict=False)
+    public = [word for before, word in pairs if not word.startswith(PRIVATE) and before != "--config-dir"]
+    return shlex.join(map(_basename, public))
 
 
 def _basename(word: str) -> str:

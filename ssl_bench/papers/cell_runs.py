@@ -102,8 +102,6 @@ class Results:
 
     Args:
         cells: the cells that will be asked for. Those of which no run has the dataset and the values are not composed.
-        progress: iterates over the configurations that are composed for them.
-        folder: with further options, of ``--config-dir``.
     """
 
     def __init__(

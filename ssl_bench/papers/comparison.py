@@ -101,12 +101,11 @@ def compare_rows(table: Table, values: Values, right: Right = lambda cell: None)
     numbers = {cell: [value for seed, value in values(cell).items() if seed in cell.seeds] for cell in table.cells}
     others = {cell: cells[cell.against, cell.column, cell.measure] for cell in table.cells if cell.against}
     n = {cell: len(of_cell) for cell, of_cell in numbers.items()}
-    planned = TableComparison(
-        [
-            CellComparison(cell.column, cell.label, cell.against, n[cell], cell=cell, to_n=n[other], verdict="not run")
-            for cell, other in others.items()
-        ]
-    )
+    rows = [
+        CellComparison(cell.column, cell.label, cell.against, n[cell], cell=cell, to_n=n[other], verdict="not run")
+        for cell, other in others.items()
+    ]
+    planned = TableComparison(rows)
     if not planned.ran:
         return planned
     variances, deviations = _pooled([cell for row in planned.ran for cell in (row.cell, others[row.cell])], numbers)
@@ -120,10 +119,8 @@ def compare_rows(table: Table, values: Values, right: Right = lambda cell: None)
             row.verdict = "holds" if max(-row.low, row.high) < row.margin / 2 else "does not hold"
         else:
             asked.append((row, estimate))
-    margins, together = (
-        np.array([row.margin for row, _ in asked]),
-        statistics.stacked([estimate for _, estimate in asked]),
-    )
+    margins = np.array([row.margin for row, _ in asked])
+    together = statistics.stacked([estimate for _, estimate in asked])
     unequal = [f"placebo {row.name}: {row.verdict}" for row in planned.rows if row.verdict == "does not hold"]
     verdicts = statistics.decided(together, margins, planned.planned, table.error)
     for (row, _), verdict in zip(asked, verdicts, strict=True):

@@ -56,7 +56,6 @@ def panels(table: Table, filled: Sequence[Filled], results: Results) -> Iterator
 
 
 def _of_claim(claim: PaperClaim, filled: Sequence[Filled], results: Results) -> Iterator[Panel]:
-    """The panels of a claim."""
     title = f"{claim.name}: {verdicts.judge(claim, results).words}\n{_wrapped(claim.says)}"
     for measure in dict.fromkeys(cell.cell.measure for cell in filled):
         of_measure = [cell for cell in filled if cell.cell.measure == measure]
@@ -125,7 +124,6 @@ def _legend(axis: Any, title: str | None) -> None:
 
 
 def _curves(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> None:
-    """Draw each row as a curve over the columns."""
     claim = table if isinstance(table, PaperClaim) else None
     judged = claim is not None or bool(table.reference)
     theory = claim.theory if claim else {}

@@ -60,19 +60,9 @@ class Request:
         return [o for o in self.overrides if _group(o) in NOT_IN_RUN_ID - {"name", "evaluate"} | {"hydra"}]
 
     @property
-    def outputs(self) -> Path:
-        """Folder of the results."""
-        return self.selection.outputs
-
-    @property
-    def launcher(self) -> str:
-        """``basic``, ``local`` or ``slurm``."""
-        return self.selection.setting("hydra/launcher") or "basic"
-
-    @property
     def smoke_data(self) -> Path:
         """Folder of generated images."""
-        return self.outputs / ".smoke"
+        return self.selection.outputs / ".smoke"
 
 
 @dataclass
@@ -104,11 +94,6 @@ class PlannedRuns:
         return self.composition.config(self.seeds[0]) if self.composition else {}
 
     @property
-    def run_ids(self) -> dict[int, str]:
-        """The run_id of the run with each seed."""
-        return self.composition.run_ids(self.seeds) if self.composition else {}
-
-    @property
     def missing(self) -> list[int]:
         """Seeds of the runs that are left to train."""
         return [] if self.unavailable else [seed for seed in self.seeds if seed not in self.done]
@@ -116,10 +101,6 @@ class PlannedRuns:
     def hours(self, on: cost.Rates) -> float:
         """Hours of the missing runs at the rates of a machine."""
         return (cost.hours(self.config, on) or 0.0) * len(self.missing) if self.missing else 0.0
-
-    def arguments(self) -> list[str]:
-        """Arguments that train the missing runs."""
-        return ["-m", *self.flags, *self.overrides, f"seed={','.join(map(str, self.missing))}"]
 
     def runs(self) -> Iterator[tuple[tuple[str, ...], dict[str, Any], str]]:
         """Overrides, configuration and the name of the first cell of each missing run."""
@@ -130,7 +111,8 @@ class PlannedRuns:
 
     def line(self) -> str:
         """Command line that trains the missing runs."""
-        return shlex.join(["ssl-bench", "train", *self.arguments()])
+        seeds = ",".join(map(str, self.missing))
+        return shlex.join(["ssl-bench", "train", "-m", *self.flags, *self.overrides, f"seed={seeds}"])
 
 
 def plan(request: Request, progress: Progress = lambda requests, count: requests) -> list[PlannedRuns]:
@@ -138,9 +120,6 @@ def plan(request: Request, progress: Progress = lambda requests, count: requests
 
     First come those of cells that what is recorded during a training fills: another cell may need the same network, and
     its training is not repeated.
-
-    Args:
-        progress: iterates over the configurations that are composed.
 
     Raises:
         ConfigError: the selection or an override does not fit.
@@ -161,7 +140,7 @@ def plan(request: Request, progress: Progress = lambda requests, count: requests
             if its_runs.composition:
                 its_runs.overrides = merge(its_runs.overrides, smoke.overrides(its_runs.config, request.smoke_data))
         _compose(planned.values(), request, progress)
-    runs = by_recipe(finished(request.outputs))
+    runs = by_recipe(finished(request.selection.outputs))
     for its_runs in planned.values():
         configs = {seed: its_runs.composition.config(seed) for seed in its_runs.seeds} if its_runs.composition else {}
         for seed, config in configs.items():
@@ -181,7 +160,6 @@ def _of_cell(request: Request, cell: Cell) -> PlannedRuns:
 
 
 def _group(override: str) -> str:
-    """The first part of an override's key."""
     return re.split("[=./]", override.lstrip("+~"), maxsplit=1)[0]
 
 

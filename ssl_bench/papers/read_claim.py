@@ -28,12 +28,10 @@ def read_claim(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[st
     table = read_table(name, path, paper, as_table | {"set": [flat(node.get("set")), ["scale=reduced"]]})
     if any(cell.paper is not None for cell in table.cells):
         raise ConfigError(f"{name}: a claim has no values of the paper: name their table in beside")
-    theory = {
-        str(curve): []
-        if of == "row"
-        else [as_number(n, f"{name}: theory {curve}", "numbers, or to row") for n in flat(of)]
-        for curve, of in (node.get("theory") or {}).items()
-    }
+    theory = dict[str, list[float]]()
+    for curve, of in (node.get("theory") or {}).items():
+        given = [] if of == "row" else flat(of)
+        theory[str(curve)] = [as_number(n, f"{name}: theory {curve}", "numbers, or to row") for n in given]
     for curve, numbers in theory.items():
         if len(numbers) != len(table.columns()) and (numbers or curve not in {cell.label for cell in table.cells}):
             raise ConfigError(f"{name}: theory {curve}: set a number for each column, or row if it is one of the rows")

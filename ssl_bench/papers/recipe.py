@@ -71,9 +71,8 @@ def _top(config: Mapping[str, Any]) -> list[str]:
     """The settings of no part, and those of all evaluators."""
     rest = {k: v for k, v in config.items() if k not in {*NOT_IN_RUN_ID, *KINDS, "seed", "scale"}}
     batch = dict(rest.pop("batch_size", {}))
-    rest["diagnostics"] = {
-        k: v for k, v in rest.get("diagnostics", {}).items() if k != "npc_histogram" and v is not None
-    }
+    recorded = rest.get("diagnostics", {}).items()
+    rest["diagnostics"] = {k: v for k, v in recorded if k != "npc_histogram" and v is not None}
     rest |= {"init": config["init"]["weights"]} if config.get("init") else {}  # where they are is private
     head = [f"{text(rest.pop('epochs'))} epochs, {text(batch.pop('size'))} images per step"] if batch else []
     return [*head, *_in_words(rest | batch), *_in_words({"evaluate every": config["evaluate"].get("every")})]

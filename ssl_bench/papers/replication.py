@@ -10,7 +10,6 @@ its cell or of all cells with the same metric, whichever is larger.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import statistics
@@ -49,10 +48,8 @@ class Committed(Selection):
             seeds = tuple(seed for seed in committed if asked is None or str(seed) in asked.split(","))
             chosen += [replace(cell, seeds=seeds)] if seeds and cell.available else []
         if not chosen:
-            every = [
-                candidate for path in tables.paths(self.papers).values() for of in tables.read(path) for candidate in of
-            ]
-            names = ", ".join(sorted(candidate.name for candidate in every if measurements.read(candidate)))
+            parts = [part for path in tables.paths(self.papers).values() for part in tables.read(path)]
+            names = ", ".join(sorted(one.name for part in parts for one in part if measurements.read(one)))
             raise ConfigError(f"{table.name}: no committed number is selected; there are numbers of {names}")
         return chosen
 
@@ -105,25 +102,12 @@ def record(table: Table, numbers: Sequence[Number], results: Results) -> dict[st
     """The record of a table: its commit, what the numbers were measured with here, and the numbers."""
     runs = {run.run_id: run for number in numbers for run in results.of_cell(number.cell) if run.seed == number.seed}
     environments = [files.read_json(run.folder / finished_run.NAME).get("environment", {}) for run in runs.values()]
-    kept = sorted({key for environment in environments for key in environment})
-    here = {
-        key: "; ".join(sorted({str(one.get(key)) for one in environments}))
-        for key in kept
-        if not key.startswith("peak")
-    }
+    kept = sorted({key for one in environments for key in one if not key.startswith("peak")})
+    here = {key: "; ".join(sorted({str(one.get(key)) for one in environments})) for key in kept}
     content = {"committed": measurements.read(table).get("commit"), "environment": here}
     content |= {"seconds": round(sum(run.seconds or 0.0 for run in runs.values()))}
     if isinstance(table, PaperClaim):
-        ours = {
-            (number.cell.label, number.cell.column, number.cell.metric, number.seed): number.measured
-            for number in numbers
-        }
-
-        def values(cell: Cell) -> dict[int, float]:
-            by_seed = {seed: ours.get((cell.label, cell.column, cell.metric, seed)) for seed in cell.seeds}
-            return {seed: number for seed, number in by_seed.items() if number is not None}
-
-        content["verdict"] = verdict(table.findings(values)).value
+        content["verdict"] = verdict(table.findings(results.values)).value
         committed = table.findings(lambda cell: measurements.values(table, cell))
         content["verdict_committed"] = verdict(committed).value
     return content | {"numbers": [number.record() for number in numbers]}
@@ -147,10 +131,10 @@ def report(selection: Selection, who: str) -> int:
     Returns:
         0: all agree. 1: one does not.
     """
-    cells = {table: selection.cells(table) for table in selection.tables()}
-    results = Results(selection.outputs, list(itertools.chain(*cells.values())), folder=selection.folder)
+    selected = [(table, selection.cells(table)) for table in selection.tables()]
+    results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], folder=selection.folder)
     content, agree = dict[str, Any](), True
-    for table, asked in cells.items():
+    for table, asked in selected:
         numbers = compared(table, asked, results)
         content[table.name] = record(table, numbers, results)
         equal, agreeing = (sum(getattr(number, name) for number in numbers) for name in ("equal", "agrees"))

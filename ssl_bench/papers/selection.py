@@ -64,7 +64,7 @@ class Selection:
         if not self.names:
             raise ConfigError(f"name a table: {', '.join(table.name for table in tables.every(self.papers))}")
         selected = [table for name in self.names for table in tables.find(name, self.papers)]
-        papers = [name for name in self.names if name in tables.papers(self.papers)]
+        papers = [name for name in self.names if name in tables.paths(self.papers)]
         if papers and not self.whole:
             raise ConfigError(f"{papers[0]} has {', '.join(t.name for t in selected)}: name one, or add --all")
         return selected

@@ -51,11 +51,7 @@ def sheet_of(table: Table, filled: Sequence[Filled], below: Sequence[str] = ()) 
 def _rows(
     sheet: Sheet, label: str, columns: Sequence[str], cells: Mapping[str, Filled], best: Best
 ) -> list[list[SheetEntry]]:
-    """The lines of a row, one for each number that some of its cells have; their notes are added to the sheet.
-
-    Args:
-        cells: by column.
-    """
+    """The lines of a row, one for each number that some of its cells have; their notes are added to the sheet."""
     common = [note for note in next(iter(cells.values())).notes if all(note in cell.notes for cell in cells.values())]
     texts = {column: cell.texts for column, cell in cells.items()}
     names = [name for name in NUMBERS if any(name in of_cell for of_cell in texts.values())] or ["ours"]
@@ -77,11 +73,7 @@ def _rows(
 
 
 def whole(table: Table, filled: Sequence[Filled], results: Results, call: str) -> Sheet:
-    """The same with its source, what is empty, and its verdicts: of a claim, or of comparisons with a reference.
-
-    Args:
-        call: the table in the words of a command.
-    """
+    """The same with its source, what is empty, and its verdicts: of a claim, or of comparisons with a reference."""
     empty = {one.cell.overrides for one in filled if one.cell.available and not one.values}
     todo = f"{len(empty)} configuration{'s' * (len(empty) != 1)} without a run"
     fill_by = f"To fill the empty cells, `ssl-bench reproduce {call}`: {todo}." if empty else ""

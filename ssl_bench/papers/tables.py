@@ -38,15 +38,9 @@ def paths(more: Path | None = None) -> dict[str, Path]:
     """
     ours, theirs = ({path.stem: path for path in (f.glob("*.yaml") if f else ())} for f in (directory(), more))
     if both := sorted(ours.keys() & theirs.keys()):
-        raise ConfigError(
-            f"{theirs[both[0]]}: this package has a paper {both[0]}: rename the file, and set its key paper"
-        )
+        remedy = "rename the file, and set its key paper"
+        raise ConfigError(f"{theirs[both[0]]}: this package has a paper {both[0]}: {remedy}")
     return dict(sorted((ours | theirs).items()))
-
-
-def papers(more: Path | None = None) -> list[str]:
-    """Names of all papers."""
-    return list(paths(more))
 
 
 def every(more: Path | None = None) -> list[Table]:
@@ -67,11 +61,10 @@ def path_of(name: str, more: Path | None = None) -> tuple[Path, str]:
         return path, file[2] or ""
     paper, _, rest = name.partition("/")
     if (path_of_paper := paths(more).get(paper)) is None:
-        names = papers(more)
+        names = list(paths(more))
         write = f", or write {more / paper}.yaml" if more else ", or to a YAML file of your own"
-        raise ConfigError(
-            f"there is no paper {paper!r}{near(paper, names)}: set it to one of {', '.join(names)}{write}"
-        )
+        remedy = f"set it to one of {', '.join(names)}{write}"
+        raise ConfigError(f"there is no paper {paper!r}{near(paper, names)}: {remedy}")
     return path_of_paper, rest
 
 
@@ -95,16 +88,6 @@ def find(name: str, more: Path | None = None) -> list[Table]:
         names = [f"{name.removesuffix(rest)}{table.stem}" for table in (*tables, *claimed)]
         raise ConfigError(f"there is no table {name!r}{near(name, names)}: set it to one of {', '.join(names)}")
     return exact or panels
-
-
-def load(paper: str, more: Path | None = None) -> tuple[Table, ...]:
-    """The tables of a paper, as :func:`read` reads them."""
-    return read(path_of(paper, more)[0])[0]
-
-
-def claims(paper: str, more: Path | None = None) -> tuple[PaperClaim, ...]:
-    """The claims of a paper, as :func:`read` reads them."""
-    return read(path_of(paper, more)[0])[1]
 
 
 def read(path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:

@@ -114,8 +114,9 @@ def claims_of(names: Sequence[str], more: Path | None = None) -> list[PaperClaim
         ConfigError: there is no such paper.
     """
     if part := [name for name in names if tables.path_of(name, more)[1]]:
-        raise ConfigError(f"--claims: {part[0]}: name a paper, {', '.join(tables.papers(more))}, or a file, or none")
-    return [claim for paper in names or tables.papers(more) for claim in tables.claims(paper, more)]
+        raise ConfigError(f"--claims: {part[0]}: name a paper, {', '.join(tables.paths(more))}, or a file, or none")
+    paths = [tables.path_of(paper, more)[0] for paper in names or tables.paths(more)]
+    return [claim for path in paths for claim in tables.read(path)[1]]
 
 
 def _mean(finding: Tested) -> str:

@@ -38,10 +38,12 @@ class Config(TypedDict, total=False):
     dataset: Node
     backbone: Node
     framework: Node
+    negatives: Node
     temperature: Node
     optimizer: Node
     evaluate: Evaluate
     tracking: Node
+    steady: list[str]
 
 
 class RunResults(TypedDict):

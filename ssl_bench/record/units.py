@@ -1,6 +1,6 @@
 """The metrics of a run's numbers: ``units`` of ``results.json``, {evaluator: {name: {"unit", "better", "of"}}}.
 
-A run of a version that recorded none has those that the classes of its evaluators declare.
+A run that has no results yet has those that the classes of its evaluators declare.
 """
 
 import importlib

@@ -100,12 +100,8 @@ class Collector:
         groups = _groups(entries, self._names)
         for group in groups:
             members = [run for place in group["runs"] if (run := entries[place].run) and run.done]
-            group["verdicts"] = self._compare(
-                group["key"],
-                members,
-                [n for n in settings.shown if n != "seed" and len({run.setting(n) for run in members}) > 1],
-                numbers,
-            )
+            by = [n for n in settings.shown if n != "seed" and len({run.setting(n) for run in members}) > 1]
+            group["verdicts"] = self._compare(group["key"], members, by, numbers)
         ranked = _ranked(numbers, its_runs)
         return {
             "outputs": printable(str(self.outputs)),
@@ -125,11 +121,7 @@ class Collector:
         }
 
     def _select(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The entries of the names.
-
-        Raises:
-            ConfigError: no run has one of the names.
-        """
+        """The entries of the names."""
         paths = [entry.run.path if entry.run else "" for entry in entries]
         chosen = set[int]()
         for name in self._names:
@@ -175,7 +167,6 @@ class Collector:
 
 
 def _run(entry: Entry, read: RunFiles, numbers: Numbers) -> dict[str, Any]:
-    """One run as plain data."""
     run, owner = entry.run, entry.run.owner if entry.run else None
     environment = read.environment
     metrics = numbers.of(run)
@@ -272,7 +263,6 @@ def _group(name: str, places: Sequence[int], entries: Sequence[Entry], grids: Se
 
 
 def _tail(path: Path) -> str:
-    """The last lines of a log."""
     try:
         with files.open_regular(path) as file:
             file.seek(max(0, file.seek(0, 2) - TAIL))

@@ -26,7 +26,6 @@ def render(data: Mapping[str, Any], live: bool = False) -> str:
     """The page of a report.
 
     Args:
-        data: as :meth:`ssl_bench.report.collect.Collector.collect` returns it.
         live: the page reads its file again and again, since ``ssl-bench report --watch`` writes it again.
 
     Raises:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ssl_bench.data.batch import Batch
 from ssl_bench.methods.base import Method, StepResult
 from ssl_bench.objective.schedule import Progress
+from ssl_bench.seeding import rng_state, set_rng_state
 
 Autocast = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -32,26 +33,21 @@ def backward(
     autocast: Autocast,
     scale: Callable[[Tensor], Tensor],
 ) -> StepResult:
-    """Run forward and backward for a batch; gradients are added to ``grad`` of the parameters, without averaging.
+    """As the method's forward, without gradient; the gradients are added to ``grad`` of the parameters, not averaged.
 
     Args:
-        method: networks and objective.
         part: makes a batch of some images of this rank, with the same views at every call.
         images: number of images of this rank.
         chunk: images per pass, a divisor of ``images``.
-        progress, diagnostics: as for the method's forward.
         autocast: makes the context in which the networks run.
         scale: scales the loss before the backward pass.
-
-    Returns:
-        As the method's forward, without gradient.
     """
     chunks = images // chunk
     rows = [slice(first, None, chunks) for first in range(chunks)]
     trained, constant, parts, randomness = [], [], [], []
     with torch.no_grad():
         for batch in map(part, rows):
-            randomness.append(_rng_state(batch.ids.device))
+            randomness.append(rng_state())
             with autocast():
                 with _frozen_running_statistics(method):
                     trained.append(method.trained_outputs(batch))
@@ -65,7 +61,7 @@ def backward(
     grads = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
     for chunk_rows, state in zip(rows, randomness, strict=True):
         batch = part(chunk_rows)
-        _set_rng_state(batch.ids.device, state)
+        set_rng_state(state)
         with autocast():
             outputs = method.trained_outputs(batch)
         torch.autograd.backward([outputs[name] for name in grads], [grad[:, chunk_rows] for grad in grads.values()])
@@ -89,14 +85,3 @@ def _frozen_running_statistics(method: nn.Module) -> Iterator[None]:
     finally:
         for norm, state in zip(norms, kept, strict=True):
             norm.momentum, norm.num_batches_tracked = state
-
-
-def _rng_state(device: torch.device) -> list[Tensor]:
-    """States of the generators that stochastic layers draw from."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-
-
-def _set_rng_state(device: torch.device, state: list[Tensor]) -> None:
-    torch.set_rng_state(state[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state[1], device)

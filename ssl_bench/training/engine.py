@@ -27,7 +27,6 @@ from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
 from ssl_bench.signals import Halted, Interrupt, Interrupted, stop_if_asked
 from ssl_bench.training import graph
-from ssl_bench.training.estimate import memory_advice
 from ssl_bench.training.evaluation import Evaluation
 from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
@@ -72,8 +71,7 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
         record = Tracker(folder, config, run_id, *progress) if rank() == 0 else contextlib.nullcontext()
         with record as tracker:
             if run.state.step < run.last_step:
-                with memory_advice(run.state.method, run.loader, device, run.images_at_once, world(), run.precision):
-                    run.loop(interrupt, tracker)
+                run.loop(interrupt, tracker)
             elif trained is None and not run.last_step:  # no step is to be trained: keep the network that is evaluated
                 run.save()
             interrupt.saved = True
@@ -84,14 +82,7 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
 
 
 class Training:
-    """The objects of one run on one rank, and its loop.
-
-    Args:
-        config: resolved and validated.
-        run_id: identity of the run.
-        folder: its directory.
-        device: of this rank.
-    """
+    """The objects of one run on one rank, and its loop."""
 
     def __init__(self, config: dict[str, Any], run_id: str, folder: Path, device: torch.device) -> None:
         self.config, self.run_id, self.folder, self.device = config, run_id, folder, device
@@ -108,7 +99,7 @@ class Training:
         self.loader = Loader(images, self.parts.views, size, device, config["seed"], self.precision.weights)
         per_epoch = self.loader.steps_per_epoch
         self.schedule = Schedule.of(self.parts.recipe, size, config["epochs"], per_epoch, config["max_steps"])
-        self.chunk, self.images_at_once = chunk and chunk // world(), chunk or size
+        self.chunk = chunk and chunk // world()
         halt_at, last = config["halt_at"], self.schedule.last_step
         self.last_step = last if halt_at is None else min(last, halt_at * per_epoch)  # of this process
         self.evaluation = Evaluation(self.parts, self.state, self.schedule, self.precision)
@@ -160,7 +151,7 @@ class Training:
         self.evaluation.if_due(tracker)  # due here if a signal came before it
         with Progress(last, state.step, self.schedule.steps_per_epoch, epochs, rank() == 0) as progress:
             while state.step < last:
-                logged = self._is_logged(state.step + 1)
+                logged = (state.step + 1) % self.config["log_every"] == 0 or state.step + 1 == last
                 diagnostics = step(logged)
                 if logged:
                     self._log(diagnostics, progress, tracker)
@@ -173,9 +164,6 @@ class Training:
                 if self.evaluation.if_due(tracker):
                     self.save()
                     progress.restart(state.step)
-
-    def _is_logged(self, step: int) -> bool:
-        return step % self.config["log_every"] == 0 or step == self.last_step
 
     def _is_saved(self, step: int) -> bool:
         every = self.config["checkpoint"]["every"] * self.schedule.steps_per_epoch
@@ -274,8 +262,8 @@ class Training:
         option = chosen.get("negatives")
         if self.parts.taken:
             facts["init"] = self.parts.taken
+        log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
         if not schedule.last_step:
-            log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
             return facts
         if negatives is not None:
             sentence = "negatives per anchor: %d%s (%s, %d images over %d ranks, %d on each)"
@@ -286,7 +274,6 @@ class Training:
         log.info("lr after scaling: %.6g (%s rule from %g)", schedule.lr, recipe.rule, recipe.base_lr)
         if recipe.warmup_epochs >= self.config["epochs"]:
             log.warning("the warm-up lasts the whole training: optimizer.warmup_epochs is not less than epochs")
-        log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
         cuda = self.device.type == "cuda"
         if self.precision.name == "bf16" and cuda and Precision.of("auto", cuda).name == "fp16":
             log.warning("this GPU emulates precision=bf16: set precision=fp16, which its tensor cores have")

@@ -27,11 +27,7 @@ log = logging.getLogger("ssl_bench")
 
 
 class Evaluation:
-    """The evaluations of one run.
-
-    Args:
-        parts, state, schedule, precision: of its training.
-    """
+    """The evaluations of one run."""
 
     def __init__(self, parts: Parts, state: TrainingState, schedule: Schedule, precision: Precision) -> None:
         self.config, self.parts, self.state = parts.config, parts, state

@@ -12,7 +12,7 @@ from torch import nn
 from ssl_bench import files
 from ssl_bench.config import plugins, schema
 from ssl_bench.config.identity import run_id
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.errors import ConfigError, RunError, in_one_line
 from ssl_bench.record import checkpoint, results
 from ssl_bench.seeding import seed_everything
 from ssl_bench.training.initial import InitialWeights
@@ -98,6 +98,6 @@ def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> Load
     try:
         method.load_state_dict(state["method"])
     except (AttributeError, LookupError, RuntimeError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise RunError(f"the checkpoint of {folder} does not fit its config.yaml ({reason})") from error
+        why = f"does not fit its config.yaml ({in_one_line(error)})"
+        raise RunError(f"the checkpoint of {folder} {why}") from error
     return LoadedRun(folder, parts, precision, initial, state["run_id"], state["step"])

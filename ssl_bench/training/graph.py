@@ -10,10 +10,6 @@ of the host that the recording would repeat, such as a learning rate or a random
 
 Several ranks record their collectives, too: those of the networks and the objective, and the mean of the gradients,
 which is one all-reduce after the backward pass. They replay a recording only if each of them can.
-
-Two functions of torch record less. ``torch.compile(mode="reduce-overhead")`` stops tracing at ``backward()`` and at
-draws from a generator, and each piece is a graph of its own. ``make_graphed_callables`` makes two graphs of a
-network, its forward and its backward pass: the views, the optimiser, the loss scaling and the queues stay outside.
 """
 
 import contextlib
@@ -71,7 +67,6 @@ class GraphedStepper:
         loader: of images in the memory of the device.
         required: raise an error where the steps cannot be replayed, instead of staying eager.
         new: makes an empty recording.
-        votes: by which the ranks agree.
     """
 
     def __init__(

@@ -22,10 +22,6 @@ class Meter:
     A step is skipped if the scaled gradients overflow in fp16.
 
     A step adds a row on the device, by tensors only; reading synchronises host and device once.
-
-    Args:
-        device: of the losses.
-        dtype: of the losses.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:

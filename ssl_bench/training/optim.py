@@ -121,7 +121,6 @@ class Recipe(ABC):
     @abstractmethod
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Optimiser of the trained parameters of ``model``; the loop sets its rate before each step."""
-        raise NotImplementedError
 
 
 def _check_momentum(momentum: float) -> None:
@@ -256,10 +255,7 @@ def layer_scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
 
 
 def _eager(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
-    """Make a subclass that steps without importing torch's compiler, which takes two seconds.
-
-    torch wraps these methods so that its compiler does not trace them; nothing here compiles an optimiser.
-    """
+    """Make a subclass that steps without importing torch's compiler, which takes two seconds."""
     wrapped = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     methods = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}
     return type(kind.__name__, (kind,), methods | {"step": torch.no_grad()(inspect.unwrap(kind.step))})

@@ -1,12 +1,11 @@
 """The parts of a run, each built once from its configuration, and the refusal of parts that do not fit together."""
 
 import itertools
-import json
 import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -35,19 +34,15 @@ log = logging.getLogger("ssl_bench")
 OBJECTIVE = ("negatives", "temperature", "loss")
 MOST_VIEWS = 64  # of one kind
 Networks = Mapping[str, nn.Module | None]
-_TRIED: set[str] = set()  # backbones and sizes that fit together: a grid has them often
 
 
 class Parts:
-    """The parts of a run. Each is built when it is first used, and then kept.
-
-    Args:
-        config: resolved.
-    """
+    """The parts of a run. Each is built when it is first used, and then kept."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config, self.choices = config, config["choices"]
         self.taken = ""  # a sentence about the weights of init that the backbone has, once it is built
+        self._objective: dict[str, Any] = {}  # its parts that are built, by group
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -133,7 +128,7 @@ class Parts:
         for group in OBJECTIVE:
             if config[group] is None:
                 raise ConfigError(f"{group}=null: framework={framework_name} needs one: set {group} to an option")
-        negatives, temperature, loss, positives = (self._built(group) for group in (*OBJECTIVE, "positives"))
+        negatives, temperature, loss, positives = (self._part(group) for group in (*OBJECTIVE, "positives"))
         if "labels" in positives.gives and not (self.dataset.num_classes and self.dataset.one_label):
             chosen = f"positives={self.choices.get('positives')} needs one label for each image"
             has = "several" if self.dataset.num_classes else "none"
@@ -163,6 +158,12 @@ class Parts:
         if node.get("freeze"):
             freeze(backbone)
         return backbone
+
+    def _part(self, group: str) -> Any:
+        """The part of the objective that a group names."""
+        if group not in self._objective:
+            self._objective[group] = self._built(group)
+        return self._objective[group]
 
     def _built(self, group: str, **extra: Any) -> Any:
         """Build the node of a group; one with an argument ``instances`` is given the number of training images."""
@@ -199,15 +200,15 @@ class Parts:
         for group in (*OBJECTIVE, "positives"):
             node = self.config[group]
             if node is not None and not has_argument(node, group, "instances"):
-                _check_once(group, json.dumps(node))
+                self._part(group)
 
     def _check_epochs(self) -> None:
         """Refuse a training of no epochs, and a network without training that is to be trained."""
-        epochs, halt_at, baselines = (self.config[key] for key in ("epochs", "halt_at", "evaluate"))
+        epochs, halt_at = self.config["epochs"], self.config["halt_at"]
         if find_target(self.config["framework"], "framework").trains:
             require(epochs >= 1, "epochs", epochs, "1 or more")
             return
-        choice, baselines = f"framework={self.choices.get('framework')}", baselines["baselines"]
+        choice, baselines = f"framework={self.choices.get('framework')}", self.config["evaluate"]["baselines"]
         require(epochs == 0, "epochs", epochs, f"nothing: {choice} trains nothing")
         require(halt_at is None, "halt_at", halt_at, f"nothing: {choice} trains nothing")
         other = f"[raw] or []: {choice} evaluates the network as it is, and init=null one without weights"
@@ -269,7 +270,6 @@ class Parts:
             seed=self.config["seed"],
             autocast=precision.autocast,
             augment=(self.views * 2)[:2],  # two views, even where training takes one
-            pretrain=self.dataset.pretrain,
             choose=probe.choose,
         )
 
@@ -300,10 +300,7 @@ class Parts:
         if self.evaluators:
             sizes[self.dataset.size] = "dataset.size"
         for size, key in sizes.items():
-            tried = json.dumps([node, self.config.get("plugins"), channels, size])
-            if tried not in _TRIED:
-                try_backbone(self.backbone, node, channels, size, key)
-            _TRIED.add(tried)
+            try_backbone(self.backbone, node, channels, size, key)
         if "map" in getattr(find_target(self.config["framework"], "framework"), "needs", ()):
             name, framework = self.choices.get("backbone"), self.choices.get("framework")
             try_map(self.backbone, str(name), f"framework={framework}", channels, self.views[0].size)
@@ -375,9 +372,3 @@ class Parts:
         """Refuse evaluators that cannot work with the images or the network."""
         targets = self.targets({"": self.method.encoder}, torch.device("cpu"), Precision.of("fp32", False))
         check_evaluators(self.evaluators, targets)
-
-
-@cache
-def _check_once(group: str, node: str) -> None:
-    """Build a node, written as JSON: a queue of negatives takes a tenth of a second, and a grid may have it often."""
-    build(json.loads(node), group)

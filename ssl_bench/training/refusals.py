@@ -22,7 +22,6 @@ class _Checked(Parts):
     """Parts of a run that is only checked.
 
     Args:
-        config: resolved.
         made: results for earlier runs, by the name of a part of a run and its nodes; of modules, which take memory,
             only the latest.
     """

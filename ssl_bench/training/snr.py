@@ -16,7 +16,7 @@ class GradientSNR:
     """First and second moments of the gradients, two numbers per weight.
 
     Args:
-        parameters: of the networks; those without gradient are ignored.
+        parameters: those without gradient are ignored.
         decay: b in (0, 1).
     """
 

@@ -26,9 +26,6 @@ class Stepper:
 
     Args:
         network: the method of ``state``, or that under DDP, which averages the gradients in the backward pass.
-        state: networks, optimiser and counters.
-        schedule: of the learning rate.
-        precision: of the forward.
         chunk: images of this rank per pass, or None: all at once.
     """
 

@@ -33,11 +33,7 @@ COLLAPSED = 0.995  # mean cosine: a BYOL without its predictor has 0.999, NPID a
 
 
 class Watch:
-    """Looks at a sample of the training images every ``evaluate.watch`` epochs, on all ranks together.
-
-    Args:
-        parts, state, loader, precision: of the training.
-    """
+    """Looks at a sample of the training images every ``evaluate.watch`` epochs, on all ranks together."""
 
     def __init__(self, parts: Parts, state: TrainingState, loader: Loader, precision: Precision) -> None:
         self.parts, self.state, self.images, self.precision = parts, state, loader.images, precision

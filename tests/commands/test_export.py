@@ -177,7 +177,6 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(tmp_path: Path, caps
     )
     for arguments, sentence in {
         ("digits", "--format", "timm"): f"--format timm: {digits}",
-        ("digits", "--format", "torchvision"): f"--format torchvision: {digits}",
         ("mi",): f"{tmp_path}/mi/config.yaml is damaged, or not that of `ssl-bench train`: start the training again, "
         "which writes it",
         ("none",): f"{tmp_path}/none is no run directory: `ssl-bench status` lists them",

@@ -130,7 +130,7 @@ def better(run: Path, by: float = 0.04, **changes: str) -> Path:
 
 def other_images(run: Path) -> Path:
     """Swap right and wrong images of an accuracy."""
-    (path,) = run.glob("hits/*top1*")
+    (path,) = run.glob("hits/knn-top1*")
     path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
     return run
 

@@ -9,7 +9,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from ssl_bench.config import compose, compositions, with_hydra
-from ssl_bench.config.composer import Composer
 from ssl_bench.config.identity import run_id
 from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
@@ -37,7 +36,6 @@ def by_hydra(overrides: list[str]) -> dict[str, Any]:
 @pytest.mark.parametrize("overrides", OVERRIDES, ids=" ".join)
 def test_configurations_are_hydras_own(overrides: list[str]) -> None:
     with_hydra._COMPOSED.clear()  # Hydra's part lists its sources, of which other tests may have added one
-    composer = Composer()
     for seed in (0, 3):
         words = [*overrides, f"seed={seed}"]
         given = with_hydra.as_hydra_takes(words)
@@ -46,7 +44,7 @@ def test_configurations_are_hydras_own(overrides: list[str]) -> None:
             each.hydra.job.override_dirname = ""  # of Hydra's folders, which no run has
         first, second = (OmegaConf.to_container(each, resolve=False) for each in raw)
         assert first == second
-        assert composer.load(words) == compose.load(words) == by_hydra(words)
+        assert compose.load_of_many(words) == compose.load(words) == by_hydra(words)
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -81,7 +79,7 @@ def test_an_option_that_changes_is_read_again(own: bool, tmp_path: Path, monkeyp
 def test_errors_are_hydras_own(overrides: list[str]) -> None:
     with patch.object(with_hydra, "with_values", with_hydra.by_hydra), pytest.raises(ConfigError) as expected:
         compose.load(overrides)
-    for load in (compose.load, Composer().load):
+    for load in (compose.load, compose.load_of_many):
         with pytest.raises(ConfigError) as error:
             load(overrides)
         assert str(error.value) == str(expected.value)
@@ -93,7 +91,7 @@ def compare_with_hydra(requests: list[compositions.Request], seed: int) -> None:
         expected = by_hydra([*overrides, f"seed={seed}"])
         each = composed[overrides]
         assert each.config(seed) == expected
-        assert each.run_ids([5, seed]) == {seed: run_id(expected), 5: run_id(expected | each.config(5))}
+        assert run_id(each.config(seed)) == run_id(expected)
 
 
 @pytest.mark.exhaustive
@@ -116,7 +114,7 @@ def test_a_seed_is_put_in_wherever_it_occurs() -> None:
     for seed in (0, 7):
         config = composed.config(seed)
         assert config == compose.load([*overrides, f"seed={seed}"]) and config["framework"]["seed"] == seed
-        assert composed.run_ids([seed]) == {seed: run_id(config)}
+        assert run_id(composed.config(seed)) == run_id(config)
 
 
 # ---- the cache

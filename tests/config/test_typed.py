@@ -8,15 +8,13 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ssl_bench.config.build import _signature, is_text, located
-from ssl_bench.config.compose import load
-from ssl_bench.config.composer import Composer
+from ssl_bench.config.compose import load, load_of_many
 from ssl_bench.config.schema import check, directory
 from ssl_bench.config.typed import TEXT_KEY, as_typed
 from ssl_bench.config.values import values
 from ssl_bench.errors import ConfigError
 from tests.door.door import enter, refuses
 
-COMPOSER = Composer()
 WORDS = ["1e5", "12e45", "1.10", "2024_01_15", "0123", "0x10", "1_000", ".5", "null", "True", "nan", "-inf", "grid-1"]
 WORDS += ["a b", "it's", 'a"b', "a(1)", "x=y", "a#b", "café", "~", "100%", "${seed}"]
 
@@ -24,24 +22,24 @@ WORDS += ["a b", "it's", 'a"b', "a(1)", "x=y", "a#b", "café", "~", "100%", "${s
 @pytest.mark.parametrize("word", WORDS)
 def test_a_name_is_the_text_that_was_typed(word: str) -> None:
     meant = "7" if word == "${seed}" else word
-    assert COMPOSER.load([f"name={word}", "seed=7"])["name"] == meant
+    assert load_of_many([f"name={word}", "seed=7"])["name"] == meant
     (override,) = OverridesParser.create().parse_overrides([as_typed(as_typed(f"name=first,{word},1e6"))])
-    names = [COMPOSER.load([run, "seed=7"])["name"] for run in values(override)]
+    names = [load_of_many([run, "seed=7"])["name"] for run in values(override)]
     assert names == ["first", meant, "1e6"]
 
 
 def test_text_in_lists_mappings_and_functions_stays_too(tmp_path: Path) -> None:
     assert load(["name=1e5"])["name"] == "1e5"
-    tracking = COMPOSER.load(["tracking.tags=[2024_01,'a,b',1e5]", "tracking.project=1e5", "tracking.entity=null"])[
+    tracking = load_of_many(["tracking.tags=[2024_01,'a,b',1e5]", "tracking.project=1e5", "tracking.entity=null"])[
         "tracking"
     ]
     assert tracking["tags"] == ["2024_01", "a,b", "1e5"]
     assert (tracking["project"], tracking["entity"]) == ("1e5", None)
-    assert COMPOSER.load(["paths={data: 1e5, outputs: a b}"])["paths"] == {"data": "1e5", "outputs": "a b"}
+    assert load_of_many(["paths={data: 1e5, outputs: a b}"])["paths"] == {"data": "1e5", "outputs": "a b"}
     assert as_typed("name=choice(1e5,b)") == 'name=choice("1e5",b)'
     assert as_typed("loss.alpha=1e5") == "loss.alpha=1e5" and as_typed(r"name=a\,b") == r"name=a\,b"
     with pytest.raises(ConfigError, match=r"^init=/.*/1e5: |^init=1e5: "):
-        COMPOSER.load(["init=1e5"])
+        load_of_many(["init=1e5"])
 
 
 def test_every_argument_that_is_text_is_a_text_key() -> None:
@@ -76,4 +74,4 @@ def test_a_number_in_a_yaml_file_is_refused_as_a_name(capfd: pytest.CaptureFixtu
 @pytest.mark.parametrize("name", ["' '", "a/ /b", "''", "wandb", "../x", ".x"])
 def test_a_name_without_a_visible_folder_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="set name to a folder name"):
-        check(COMPOSER.load([f"name={name}"]))
+        check(load_of_many([f"name={name}"]))

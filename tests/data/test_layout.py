@@ -7,7 +7,8 @@ from unittest.mock import patch
 import pytest
 from PIL import Image
 
-from ssl_bench.data.own import Listing, OwnFolder
+from ssl_bench.data.layout import Listing
+from ssl_bench.data.own import OwnFolder
 from ssl_bench.errors import ConfigError
 from tests.data.test_own import cache, dataset, names, own, photos
 

@@ -399,7 +399,7 @@ def test_more_neighbours_than_a_tenth_are_named(tmp_path: Path, caplog: pytest.L
     small = ["batch_size.size=8", "backbone=resnet_digits"]
     Parts(own(photos(tmp_path / "photos", "a", "b"), *small, "evaluate=knn", "evaluate.knn.k=5")).validate(1)
     assert [record.getMessage() for record in caplog.records] == [
-        "knn: k=5 is more than a tenth of the 18 labelled training images: 1 or less says more"
+        "evaluate.knn.k=5 is more than a tenth of the 18 images that can vote: set k to 1 or less"
     ]
 
 

@@ -1,0 +1,159 @@
+"""Commands in the environment of a user: variables of torchrun, Slurm, W&B and notebooks, homes, permissions."""
+
+import contextlib
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+
+import ssl_bench
+from ssl_bench.config.compose import load
+from ssl_bench.launch.nodes import Nodes, nodes, restarted
+from tests.conftest import SMALL, only_run
+from tests.door.door import enter, refuses
+
+Capture = pytest.CaptureFixture[str]
+Train = Callable[..., tuple[int, str]]
+FOLDER = ["dataset=folder", "dataset.size=32", "dataset.test_share=0.5", "batch_size.size=4", "max_steps=1"]
+
+# Variables and a command, with the sentence of its refusal.
+REFUSED = [
+    ("TORCHELASTIC_RUN_ID=x", "train", "TORCHELASTIC_RUN_ID is set no usable RANK, WORLD_SIZE, MASTER_PORT: unset"),
+    ("WANDB_MODE=bogus", "train -m seed=0,1", "WANDB_MODE=bogus: set WANDB_MODE to online, offline or disabled"),
+    ("WANDB_DISABLED=maybe", "train", "WANDB_DISABLED=maybe: set WANDB_DISABLED to true or false"),
+    ("A=1", "train paths.outputs=~nobody.of.this.name/runs", "there is no such home folder; write ./~nobody"),
+    ("A=1", "status ~/nowhere", "there is no folder /"),
+]
+
+
+@pytest.mark.parametrize(("variables", "command", "says"), REFUSED)
+def test_a_variable_of_another_command_is_refused(
+    variables: str, command: str, says: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in variables.split():
+        monkeypatch.setenv(*variable.split("="))
+    refuses(command, says, capfd)
+
+
+@pytest.mark.parametrize("variable", ["SUBMITIT_EXECUTOR=slurm", "SLURM_JOB_NUM_NODES=2", "SLURM_RESTART_COUNT="])
+def test_a_variable_of_slurm_alone_is_no_job_of_slurm(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(*variable.split("="))
+    assert (nodes(), restarted()) == (Nodes(), False)
+
+
+def test_a_home_folder_is_known_in_every_path(
+    train: Train, capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("SSL_BENCH_DATA", "~/data")
+    for name in "ab":
+        (home / "my photos" / name).mkdir(parents=True)
+        for i in range(6):
+            Image.new("RGB", (32, 32), (40 * i, 0, 0)).save(home / "my photos" / name / f"{i}.png")
+    words = ["dataset=folder", "dataset.size=32", "dataset.test_share=0.5", "batch_size.size=4", "max_steps=1"]
+    words += ["backbone=resnet_digits", "augment=none", "evaluate=knn", "evaluate.knn.k=1", "evaluate.watch=0"]
+    words += ["dataset.root=~/my photos", "paths.outputs=~/runs"]
+    assert train(*words)[0] == 0
+    (run,) = (home / "runs" / "default").iterdir()
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["dataset"]["root"] == str(home / "my photos")
+    assert config["paths"] == {"data": str(home / "data"), "outputs": str(home / "runs")}
+    assert train("-m", *words, "seed=0")[0] == 0 and (home / "runs" / ".sweeps").is_dir()
+    assert load([*words, f"init=~/runs/default/{run.name}"])["init"]["path"] == str(run)
+    for command in ("status '~/runs'", f"evaluate '~/runs/default/{run.name}'", "report --out='~/x.html' '~/runs'"):
+        assert enter(command, capfd).code == 0
+    assert list(ssl_bench.runs("~/runs")["seed"]) == [0] and not Path("~").exists()
+
+
+def of_two_classes(root: str) -> None:
+    for name in (b"a", b"\xe4"):
+        folder = os.path.join(os.fsencode(root), name)
+        os.makedirs(folder)
+        for i in range(6):
+            Image.new("RGB", (32, 32), (40 * i, 0, 0)).save(os.fsdecode(os.path.join(folder, b"%d.png" % i)))
+
+
+def test_names_that_are_no_utf8(train: Train, capfd: Capture) -> None:
+    """A file system of Linux has them, from old archives."""
+    outputs, root = os.fsdecode(b"o\xe9"), os.fsdecode(b"caf\xe9")
+    of_two_classes(root)
+    arguments = [*FOLDER, f"dataset.root={root}", f"paths.outputs={outputs}", "tracking=offline"]
+    code, printed = train(*arguments)
+    assert code == 0 and "it needs a folder whose name is UTF-8" in printed and "Traceback" not in printed, printed
+    assert "already done" in train(*arguments)[1]
+    (run,) = Path(outputs, "default").iterdir()
+    assert b'dataset.root="caf\xe9"' in (run / "command.txt").read_bytes()
+    again = ["evaluate", str(run), "evaluate=geometry"]
+    card = ["export", "--format", "card", str(run)]
+    for words in (again, card, ["report", outputs], ["status", outputs], ["status", "--csv", outputs]):
+        answer = enter(shlex.join(words), capfd)
+        assert answer.code == 0 and "Traceback" not in answer.err, answer
+    assert list(map(str, ssl_bench.runs(outputs)["path"])) == [str(run)]
+
+
+def test_an_output_in_ascii_says_everything(cli: Callable[..., Any], train: Train) -> None:
+    assert train("max_steps=1", "name=café")[0] == 0
+    table = cli("status", PYTHONIOENCODING="ascii")
+    assert (table.returncode, table.stderr) == (0, "") and r"caf\xe9" in table.stdout
+
+
+# ---- what a notebook and W&B have set
+
+
+def test_a_figure_is_drawn_whatever_a_notebook_has_set(cli: Callable[..., Any]) -> None:
+    done = cli("train", *SMALL, "max_steps=2", "evaluate.watch=0", MPLBACKEND="inline")
+    assert done.returncode == 0 and "was not drawn" not in done.stdout + done.stderr
+    assert (only_run() / "figures" / "curves.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("variables", "typed", "mode"),
+    [
+        ("WANDB_MODE=disabled", [], "off"),
+        ("WANDB_MODE=online WANDB_DISABLED=true", [], "off"),
+        ("WANDB_MODE=disabled", ["tracking=online"], "online"),
+    ],
+)
+def test_the_variables_of_wandb_are_defaults(
+    variables: str, typed: list[str], mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in [*variables.split(), "WANDB_PROJECT=mine", "WANDB_ENTITY=me", "WANDB_TAGS=a, b"]:
+        monkeypatch.setenv(*variable.split("="))
+    rest = {"project": "mine", "entity": "me", "tags": ["a", "b"]}
+    assert load(typed)["tracking"] == {"mode": mode, **rest}
+    assert load([*typed, "tracking.project=other"])["tracking"] == {"mode": mode, **rest, "project": "other"}
+
+
+# ---- the files of other users
+
+
+@contextlib.contextmanager
+def another_user() -> Iterator[None]:
+    """Make this process another user's, if it is the administrator's, who may read everything."""
+    user = os.geteuid()
+    try:
+        os.seteuid(65534 if user == 0 else user)
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_what_may_not_be_read_is_named(train: Train, capfd: Capture, tmp_path: Path) -> None:
+    assert train("max_steps=1")[0] == 0
+    (run,) = Path("outputs/default").iterdir()
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(0o755)
+    enter("status", capfd), enter("report", capfd)  # import what another user may not import
+    run.chmod(0)
+    with another_user():
+        status, report = enter("status", capfd), enter("report", capfd)
+    run.chmod(0o755)
+    says = f"ssl-bench: {run}: Permission denied; runs in there are missing or incomplete\n"
+    assert (status.code, status.err) == (0, says)
+    assert report.err.startswith(says)

@@ -1,0 +1,198 @@
+"""Files that a run reads back: whatever they hold, a command carries on or names the file; no good file is lost."""
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ssl_bench import files
+from ssl_bench.errors import RunError
+from ssl_bench.record import checkpoint, results
+from ssl_bench.record.metrics import Tracker
+from tests.conftest import SMALL, only_run
+from tests.door.door import enter
+from tests.results.folders import make, rows
+
+Train = Callable[..., tuple[int, str]]
+Variant = tuple[str, bytes]  # description, content
+VARIANTS = 60
+ODD = [b"", b"null", b"[]", b"3", b'"text"', b"{}", b"\xff\xfe", b"[" * 5000, b"NaN"]
+
+
+def variants(content: bytes, seed: int, count: int = VARIANTS) -> list[Variant]:
+    """``content`` cut at random places, and with up to eight bytes changed each."""
+    generator = random.Random(seed)
+    made = [(f"seed {seed}, cut at {at}", content[:at]) for at in generator.choices(range(len(content)), k=count)]
+    for number in range(count):
+        changed = bytearray(content)
+        for _ in range(generator.randint(1, 8)):
+            changed[generator.randrange(len(changed))] = generator.randrange(256)
+        made.append((f"seed {seed}, change {number}", bytes(changed)))
+    return made
+
+
+def test_metrics_of_any_content_are_resumed() -> None:
+    """Every complete row up to the step of the checkpoint is kept, or the file is set aside as it was."""
+    path = make("a/1", rows(3)) / "metrics.jsonl"
+    content = path.read_bytes()
+    for description, changed in [*variants(content, 7), *(("odd", odd) for odd in ODD), ("whole", content)]:
+        path.write_bytes(changed)
+        Tracker(path.parent, {"tracking": {"mode": "off"}}, "id", 4, {})
+        kept = files.read_json_lines(path)
+        assert all(row["step"] <= 4 for row in kept), description
+        aside = path.with_name("metrics.jsonl.damaged-1")
+        complete = changed.splitlines()[:-1]
+        assert aside.exists() or len(kept) >= sum(b'"step": 2,' in row or b'"step": 4,' in row for row in complete) - 1
+        if aside.exists():
+            assert aside.read_bytes() == changed, description
+            aside.unlink()
+    assert len(kept) == 2
+
+
+# ---- checkpoints
+
+
+STATE: dict[str, Any] = {"run_id": "id", "step": 3, "method": {"weight": torch.arange(200.0)}}
+
+
+def test_a_checkpoint_with_any_damage_is_refused_or_replaced_by_the_previous_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "checkpoints"
+    checkpoint.save(folder, STATE | {"step": 2})
+    checkpoint.save(folder, STATE)
+    content = (folder / "last.pt").read_bytes()
+    steps = {2: 0, 3: 0}
+    for description, changed in [*variants(content, 3), *(("odd", odd) for odd in ODD)]:
+        (folder / "last.pt").write_bytes(changed)
+        caplog.clear()
+        state = checkpoint.load(folder, "id")
+        assert state is not None and torch.equal(state["method"]["weight"], STATE["method"]["weight"]), description
+        steps[state["step"]] += 1
+        assert len(caplog.messages) == (state["step"] == 2)
+        assert "weights_only" not in caplog.text and all("\n" not in message for message in caplog.messages)
+    assert steps[2] > 100  # a change in the padding of the archive has no effect
+
+
+def test_no_checkpoint_runs_code_and_torchs_advice_is_not_repeated(tmp_path: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> Any:
+            return os.mkdir, ("hacked",)
+
+    for state in (Hostile(), STATE | {"hook": Hostile()}, [1], {"step": 3}, {"run_id": 3}, "text"):
+        torch.save(state, tmp_path / "last.pt")
+        with pytest.raises(RunError, match=r"last\.pt cannot be read \([^)]*\): remove .* to start again") as refusal:
+            checkpoint.load(tmp_path, "id")
+        assert "weights_only" not in str(refusal.value) and "\n" not in str(refusal.value)
+    assert not Path("hacked").exists()
+
+
+def test_a_checkpoint_from_before_its_renaming_is_used(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, STATE)
+    (tmp_path / "last.pt").rename(tmp_path / "next.pt")
+    (tmp_path / "previous.pt").write_bytes(b"damaged")
+    state = checkpoint.load(tmp_path, "id")
+    assert state is not None and state["step"] == 3
+
+
+# ---- whole commands
+
+TRAIN = ["max_steps=2", "batch_size.size=64", "checkpoint.every=1", "evaluate=knn", "name=r"]
+
+
+@pytest.mark.slow
+def test_a_damaged_result_is_set_aside_and_the_run_goes_on(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
+    assert train(*TRAIN)[0] == 0
+    run = only_run()
+    good, rows_before = results.read(run), (run / "metrics.jsonl").read_bytes()
+    assert good is not None
+    for number, content in enumerate((b'{"metrics": {"knn', b"[]", json.dumps(good | {"run_id": "other"}).encode()), 1):
+        (run / "results.json").write_bytes(content)
+        assert enter("status --json", capfd).code == 0
+        code, printed = train(*TRAIN)
+        sentence = (
+            f"results.json is no result of this run: it is now results.json.damaged-{number}, and the run goes on"
+        )
+        assert code == 0 and sentence in printed and "already done" not in printed
+        assert "resuming at step 2 of 2" in printed
+        assert (run / f"results.json.damaged-{number}").read_bytes() == content
+        again = results.read(run)
+        assert again is not None and again["metrics"] == good["metrics"]
+        assert (run / "metrics.jsonl").read_bytes() == rows_before  # the evaluation's row is not repeated
+    assert "already done" in train(*TRAIN)[1]
+
+
+def test_an_evaluation_that_is_repeated_has_one_row(tmp_path: Path) -> None:
+    config = {"tracking": {"mode": "off"}}
+    first = Tracker(tmp_path, config, "id", 0, {})
+    for row in ({"loss": 1.0, "seconds": 1.0}, {"knn/top1": 0.2}):
+        first.row(2, row)
+    for row in ({"loss": 1.0, "seconds": 1.0}, {"knn/top1": 0.3}):
+        first.row(4, row)
+    steps = {0: [2, 4], 2: [2, 2, 4], 4: [2, 2, 4, 4]}
+    for evaluated_step in (4, 2, 0):
+        Tracker(tmp_path, config, "id", 4, {}, evaluated_step)
+        kept = [row["step"] for row in files.read_json_lines(tmp_path / "metrics.jsonl")]
+        assert kept == steps[evaluated_step]
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Files of a run that lost its results."""
+    from ssl_bench.train import main
+    from tests.conftest import no_pictures
+
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("stopped"))
+    try:
+        with no_pictures():
+            assert main([*SMALL, *TRAIN]) == 0
+        return {
+            str(path): path.read_bytes()
+            for path in only_run().rglob("*")
+            if path.is_file() and path.name != "results.json"
+        }
+    finally:
+        os.chdir(before)
+
+
+def restore(content: dict[str, bytes]) -> Path:
+    for name, data in content.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(data)
+    return only_run()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_does_not_fit_is_refused(train: Train, stopped_run: dict[str, bytes]) -> None:
+    path = restore(stopped_run) / "checkpoints/last.pt"
+    state = torch.load(path, weights_only=True)
+    changes: list[dict[str, Any]] = [{"method": {}}, {"step": -1}, {"ranks": [{}]}, {"seconds": None}]
+    for change, error in zip(changes, ["RuntimeError", "ValueError", "KeyError", "TypeError"], strict=True):
+        torch.save(state | change, path)
+        before = path.read_bytes()
+        code, printed = train(*TRAIN)
+        assert code == 1 and "Traceback" not in printed
+        (line,) = (line for line in printed.splitlines() if line.startswith("ssl-bench: "))
+        assert f"does not fit this run ({error}: " in line and line.endswith(f"remove {path.parent} to start again")
+        assert path.read_bytes() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["checkpoints/last.pt", "metrics.jsonl", "config.yaml"])
+def test_a_run_with_a_damaged_file_goes_on_or_names_it(
+    train: Train, name: str, stopped_run: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    for description, content in variants(stopped_run[str(restore(stopped_run) / name)], 11, 1):
+        run = restore(stopped_run)
+        (run / "results.json").unlink(missing_ok=True)
+        (run / name).write_bytes(content)
+        code, printed = train(*TRAIN)
+        assert "Traceback" not in printed, (description, printed)
+        assert code == 0 or (code == 1 and "to start again" in printed), (description, printed)
+        assert enter("status --json", capfd).code == 0

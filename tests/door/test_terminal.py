@@ -73,14 +73,15 @@ def test_a_damaged_record_counts_as_a_lost_run(content: str, capfd: Capture) -> 
 
 @pytest.mark.slow
 def test_a_repeated_grid_counts_the_finished_runs_and_prints_one_table(capfd: Capture) -> None:
-    command = "weight -m k=1,65536 temperature.tau=0.01 positive=0.9"
+    settings = "framework=frozen loss=infonce temperature=fixed evaluate=gradient_weight"
+    command = f"train -m {settings} temperature.tau=0.2,0.5"
     assert enter(command, capfd).code == 0
     again = enter(command, capfd)
     assert again.code == 0 and again.out.splitlines()[:2] == [
         "2 of 2 runs are done already",
         "2 runs: 0 trained, 2 done before, 0 failed",
     ]
-    assert [row[:2] for row in table_of(again.out)] == [["k=1", "1"], ["k=65536", "1"]]
+    assert sorted(row[:2] for row in table_of(again.out)) == [[f"temperature.tau={tau}", "1"] for tau in (0.2, 0.5)]
     assert sum(line.split()[:1] == ["runs"] for line in again.out.splitlines()) == 1
 
 
@@ -88,8 +89,9 @@ def test_a_repeated_grid_counts_the_finished_runs_and_prints_one_table(capfd: Ca
 
 
 def test_small_weights_have_significant_digits(capfd: Capture) -> None:
-    answer = enter("weight k=1 temperature.tau=0.1", capfd)
-    assert answer.code == 0 and "weight 2.061e-09" in answer.out.splitlines()  # sigmoid(-2 / 0.1)
+    settings = "framework=frozen loss=infonce temperature=fixed temperature.tau=0.1 evaluate.gradient_weight.k=1"
+    answer = enter(f"train evaluate=gradient_weight {settings}", capfd)
+    assert answer.code == 0 and "2.061e-09" in answer.out  # sigmoid(-2 / 0.1)
 
 
 @pytest.mark.parametrize(

@@ -165,24 +165,6 @@ def test_missing_layers_photos_and_backbones_are_refused_before_the_training(tmp
         make_evaluator(images, annotations).check(target)
 
 
-def test_a_reference_from_a_file(tmp_path: Path) -> None:
-    import timm
-
-    images, annotations = photos(tmp_path)
-    model = timm.create_model("resnet18")  # with its classifier, as in published files
-    torch.save(model.state_dict(), tmp_path / "weights.pt")
-    layers: dict[str, Any] = {"layers": ["layer2"], "reference": "resnet18", "photos": 1}
-    evaluator = make_evaluator(images, annotations, reference_weights=str(tmp_path / "weights.pt"), **layers)
-    target = make_target()
-    assert target.network is not None
-    target.network.backbone = model
-    results = dict(evaluator.run(target))
-    assert {"layer2_k2_ami", "reference_layer2_k2_ami", "rgb_k2_ami"} <= set(results)
-    torch.save({"conv1.weight": torch.zeros(1)}, tmp_path / "weights.pt")
-    with pytest.raises(InvalidValue, match=r"^reference_weights=.*: set reference_weights to a state dict of resnet18"):
-        list(evaluator.run(target))
-
-
 def test_ranks_share_the_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum over five ranks, two of them without a photo, equals the regions of one rank."""
     evaluator, module = make_evaluator(*photos(tmp_path)), "ssl_bench.evaluate.local_features"

@@ -58,8 +58,6 @@ def test_batches_differ_and_depend_on_the_seed_only() -> None:
     assert not list(npc.run(make_target(None)))  # raw pixels have no projection
 
 
-def test_a_target_with_too_few_images_or_without_views_is_refused() -> None:
+def test_a_target_with_too_few_images_is_refused() -> None:
     with pytest.raises(InvalidValue, match=r"^batch_sizes=\[71\]: set batch_sizes to sizes up to 70, the number of"):
         next(NPC(batch_sizes=[71]).run(make_target(Halves())))
-    with pytest.raises(ValueError, match="the target has no augment"):
-        next(NPC().run(make_target(Halves(), augment=())))

@@ -21,7 +21,6 @@ from ssl_bench.evaluate.target import Target
 from ssl_bench.networks.backbones import timm_backbone
 from ssl_bench.networks.encoder import Encoder
 from ssl_bench.networks.heads import MLP
-from ssl_bench.objective.memory import Memory
 
 FILES = sorted((Path(__file__).parents[2] / "conf/evaluate").glob("*.yaml"))
 NODES: dict[str, dict[str, Any]] = {  # these two are several of them
@@ -42,7 +41,6 @@ def make_target(trained: bool) -> Target:
     images = Images([pixels], torch.arange(30) % 6)
     torch.manual_seed(0)
     network = Encoder(timm_backbone("resnet18", 1), MLP(512, 1, None, 4))
-    network.memory = Memory(30, 4, 0.5, 0)
     return Target(
         network if trained else None,
         images,
@@ -52,14 +50,14 @@ def make_target(trained: bool) -> Target:
         device="cpu",
         seed=0,
         augment=[Views(64)] * 2,
-        pretrain=lambda: images,
     )
 
 
-# Without detection, for photos of COCO (test_detection.py), and encoder_gradients, which takes long and has own tests.
-OPTIONS = sorted(NODES.keys() - {"detection", "encoder_gradients"})
+# Without detection, for photos of COCO, encoder_gradients, which takes long, and what needs a run's loss: these have
+# tests of their own.
+OPTIONS = sorted(NODES.keys() - {"detection", "encoder_gradients", "gradient_weight", "mutual_information"})
 # Kinds of knn and linear that test_protocols.py compares with other libraries on the same features.
-KINDS = {each for each in OPTIONS if each.startswith(("knn_", "linear_"))} - {"knn_memory", "linear_opensel"}
+KINDS = {each for each in OPTIONS if each.startswith(("knn_", "linear_"))} - {"linear_opensel"}
 PARAMETERS = [
     pytest.param(each, marks=pytest.mark.exhaustive if each in KINDS else pytest.mark.slow) for each in OPTIONS
 ]

@@ -113,7 +113,7 @@ def _planted(kind: str, work: Callable[..., Outcome], *arguments: Any, **options
 def started_here(kind: str, folder: Path, meeting: Path | str) -> Outcome:
     folder.mkdir()
     places = [{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2} for rank in range(2)]
-    calls = {f"rank {n}": (kind, ranks.join, CONFIG, "id", folder, "", True, meeting) for n in range(2)}
+    calls = {f"rank {n}": (kind, ranks.join, CONFIG, folder, "", True, meeting) for n in range(2)}
     return call_in_workers(_planted, calls, {f"rank {n}": {k: str(v) for k, v in places[n].items()} for n in range(2)})
 
 
@@ -127,11 +127,11 @@ def test_a_failure_of_a_rank_ends_all_with_its_sentence_or_its_traceback(tmp_pat
 
 
 def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) -> None:
-    with ranks._outcome(tmp_path, torch.device("cpu"), True) as end:
-        torch.empty(2**52)
-    (outcome,) = end
+    with patch.object(ranks, "train", lambda *_: torch.empty(2**52)):
+        outcome = ranks.train_here(CONFIG, tmp_path, "", True, torch.device("cpu"))
     assert outcome.reason.startswith("out of memory on cpu: ") and not outcome.detail
-    assert outcome.reason.endswith("Set a smaller batch_size.size or more devices") and outcome.code == 1
+    assert outcome.reason.endswith("Set batch_size.chunk, a smaller batch_size.size or more devices")
+    assert outcome.code == 1
 
 
 @pytest.mark.slow

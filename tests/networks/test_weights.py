@@ -84,15 +84,6 @@ def test_arguments_reach_timm_and_a_vit_of_one_token_is_refused() -> None:
         assert sentence in str(refusal.value)
 
 
-def test_the_defaults_of_the_new_keys_leave_the_identity_as_it_was() -> None:
-    config = load(["dataset=cifar10", "backbone=timm"])
-    former = {key: value for key, value in config.items() if key != "init"}
-    former["backbone"] = {k: v for k, v in config["backbone"].items() if k not in ("freeze", "args")}
-    assert run_id(former) == run_id(config)
-    other = [["backbone.freeze=true"], ["backbone.args.drop_rate=0.1"]]
-    assert len({run_id(config), *(run_id(load(["dataset=cifar10", "backbone=timm", *each])) for each in other)}) == 3
-
-
 def backbone_of(folder: Path) -> dict[str, torch.Tensor]:
     state = checkpoint.load(folder / "checkpoints", folder.name)
     assert state is not None

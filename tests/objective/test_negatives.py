@@ -93,7 +93,7 @@ def test_no_negatives() -> None:
     negatives, e = NoNegatives(), numbered(3)
     assert negatives.bank(e) is None  # type: ignore[func-returns-value]
     contrast = negatives.select(Contrast.of(e, None), 0.0)
-    assert not contrast.has_negatives and contrast.count.tolist() == [[0, 0, 0]] and negatives.count(3) == 0
+    assert contrast.candidates is None and contrast.count.tolist() == [[0, 0, 0]] and negatives.count(3) == 0
     with pytest.raises(ValueError, match="set negatives to an option"):
         contrast.lse(torch.tensor(1.0))
 

@@ -40,7 +40,7 @@ import commit_numbers
 
 from tests.evaluated import with_evaluations
 
-CLAIMS = [claim for paper in tables.papers() for claim in tables.claims(paper)]
+CLAIMS = [claim for path in tables.paths().values() for claim in tables.read(path)[1]]
 COMMON = ["dataset=scattered_digits", "max_steps=2", *[o for o in SMALL if not o.startswith("evaluate")]]
 CLAIM: dict[str, Any] = {
     "title": "t",
@@ -79,7 +79,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_paper_has_claims_with_criteria() -> None:
-    assert len(CLAIMS) >= 14 and {claim.paper for claim in CLAIMS} == set(tables.papers()) - {"losses"}
+    assert len(CLAIMS) >= 14 and {claim.paper for claim in CLAIMS} == set(tables.paths()) - {"losses"}
     for claim in CLAIMS:
         assert claim.criteria and claim.where and claim.minutes > 0, claim.name
         assert all(cell.settings["scale"] == "reduced" for cell in claim.cells), claim.name
@@ -544,7 +544,8 @@ def test_committed_numbers_are_those_of_the_cells_as_they_are_now(share: int) ->
         for cell in cells[each.name]:
             places = {seed: (cell.label, cell.column, seed) for seed in cell.seeds}
             found = {seed: identity for seed, place in places.items() if (identity := committed.get(place))}
-            assert made[cell.overrides].run_ids(found) == found, (each.name, cell.label, cell.column)
+            run_ids = {seed: run_id(made[cell.overrides].config(seed)) for seed in found}
+            assert run_ids == found, (each.name, cell.label, cell.column)
 
 
 def test_a_sentence_of_ours_is_marked_wherever_it_is_printed(write: Any) -> None:
@@ -559,7 +560,7 @@ def test_a_sentence_of_ours_is_marked_wherever_it_is_printed(write: Any) -> None
 
 def test_claims_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert [claim.name for claim in tables.find("dcl/claims")] == [c.name for c in CLAIMS if c.paper == "dcl"]
-    assert tables.find("dcl/multiplier") == [CLAIMS[0]] and CLAIMS[0] not in tables.load("dcl")
+    assert tables.find("dcl/multiplier") == [CLAIMS[0]] and CLAIMS[0] not in tables.find("dcl")
     assert table.main(["--claims", "nobody"]) == 2
     assert "there is no paper 'nobody': set it to one of dcl, eqco" in capsys.readouterr().err
     assert cli.READERS  # table needs no torch

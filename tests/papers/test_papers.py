@@ -202,7 +202,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         data = {"paper": f"x{number}", "title": "t", "cite": "c", "tables": {"table1": {**good, **change}}}
         (tmp_path / f"x{number}.yaml").write_text(yaml.safe_dump(data))
         with pytest.raises(ConfigError, match=re.escape(message)):
-            tables.load(f"x{number}")
+            tables.find(f"x{number}")
 
 
 def test_measured_numbers_of_eqco_table_9_agree_with_the_paper() -> None:

@@ -16,7 +16,7 @@ import yaml
 
 from ssl_bench.commands import reproduce
 from ssl_bench.config.build import KINDS, build
-from ssl_bench.config.composer import Composer
+from ssl_bench.config.compose import load_of_many
 from ssl_bench.config.identity import canonical
 from ssl_bench.config.schema import directory
 from ssl_bench.papers import tables
@@ -71,7 +71,7 @@ def test_a_cell_has_the_settings_that_its_sources_name(paper: str, fact: dict[st
 
 
 def test_there_are_facts_about_ten_cells_of_every_paper() -> None:
-    assert {*FACTS} == {*tables.papers()} - {"losses"} and {len(each["cells"]) for each in FACTS.values()} == {10}
+    assert {*FACTS} == {*tables.paths()} - {"losses"} and {len(each["cells"]) for each in FACTS.values()} == {10}
 
 
 def test_a_recipe_names_each_class_with_its_settings() -> None:
@@ -179,10 +179,9 @@ def test_equal_recipes_are_printed_once_and_cells_without_one_say_why(capsys: Ou
 
 @pytest.mark.exhaustive
 def test_every_option_of_every_group_is_described() -> None:
-    composer = Composer()
     for path in sorted(directory().glob("*/*.yaml")):
         kind, option = path.parent.name, path.stem
         if kind in KINDS:
-            lines = describe(composer.load(["dataset=cifar10", f"{kind}={option}"]))
+            lines = describe(load_of_many(["dataset=cifar10", f"{kind}={option}"]))
             assert {line.split()[0] for line in lines} >= {"training", "dataset", "framework"}, path
             assert all("(" in line for line in lines[1:]), path

@@ -57,7 +57,7 @@ def test_a_selection_that_matches_nothing_is_refused(argument: str, message: str
 
 
 def test_a_paper_is_all_of_its_tables_only_where_that_is_asked_for() -> None:
-    assert [t.name for t in Selection.read(["dcl"], True, []).tables()] == [t.name for t in tables.load("dcl")]
+    assert [t.name for t in Selection.read(["dcl"], True, []).tables()] == [t.name for t in tables.find("dcl")]
     assert len(Selection.read([], True, []).tables()) == len(tables.every())
     assert [t.name for t in Selection.read(["dcl/fig3"], False, []).tables()] == ["dcl/fig3a", "dcl/fig3b"]
     with pytest.raises(ConfigError, match=r"dcl has dcl/table1, .*: name one, or add --all"):

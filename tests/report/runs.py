@@ -7,7 +7,7 @@ from typing import Any
 
 from ssl_bench.launch.outcome import Outcome, State
 from tests.evaluated import with_evaluations
-from tests.results.folders import OUTPUTS, finish, make, make_grid
+from tests.status.folders import OUTPUTS, finish, make, make_grid
 
 HOSTILE = "</script><script>window.hacked=1</script>"
 FACTS = {"negatives_per_anchor": 0, "steps": 20}
@@ -44,9 +44,11 @@ def run(name: str, command: str, accuracy: float | None, loss: str, size: int, t
 
 
 def add(folder: Path, **parts: Any) -> None:
-    """Add parts to ``results.json``."""
+    """Add parts to ``results.json``, with the evaluations of another configuration and other metrics."""
     path = folder / "results.json"
-    path.write_text(json.dumps(with_evaluations(json.loads(path.read_text()) | parts)))
+    content = json.loads(path.read_text()) | parts
+    other = any(isinstance(parts.get(name), dict) for name in ("config", "metrics"))
+    path.write_text(json.dumps(with_evaluations(content) if other else content))
 
 
 def grid() -> list[Path]:

@@ -352,7 +352,9 @@ def test_the_commands_of_failed_runs(status: Status) -> None:
     (single / "command.txt").write_text("ssl-bench train 'evaluate=[knn,linear]' seed=1\n")
     command = "ssl-bench train -m --config-dir 'my conf' hydra/launcher=local 'name=two words' seed=0,1"
     outcomes = {0: Outcome(State.FAILED, 1, folder="outputs/a/both"), 1: Outcome.failed("")}
-    make_grid("1", ["'name=two words' seed=0", "'name=two words' seed=1"], outcomes, command=command, started=1.0)
+    single_run = {"single": "ssl-bench train --config-dir 'my conf'"}
+    runs = ["'name=two words' seed=0", "'name=two words' seed=1"]
+    make_grid("1", runs, outcomes, command=command, started=1.0, **single_run)
     finish(make("a/done"), 1.0)
     done = status("--failed")
     assert done.returncode == 0

@@ -24,9 +24,6 @@ class AlignUniform(Loss):
     Args:
         weight: of uniformity, at least 0.
         t: sharpness of its kernel, positive.
-
-    Raises:
-        InvalidValue: a value outside of its range.
     """
 
     equation = "2 - 2 s + weight (log mean_i(exp(l_i) / K_i) - 2 t) at tau = 1 / (2 t)"

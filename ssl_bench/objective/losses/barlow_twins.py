@@ -25,9 +25,6 @@ class BarlowTwins(Loss):
 
     Args:
         weight: of the correlations between different coordinates (lambda), at least 0.
-
-    Raises:
-        InvalidValue: weight is negative.
     """
 
     equation = "sum_i (1 - C_ii)^2 + weight sum_{i != j} C_ij^2"

@@ -23,9 +23,6 @@ class DCLW(Loss):
 
     Args:
         sigma: width of the weighting, positive; DCL at infinity.
-
-    Raises:
-        InvalidValue: sigma is not positive.
     """
 
     equation = "l - w s / tau, w = sg(2 - k / mean k), k = exp(s / sigma)"

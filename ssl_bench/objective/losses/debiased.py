@@ -18,9 +18,6 @@ class Debiased(Loss):
 
     Args:
         tau_plus: share of the negatives that are of the anchor's class, in [0, 1).
-
-    Raises:
-        InvalidValue: tau_plus is outside of its range.
     """
 
     equation = "log(1 + max((exp(u) - K tau_plus) / (1 - tau_plus), K exp(-(1 + s) / tau)))"

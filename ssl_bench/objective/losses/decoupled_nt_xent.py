@@ -26,9 +26,6 @@ class DecoupledNTXent(Loss):
         weight: of the distribution term (lambda), at least 0.
         form: ``paper`` or ``official``, as above.
         scale: factor of the whole loss, positive; 1000 in the paper for normalised vectors, whose mean over D is small.
-
-    Raises:
-        InvalidValue: a value outside of its range.
     """
 
     equation = "-s + weight log(exp(l) + exp(s / tau))"

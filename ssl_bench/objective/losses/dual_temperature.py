@@ -19,9 +19,6 @@ class DualTemperature(Loss):
 
     Args:
         ratio: the temperature of the multiplier divided by that of the softmax, positive.
-
-    Raises:
-        InvalidValue: ratio is not positive.
     """
 
     equation = "softplus(u) sg(sigmoid(u at ratio tau) / sigmoid(u))"

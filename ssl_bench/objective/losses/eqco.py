@@ -21,9 +21,6 @@ class EqCo(Loss):
 
     Args:
         alpha: the number of negatives that the K negatives represent, positive.
-
-    Raises:
-        InvalidValue: alpha is not positive.
     """
 
     equation = "softplus(u + log(alpha / K))"

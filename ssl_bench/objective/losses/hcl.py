@@ -22,9 +22,6 @@ class HCL(Loss):
     Args:
         beta: how fast the weights grow, at least 0.
         tau_plus: share of the negatives that are of the anchor's class, in [0, 1).
-
-    Raises:
-        InvalidValue: a value outside of its range.
     """
 
     equation = "as Debiased, with log K + u at tau / (1 + beta) - u at tau / beta in place of u"

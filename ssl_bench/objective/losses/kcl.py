@@ -23,9 +23,6 @@ class KCL(Loss):
         kernel: ``gaussian`` or ``imq``, as above.
         t: sharpness of the Gaussian kernel, or width of the inverse multiquadric, positive.
         weight: of the negatives (gamma), at least 0.
-
-    Raises:
-        InvalidValue: a value outside of its range.
     """
 
     equation = "-k(s) + weight mean_k k(s_k), k(s) = exp(-2 t (1 - s)) or (1 + 2 (1 - s) / t^2)^(-1/2)"

@@ -23,9 +23,6 @@ class NCE(Loss):
 
     Args:
         instances: images to pre-train on.
-
-    Raises:
-        InvalidValue: there are none.
     """
 
     equation = "softplus(v - s / tau) + sum_k softplus(s_k / tau - v), v = log(Z K / N)"

@@ -28,9 +28,6 @@ class ReLIC(Loss):
         detach_target: p_ww is a constant in the divergence, which eq. 3 leaves open.
         own_view: add the terms of v = w, -log p_ww(positive); with reduction=sum the loss is then eq. 3 as printed.
             Where a momentum network makes the positives, these terms are constants.
-
-    Raises:
-        InvalidValue: weight is negative.
     """
 
     equation = "softplus(u) + weight KL(p_vw, p_ww)"

@@ -19,9 +19,6 @@ class SigLIP(Loss):
 
     Args:
         bias: b at the start.
-
-    Raises:
-        InvalidValue: a bias that is no finite number.
     """
 
     equation = "softplus(-(s / tau + b)) + sum_k softplus(s_k / tau + b)"

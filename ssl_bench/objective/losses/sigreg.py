@@ -33,9 +33,6 @@ class SIGReg(Loss):
         weight: of the statistic (lambda), in [0, 1]; the alignment has the rest.
         slices: directions drawn in each step, at least 1.
         seed: of the draws.
-
-    Raises:
-        InvalidValue: a value outside of its range.
     """
 
     equation = "(1 - weight) (distance to the mean of the views)^2 / D + weight x Epps-Pulley statistic of projections"

@@ -38,9 +38,6 @@ class SogCLR(Loss):
     Args:
         instances: images to pre-train on.
         gamma: share of the batch in the average, above 0 and up to 1.
-
-    Raises:
-        InvalidValue: gamma outside of its range.
     """
 
     equation = "tau log u' - s, u' a moving average of mean_k exp(s_k / tau) for each image"
@@ -88,9 +85,6 @@ class ISogCLR(SogCLR):
         rho: the higher, the lower the temperatures, at least 0.
         eta: rate of the temperatures, positive.
         beta: share of the new gradient in its moving average, above 0 and up to 1.
-
-    Raises:
-        InvalidValue: a value outside of its range.
     """
 
     equation = "tau_i (log u' + rho) - s, tau_i of the image"

@@ -21,9 +21,6 @@ class Spectral(Loss):
 
     Args:
         mu: the squared length of the vectors, positive.
-
-    Raises:
-        InvalidValue: mu is not positive.
     """
 
     equation = "-2 mu s + mean_k (mu s_k)^2"

@@ -32,9 +32,6 @@ class SWD(Loss):
             uniform on the unit sphere, to which the anchors are normalised too.
         scale: factor of the whole loss, positive; 1000 in the paper for normalised vectors, whose mean over D is small.
         seed: of the draws.
-
-    Raises:
-        InvalidValue: a value outside of its range.
     """
 
     equation = "distance of the views + weight x sliced Wasserstein distance to the prior"

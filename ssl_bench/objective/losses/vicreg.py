@@ -26,9 +26,6 @@ class VICReg(Loss):
 
     Args:
         invariance, variance, covariance: weights of the three terms, at least 0.
-
-    Raises:
-        InvalidValue: a negative weight.
     """
 
     equation = "invariance (distance of the views)^2 / D + variance hinge(C) + 2 covariance sum_{i != j} C_ij^2 / D"
