@@ -115,9 +115,9 @@ def test_a_heat_map_has_the_means_over_seeds_and_their_number(page: Page) -> Non
     page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws every plot
     maps = page.locator("#plots .multiples").last.locator(".js-plotly-plot")
     data = maps.evaluate_all("all => all.map(({ data: [it] }) => [it.x, it.y, it.z, it.text])")
-    numbers = Numbers(finished(OUTPUTS))
+    named = Numbers(finished(OUTPUTS))
     found = {(run.config["choices"]["loss"], run.shared.settings["batch_size"], run.shared.settings["temperature.tau"],
-              run.seed): numbers.of(run)["knn/top1"] for run in finished(OUTPUTS)}  # fmt: skip
+              run.seed): named.of(run)["knn/top1"] for run in finished(OUTPUTS)}  # fmt: skip
     for (x, y, z, says), loss in zip(data, ("dcl", "infonce"), strict=True):
         assert (x, y) == (["64", "128", "256"], ["0.1", "0.4"])
         for row, tau in enumerate(y):
