@@ -30,11 +30,7 @@ from tests.ranks import on_two_ranks
 
 def measured(rank: int = 0) -> dict[str, Any]:
     torch.manual_seed(rank)  # the results must not depend on the global generator
-    return (
-        features()
-        | fitted()
-        | {name: value for make in (distances, contrasts, of_losses) for name, value in make().items()}
-    )
+    return features() | fitted() | distances() | contrasts() | of_losses()
 
 
 def features() -> dict[str, Any]:
