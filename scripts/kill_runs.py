@@ -1,7 +1,8 @@
 """Kill small runs at random moments, start them again, and compare them with a run that was never disturbed.
 
     python scripts/kill_runs.py --kills 100
-    python scripts/kill_runs.py --kills 60 --grid      # of two runs at a time
+    python scripts/kill_runs.py --kills 60 --grid        # of two runs at a time
+    python scripts/kill_runs.py --kills 60 --reproduce   # the same two runs as the cells of a table
 
 A run of one or two ranks is hit by SIGKILL, SIGTERM, SIGINT, SIGSTOP (SIGCONT follows a second later) or a full disk
 (a small tmpfs, for which one must be root), once to three times in a row, and is then started until it ends. It must
@@ -34,7 +35,9 @@ PASSING = {"previous.pt", ".runs.json"}  # a former state, and a cache that is w
 RUN = ["backbone.width=4", "head.out=16", "optimizer=sgd", "tracking=off", "log_every=1", "checkpoint.every=1"]
 RUN += ["epochs=2", "evaluate=[knn,linear]", "evaluate.baselines=[init]", "evaluate.every=1"]
 RUN += ["evaluate.linear.epochs=5", "evaluate.linear.lrs=[0.1]"]
-GRID = ["-m", "seed=0,1", "hydra/launcher=local", "hydra.launcher.n_jobs=2"]
+AT_ONCE = ["hydra/launcher=local", "hydra.launcher.n_jobs=2"]
+GRID = ["-m", "seed=0,1", *AT_ONCE]
+TABLE = list[str]()  # the command that trains the runs of a table, if they are to be killed
 STOP, DISK = "SIGSTOP", "full disk"
 # The exit codes that each kind of kill may have, and a run that is not killed.
 CODES = {"": {0}, "SIGKILL": {0, 1, -9}, "SIGTERM": {0, 143, -15}, "SIGINT": {0, 130, -2}, STOP: {0}, DISK: {0, 1, 2}}
@@ -49,7 +52,7 @@ class Run:
 
     def __init__(self, outputs: Path, devices: int) -> None:
         self.printed = Path(f"{outputs}-{time.monotonic_ns()}.txt")
-        arguments = ["train", *RUN, f"devices={devices}", f"paths.outputs={outputs}"]
+        arguments = [*(TABLE or ["train", *RUN]), f"devices={devices}", f"paths.outputs={outputs}"]
         self.process = multiprocessing.get_context("forkserver").Process(target=_train, args=(arguments, self.printed))
         self.process.start()
         self.pid = self.process.pid or 0
@@ -180,7 +183,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="numbers of ranks, in turn")
-    parser.add_argument("--grid", action="store_true", help="kill grids of two runs at a time")
+    kinds_of_grids = parser.add_mutually_exclusive_group()
+    kinds_of_grids.add_argument("--grid", action="store_true", help="kill grids of two runs at a time")
+    kinds_of_grids.add_argument("--reproduce", action="store_true", help="kill a table's two runs at a time")
     options = parser.parse_args()
     RUN.extend(GRID if options.grid else [])
     os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -188,6 +193,11 @@ def main() -> int:
     chance, counts, wrong = random.Random(0), Counter[tuple[int, str]](), 0
     with tempfile.TemporaryDirectory(prefix="kill_runs") as folder:
         root = Path(folder)
+        if options.reproduce:
+            table = {"title": "kills", "metric": "knn/top1", "set": RUN, "columns": ["all"], "rows": {"runs": {}}}
+            paper = {"paper": "kills", "cite": "nobody", "tables": {"runs": {**table, "seeds": [0, 1]}}}
+            (root / "kills.yaml").write_text(json.dumps(paper))
+            TABLE.extend(["reproduce", str(root / "kills.yaml"), *AT_ONCE])
         undisturbed(root / "first", 1)  # the server imports torch, which takes long
         references = {devices: undisturbed(root / f"whole{devices}", devices) for devices in options.ranks}
         while counts.total() < options.kills:

@@ -55,6 +55,7 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> None:
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)  # a command that a test ran in this process has set it
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture

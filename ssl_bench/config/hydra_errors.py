@@ -103,6 +103,8 @@ def _no_option(file: str, options: Sequence[str] | None) -> str:
     folder = f"{option.rpartition('/')[0]}/"
     options = [other for other in options if other.startswith(folder)] or options
     remedy = f"set {group} to one of {', '.join(options)}"
+    if group == "experiment" and "/" in option:
+        remedy += f", or train a paper's table by `ssl-bench reproduce {option}`"
     return f"{group}={option}: there is no such option{near(option, options)}; {remedy}"
 
 

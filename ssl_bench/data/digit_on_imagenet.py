@@ -19,7 +19,7 @@ from torch.nn.functional import interpolate
 
 from ssl_bench.data.dataset import Probe
 from ssl_bench.data.folder import FolderDataset
-from ssl_bench.data.multi_digits import DIGIT, mnist, paste
+from ssl_bench.data.multi_digits import DIGIT, labelled_arrays, mnist, paste
 from ssl_bench.data.photos import Photos
 from ssl_bench.data.source import Source
 from ssl_bench.errors import require
@@ -115,7 +115,7 @@ class DigitOnImageNet(FolderDataset):
     def _marked(self, purpose: str, split: str, digits: int | None) -> tuple[Marked, Marked]:
         """Open a split twice, labelled by photo and by digit; ``digits`` limits the choice to MNIST's first images."""
         photos = self.photos(split)
-        images, classes = self.mnist.arrays(split)
+        images, classes = labelled_arrays(self.mnist, split)
         generator = torch.Generator().manual_seed(stream("digit_on_imagenet", self.seed, purpose))
         which = torch.randint(len(images[:digits]), (len(photos),), generator=generator)
         by_photo, by_digit = (

@@ -21,7 +21,7 @@ from torch.nn.functional import interpolate, one_hot
 from ssl_bench.data.arrays import ArrayDataset
 from ssl_bench.data.dataset import Dataset, Probe
 from ssl_bench.data.source import Source
-from ssl_bench.errors import require
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.seeding import stream
 
 DIGIT = 28  # side of MNIST's images
@@ -86,6 +86,19 @@ def mnist(root: Path) -> ArrayDataset:
     """The prepared MNIST, which the digits come from."""
     common: dict[str, Any] = {"size": DIGIT, "channels": 1, "num_classes": 10, "mean": [0.0], "std": [1.0]}
     return ArrayDataset("mnist", "MNIST", ["train"], root=str(root), **common)
+
+
+def labelled_arrays(dataset: ArrayDataset, split: str) -> tuple[Tensor, Tensor]:
+    """The arrays of a split: uint8 [N, C, H, W] and labels [N] from 0.
+
+    Raises:
+        ConfigError: as :meth:`ArrayDataset.arrays`, or an image is not labelled.
+    """
+    images, labels = dataset.arrays(split)
+    if labels.min() < 0:
+        path = dataset.folder / f"{split}_labels.npy"
+        raise ConfigError(f"dataset={dataset.name}: {path} has unlabelled images (-1): replace it")
+    return images, labels
 
 
 class MultiDigits(Dataset):
@@ -175,5 +188,5 @@ class MultiDigits(Dataset):
     def _open(self, split: str) -> tuple[Tensor, Tensor]:
         """Open MNIST's ``train`` or ``test`` split: uint8 [M, 28, 28] and int64 [M]."""
         self.check_content()
-        images, classes = self.mnist.arrays(split)
+        images, classes = labelled_arrays(self.mnist, split)
         return images[:, 0], classes

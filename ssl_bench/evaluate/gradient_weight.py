@@ -4,7 +4,6 @@ W = -tau dL / ds for the cosine s of the positive and K negatives of equal cosin
 positive's probability, the factor of the gradient that vanishes at small tau (figure 3).
 """
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -36,10 +35,10 @@ class GradientWeight(OfLoss):
         self.positive, self.negative, self.k = positive, negative, k
         super().__init__(objective)
 
-    def run(self, target: Target) -> Iterator[tuple[str, float]]:
+    def measure(self, target: Target) -> dict[str, float]:
         loss, temperature = self.built()
         positive = torch.full((1, 1), self.positive, dtype=torch.float64, requires_grad=True)
         contrast = Contrast.dense(positive, torch.full((1, 1, self.k), self.negative, dtype=torch.float64))
         tau = temperature(0.0, contrast).double()
         (slope,) = torch.autograd.grad(loss(contrast, tau).sum(), positive)
-        yield "weight", -float(tau * slope)
+        return {"weight": -float(tau * slope)}

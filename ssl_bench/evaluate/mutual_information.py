@@ -5,7 +5,6 @@ then gives a lower bound on I(X; Y): log(1 + K) - L for InfoNCE with K negatives
 take the place of cosines.
 """
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -26,7 +25,7 @@ from ssl_bench.signals import stop_if_asked
 class MutualInformation(OfLoss):
     """Train f and g on pairs of Gaussian vectors, then average the bound over new batches.
 
-    It computes on the CPU, each rank all of it. Yields ``estimate`` and ``true``, in nats.
+    Yields ``estimate`` and ``true``, in nats.
 
     Args:
         objective: as for the base; ``batch_size`` is the number of pairs of a step. The positive of x is its y, the
@@ -62,12 +61,12 @@ class MutualInformation(OfLoss):
         if not isinstance(target.train, Pairs):
             raise ConfigError("there are no pairs whose mutual information is known: set dataset to gaussians")
 
-    def run(self, target: Target) -> Iterator[tuple[str, float]]:
+    def measure(self, target: Target) -> dict[str, float]:
         self.check(target)
         assert isinstance(target.train, Pairs)
         loss, temperature = self.built()
-        yield "estimate", self._estimate(target.train, loss, temperature, target.seed)
-        yield "true", target.train.information
+        estimate = self._estimate(target.train, loss, temperature, target.seed)
+        return {"estimate": estimate, "true": target.train.information}
 
     def _estimate(self, source: Pairs, loss: Loss, temperature: Temperature, seed: int) -> float:
         with torch.random.fork_rng(devices=[]):

@@ -1,22 +1,25 @@
 """Evaluators of a loss and its temperature alone: they read no image and use no network of the run."""
 
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ssl_bench.config.build import build, has_argument
+from ssl_bench.distributed import alone
 from ssl_bench.errors import ConfigError
-from ssl_bench.evaluate.target import Evaluator
+from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.temperature import Temperature
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What an evaluator of a loss is told of the run, beside its own settings: as ``identity.READ_BY_LOSS``.
+    """The part of a run that an evaluator of a loss depends on: the keys ``identity.READ_BY_LOSS``.
 
     Attributes:
         loss, temperature: their nodes of the configuration.
-        batch_size: of the run.
+        batch_size: images, or pairs, of a step.
     """
 
     loss: Any
@@ -25,7 +28,7 @@ class Objective:
 
 
 class OfLoss(Evaluator):
-    """Base of the evaluators of a loss, as it is before a training.
+    """Base of the evaluators of a loss, as it is before a training. Each rank computes all of it, on the CPU.
 
     Args:
         objective: of the run.
@@ -43,6 +46,16 @@ class OfLoss(Evaluator):
     def __init__(self, objective: Objective) -> None:
         self._objective = objective
         self.built()
+
+    def run(self, target: Target) -> Iterator[tuple[str, float]]:
+        with alone():  # a loss would count the negatives of all ranks
+            metrics = self.measure(target)
+        yield from metrics.items()
+
+    @abstractmethod
+    def measure(self, target: Target) -> dict[str, float]:
+        """The metrics of the loss."""
+        raise NotImplementedError
 
     def built(self) -> tuple[Loss, Temperature]:
         """Build the loss and the temperature anew."""

@@ -127,7 +127,7 @@ WRONG = {
     "devices=two": "devices=two: set devices to an integer from 1 to ",
     "paths.outputs=": "paths.outputs=: set paths.outputs to a folder",
     "path.outputs=x": "there is no key path.outputs (did you mean paths.outputs?): device, devices, paths.outputs are",
-    "paths.outputs=file": "file: File exists; set paths.outputs to a folder that can be written",
+    "paths.outputs=file": "file/checks: Not a directory; set paths.outputs to a folder that can be written",
 }
 
 

@@ -147,13 +147,10 @@ REFUSED = {
     "train --info": "unrecognized arguments: --info; flags of ssl-bench train are --help",
     "train --cfg job --package nowhere": "--package=nowhere: there is no such key",
     # experiments
-    "train experiment=nope": "experiment=nope: no such option; set experiment to one of dcl/fig1",
-    "train experiment=dcl": "experiment=dcl: no such option; set experiment to one of dcl/table1_imagenet100",
-    "train experiment=dcl/tabel4": "experiment=dcl/tabel4: no such option did you mean dcl/table4",
-    "train experiment=dcl/table1": "dcl/table1 is several grids: one of dcl/table1_ ssl-bench reproduce dcl/table1",
-    "train experiment=dcl/table2": "dcl/table2 has no grid of its own: train it by ssl-bench reproduce dcl/table2",
-    "train -m experiment=dcl/fig3a,dcl/fig3b": "each experiment has a grid of its own: start one at a time",
-    "train experiment=[dcl/fig3a]": "each experiment has a grid of its own",
+    "train experiment=nope": "experiment=nope: no such option; set experiment to one of growing_k, own_vit",
+    "train experiment=dcl/table1": "no such option set experiment to one of ssl-bench reproduce dcl/table1",
+    "train -m experiment=growing_k,own_vit": "each experiment has a grid of its own: start one at a time",
+    "train experiment=[growing_k]": "each experiment has a grid of its own",
     # the others
     "prepare": f"name a dataset dataset=cifar10; {FLAGS} prepare",
     "prepare cifar10": "unrecognized arguments: cifar10",
@@ -181,7 +178,7 @@ HELP = {
     "": "usage: ssl-bench <command>",
     "help status": "usage: ssl-bench status",
     "train --help": "ssl-bench train [group=option]",
-    "train experiment=dcl/fig3a --package loss --cfg job": "_target_: ssl_bench.objective.losses.InfoNCE",
+    "train experiment=growing_k --package loss --cfg job": "_target_: ssl_bench.objective.losses.InfoNCE",
     "--version": f"ssl-bench {__version__}\n",
     "train --version": f"ssl-bench {__version__}\n",
 }
@@ -261,14 +258,14 @@ CANDIDATES = {
     "ssl-bench train framework=moco_v2 negatives": ["negatives.", "negatives="],
     "ssl-bench train optimizer=adam optimizer.bet": ["optimizer.betas="],
     "ssl-bench train dataset=gaussians evaluate.m": ["evaluate.mutual_information."],
-    "ssl-bench train experiment=dcl/fig3": ["experiment=dcl/fig3a", "experiment=dcl/fig3b"],
+    "ssl-bench train experiment=grow": ["experiment=growing_k"],
     "ssl-bench train --config-d": ["--config-dir"],
     "ssl-bench train zzz": [],
     "ssl-bench table dcl/fig3": ["dcl/fig3a", "dcl/fig3b"],
     "ssl-bench figure eqco/t": ["eqco/toy"],
     "ssl-bench reproduce eqco/b": ["eqco/bound"],
     "ssl-bench status --w": ["--watch", "--where"],
-    "ssl-bench export out --format t": ["timm", "torchvision"],
+    "ssl-bench export out --format t": ["timm"],
     "ssl-bench train framework=f": [],  # frozen trains nothing
 }
 

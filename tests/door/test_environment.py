@@ -20,6 +20,7 @@ from tests.door.door import enter, refuses
 Capture = pytest.CaptureFixture[str]
 Train = Callable[..., tuple[int, str]]
 FOLDER = ["dataset=folder", "dataset.size=32", "dataset.test_share=0.5", "batch_size.size=4", "max_steps=1"]
+FOLDER += ["backbone=resnet_digits", "augment=none", "evaluate=knn", "evaluate.knn.k=1", "evaluate.watch=0"]
 
 # Variables and a command, with the sentence of its refusal.
 REFUSED = [

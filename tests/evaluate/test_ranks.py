@@ -5,18 +5,23 @@ from typing import Any
 import pytest
 import torch
 
+from ssl_bench.data.gaussians import Pairs
 from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
 from ssl_bench.evaluate.artifacts import Artifact, Distribution, Histogram
 from ssl_bench.evaluate.contrast_statistics import BLOCK, ContrastStatistics
 from ssl_bench.evaluate.geometry import Geometry, pair_statistics
+from ssl_bench.evaluate.gradient_weight import GradientWeight
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.evaluate.linear_images import LinearOnImages
+from ssl_bench.evaluate.mutual_information import MutualInformation
 from ssl_bench.evaluate.npc import NPC
+from ssl_bench.evaluate.of_loss import Objective
 from ssl_bench.evaluate.projections import Projections
 from ssl_bench.evaluate.spectrum import Spectrum
 from ssl_bench.evaluate.target import Target
+from tests.composed import load
 from tests.evaluate import test_geometry as geometry
 from tests.evaluate import test_linear_images as on_images
 from tests.evaluate import test_target as plain
@@ -25,7 +30,7 @@ from tests.ranks import on_two_ranks
 
 def measured(rank: int = 0) -> dict[str, Any]:
     torch.manual_seed(rank)  # the results must not depend on the global generator
-    return features() | fitted() | {name: value for make in (distances, contrasts) for name, value in make().items()}
+    return features() | fitted() | distances() | contrasts() | of_losses()
 
 
 def features() -> dict[str, Any]:
@@ -65,6 +70,16 @@ def contrasts() -> dict[str, Any]:
     few = Target(geometry.Halves(), three, three, num_classes=5, view=target.view, device="cpu", seed=0, augment=views)
     found = dict(ContrastStatistics((2, 100), 64.0, 0.2, 2 * BLOCK + 1, 70, 2).run(target))
     return {**found, **dict(NPC((2, 9, 33), batches=2).run(target)), "few": dict(NPC((3,), batches=1).run(few))}
+
+
+def of_losses() -> dict[str, Any]:
+    """The other rank has no negatives for the loss."""
+    nodes = load(["loss=infonce", "temperature.tau=1"])
+    objective = Objective(nodes["loss"], nodes["temperature"], batch_size=4)
+    pairs = Pairs(information=2.0, dimensions=3)
+    target = Target(plain.Net(), pairs, pairs, num_classes=0, view=torch.relu, device="cpu", seed=0)
+    found = dict(MutualInformation(objective, hidden=8, outputs=4, steps=3, evaluations=2).run(target))
+    return found | dict(GradientWeight(objective, k=4).run(target))
 
 
 def check(found: Any, expected: Any, name: str) -> None:

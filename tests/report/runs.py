@@ -7,7 +7,7 @@ from typing import Any
 
 from ssl_bench.launch.outcome import Outcome, State
 from tests.evaluated import with_evaluations
-from tests.status.folders import OUTPUTS, finish, make, make_grid
+from tests.results.folders import OUTPUTS, finish, make, make_grid
 
 HOSTILE = "</script><script>window.hacked=1</script>"
 FACTS = {"negatives_per_anchor": 0, "steps": 20}
