@@ -1,7 +1,9 @@
 """``ssl-bench <command>``: a command is imported when it is called."""
 
+import atexit
 import contextlib
 import difflib
+import gc
 import importlib
 import io
 import os
@@ -64,7 +66,14 @@ def _chosen(command: str, *arguments: str) -> tuple[Callable[[Sequence[str]], in
         sys.stdout.reconfigure(errors="backslashreplace")
     if command not in READERS:
         streams.outlive_reader()
+    atexit.register(_skip_last_collection)
     return importlib.import_module(f"ssl_bench.commands.{command}").main, arguments
+
+
+def _skip_last_collection() -> None:
+    """Keep Python from looking for garbage in all of torch's modules at its end, which takes a second."""
+    if "triton" not in sys.modules:  # it would print what is not collected as leaks
+        gc.freeze()
 
 
 def _no_command(word: str) -> str:

@@ -110,7 +110,7 @@ def _columns(contents: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Metric], 
 
 
 def _notes(contents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the mean over some results mixes, and what their runs warn of."""
+    """One sentence if the results come from different environments, then one for each warning of their runs."""
     notes = [mixed(content.get("environment", {}) for content in contents)]
     notes += [f"seed {c['config'].get('seed')}: {sentence}" for c in contents for sentence in c.get("warnings", [])]
     return [note for note in notes if note]

@@ -261,7 +261,7 @@ def with_objective(
 
 
 def further() -> dict[str, dict[str, Any]]:
-    """What the product has not: other settings of the negatives, nearest keys, and objectives of a framework's own."""
+    """Configurations beyond those of the product: other negatives, nearest keys, frameworks of another objective."""
     made, simclr = {name: configuration(name) for name in OWN_OBJECTIVE}, configuration("simclr")
     for words, settings in FURTHER.items():
         loss, negatives = words.split()
