@@ -130,7 +130,7 @@ def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:
             named = " ".join([name, *seed] if labels else distinct)
             print("  " + ": ".join(filter(None, (ended.state.value, named, reason))))
     if len(runs) > 1:
-        show(finished)
+        show(_once(finished))
         shared_name = {override for override in shared if override.startswith("name=")}
         if not labels and (line := _to_compare(runs, shared_name)):
             print(line)
@@ -140,6 +140,21 @@ def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:
     if all(ended.state is State.FAILED and ended.code == ConfigError.exit_code for ended in outcomes):
         return ConfigError.exit_code
     return 1 if {State.FAILED, State.HELD} & set(states) else 0
+
+
+def _once(groups: Groups) -> Groups:
+    """The groups, those of the same runs as one: a grid over settings of an evaluator trains no run twice."""
+    names: dict[tuple[tuple[Path, int | None], ...], list[str]] = {}
+    for name, runs in groups.items():
+        names.setdefault(tuple(dict.fromkeys(runs)), []).append(name)
+    return {_common(given): list(runs) for runs, given in names.items()}
+
+
+def _common(names: Sequence[str]) -> str:
+    """The overrides that all names have; all names if they have none, or are labels."""
+    words = [name.split(" ") for name in names]
+    common = [word for word in words[0] if all(word in others for others in words)]
+    return " ".join(common) if common and all("=" in word for word in common) else " and ".join(names)
 
 
 def _to_compare(runs: Sequence[Sequence[str]], name: Collection[str]) -> str:

@@ -13,7 +13,7 @@ import yaml
 from ssl_bench.config.identity import is_own
 from ssl_bench.errors import printable
 from ssl_bench.papers.recipe import describe
-from ssl_bench.record import units
+from ssl_bench.record import evaluations, units
 from ssl_bench.record.printing import Sheet, SheetEntry, markdown
 from ssl_bench.record.summary import targets
 
@@ -96,7 +96,7 @@ def _input(dataset: Mapping[str, Any]) -> str:
 
 def _table(results: Mapping[str, Any], targets: Mapping[str, str]) -> str:
     """All metrics beside those of the baselines: shares in percent."""
-    metrics = results["metrics"]
+    (metrics,) = evaluations.told_apart([evaluations.after(results["evaluations"], results["config"].get("epochs"))])
     names = [name for name in metrics if not name.partition("/")[0].endswith(("_init", "_raw"))]
     suffixes = ("", "_init", "_raw")
     sheet = Sheet(["metric", *(targets[suffix] for suffix in suffixes)])

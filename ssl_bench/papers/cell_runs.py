@@ -14,7 +14,7 @@ import yaml
 
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
-from ssl_bench.config.identity import recipe_id
+from ssl_bench.config.identity import is_hashed, recipe_id
 from ssl_bench.papers.cells import Cell, CellMetric
 from ssl_bench.record import evaluations, hits, results, units
 from ssl_bench.record.follow import Mark, find_mark, finite
@@ -35,7 +35,9 @@ def value(run: RunFolder, metric: str) -> float | None:
     number = run.numbers[key][wanted.name] if key and wanted.last else None
     if number is None and _recorded_as_asked(run, wanted.name):
         path = str(run.folder / "metrics.jsonl")
-        number = _chosen(wanted, _recorded(path, find_mark(path), wanted.name))
+        recorded = _recorded(path, find_mark(path), wanted.name)
+        end = math.inf if run.epoch is None else run.epoch + ROUNDING
+        number = _chosen(wanted, [(epoch, value) for epoch, value in recorded if not epoch > end])
     meaning = units.metric(wanted.name, run.units, evaluations.node(run.evaluations[key]) if key else {})
     return None if number is None else float(number) * meaning.scale
 
@@ -187,8 +189,15 @@ class Results:
 
 
 def _as_asked(run: RunFolder, config: Mapping[str, Any]) -> RunFolder:
-    """A run with those of its numbers that the evaluations of a configuration have made."""
-    asked = evaluations.asked(config)
+    """A run with those of its numbers that the evaluations of a configuration have made, after as many epochs."""
+    asked, epochs = evaluations.asked(config), config.get("epochs")
+    if epochs != run.config.get("epochs"):  # it has gone on
+        run = replace(run, epoch=epochs, numbers={}, evaluations={})
+        for entry in evaluations.after(entries(run), epochs):
+            made_by = evaluations.made_by(entry)
+            key = evaluations.as_key(made_by)
+            run = replace(run, evaluations={**run.evaluations, key: made_by})
+            run.numbers.setdefault(key, {}).update(entry["metrics"])
     made = {key for key, made_by in run.evaluations.items() if any(evaluations.same(made_by, one) for one in asked)}
     return replace(run, numbers={key: metrics for key, metrics in run.numbers.items() if key in made})
 
@@ -209,14 +218,14 @@ def _entries(path: Path, mark: Mark | None) -> list[evaluations.Entry]:
 def _lasting(cell: Cell) -> dict[str, str]:
     """The settings that a run of the cell has whichever way it was started: its dataset and the values of keys."""
     settings = {key: value for key, value in cell.settings.items() if key == "dataset" or "." in key}
-    return {key: value for key, value in settings.items() if not key.startswith("evaluate.")}
+    return {key: value for key, value in settings.items() if is_hashed(key)}
 
 
 def _agrees(config: Mapping[str, Any], key: str, wanted: str) -> bool:
     """Whether a run has a setting: the option ``wanted`` of a group, or the value of a key."""
     choices = config.get("choices")
     if isinstance(choices, Mapping) and key in choices:
-        return str(choices[key]) == wanted
+        return str(choices[key]).partition(":")[0] == wanted  # own images also have the name of their folder
     node: Any = config
     for part in key.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None

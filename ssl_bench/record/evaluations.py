@@ -76,6 +76,11 @@ def made_by(entry: Entry) -> dict[str, Any]:
     return {**{key: entry[key] for key in ("evaluator", "id")}, "settings": settings, "images": entry.get("images")}
 
 
+def as_key(made_by: Mapping[str, Any]) -> str:
+    """What made a number as a text, equal for equal evaluations."""
+    return json.dumps(made_by, sort_keys=True)
+
+
 def node(made_by: Mapping[str, Any]) -> dict[str, Any]:
     """The node ``evaluate`` of a configuration with what made a number."""
     return {made_by["evaluator"]: made_by["settings"]}
@@ -120,6 +125,31 @@ def names(made_by: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[Key, s
     return named
 
 
+def told_apart(runs: Sequence[Iterable[Entry]]) -> list[dict[str, float]]:
+    """The metrics of each of some runs, by names that mean one thing in all of them.
+
+    Args:
+        runs: the entries of each, after one number of epochs.
+    """
+    made: dict[str, dict[str, Mapping[str, Any]]] = {}
+    values = list[dict[Key, float]]()
+    for entries_of_run in runs:
+        values.append({})
+        for entry in entries_of_run:
+            made_by_entry = made_by(entry)
+            key = as_key(made_by_entry)
+            for metric, value in entry["metrics"].items():
+                made.setdefault(metric, {})[key] = made_by_entry
+                values[-1][metric, key] = value
+    by_key = names(made)
+    return [{by_key[key]: value for key, value in of_run.items()} for of_run in values]
+
+
+def after(recorded: Iterable[Entry], epochs: int | None) -> list[Entry]:
+    """The entries of the network after ``epochs``."""
+    return [entry for entry in recorded if entry["epochs"] == epochs]
+
+
 def entries(results: Mapping[str, Any]) -> list[Entry]:
     """The entries of ``results.json``."""
     evaluated: list[Entry] = results["evaluations"]
@@ -151,7 +181,7 @@ def filled(entry: Entry, metrics: Mapping[str, float]) -> Entry:
 
 def flat(recorded: Iterable[Entry], epochs: int | None) -> dict[str, float]:
     """All metrics after ``epochs`` by one name each, that of :func:`named`."""
-    kept = [entry for entry in recorded if entry["epochs"] == epochs]
+    kept = after(recorded, epochs)
     return {named(name, entry, kept): value for entry in kept for name, value in entry["metrics"].items()}
 
 
@@ -182,7 +212,7 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def _difference(settings: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
     """The settings that are not those of ``plain``, in a line."""
     names = sorted(settings.keys() | plain.keys())
-    return ",".join(f"{n}={_short(settings.get(n))}" for n in names if settings.get(n) != plain.get(n))
+    return ",".join(f"{n}={_short(n, settings.get(n))}" for n in names if settings.get(n) != plain.get(n))
 
 
 def _with_difference(metric: str, difference: str) -> str:
@@ -200,7 +230,7 @@ def _differences(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = [dict(_flat({**made_by["settings"], "images": made_by["images"]})) for made_by in evaluations]
     names = dict.fromkeys(name for row in rows for name in row)
     differing = [name for name in names if len({repr(row.get(name)) for row in rows}) > 1]
-    return [",".join(f"{name}={_short(row.get(name))}" for name in differing) for row in rows]
+    return [",".join(f"{name}={_short(name, row.get(name))}" for name in differing) for row in rows]
 
 
 def _flat(node: Any, path: str = "") -> Iterable[tuple[str, Any]]:
@@ -212,6 +242,7 @@ def _flat(node: Any, path: str = "") -> Iterable[tuple[str, Any]]:
         yield path, node
 
 
-def _short(value: Any) -> str:
-    """A value in a name: of a class its own name."""
-    return value.rpartition(".")[2] if isinstance(value, str) else str(value).replace(" ", "").replace("'", "")
+def _short(setting: str, value: Any) -> str:
+    """A value in a name: of a class its own name, of a file that without its folders; a name has one slash."""
+    text = str(value).replace(" ", "").replace("'", "").rpartition("/")[2]
+    return text.rpartition(".")[2] if setting.endswith("_target_") else text

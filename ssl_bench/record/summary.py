@@ -64,16 +64,20 @@ def _of_networks(metrics: Mapping[str, float], recorded: Any, config: Mapping[st
 def print_grid(groups: Groups) -> None:
     """Print a table with a line for each group of runs that differ in their seed only.
 
-    The group with the best first accuracy comes first. A line has the mean and, for several runs, the sample standard
-    deviation. Beside each accuracy stands that of the network at initialisation (``_init``), if it was evaluated. The
-    best of each accuracy is bold. Footnotes say what a mean mixes and what its runs warn of.
+    The numbers are those after the epochs that a group names; where several evaluations made one metric, columns say
+    which. The group with the best first accuracy comes first. A line has the mean and, for several runs, the sample
+    standard deviation. Beside each accuracy stands that of the network at initialisation (``_init``), if it was
+    evaluated. The best of each accuracy is bold. Footnotes say what a mean mixes and what its runs warn of.
 
     Args:
         groups: the runs by what else distinguishes them.
     """
     results = {name: [content for run in runs if (content := _after(*run))] for name, runs in groups.items()}
     results = {name: contents for name, contents in results.items() if contents}
-    columns, ranked = _columns([content for contents in results.values() for content in contents])
+    shown = [content for contents in results.values() for content in contents]
+    for content, metrics in zip(shown, evaluations.told_apart([c["evaluations"] for c in shown]), strict=True):
+        content["metrics"] = metrics
+    columns, ranked = _columns(shown)
     if not columns:
         return
     values = {
@@ -117,11 +121,11 @@ def _notes(contents: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _after(folder: Path, epochs: int | None) -> dict[str, Any] | None:
-    """The results of a run with the metrics after ``epochs``, from which it may have gone on."""
-    results = read(folder)
-    if results is None or epochs in (None, results["config"].get("epochs")):
-        return results
-    return {**results, "metrics": evaluations.flat(evaluations.entries(results), epochs)}
+    """The results of a run with the evaluations after ``epochs``, from which it may have gone on."""
+    if (results := read(folder)) is None:
+        return None
+    end = results["config"].get("epochs") if epochs is None else epochs
+    return {**results, "evaluations": evaluations.after(evaluations.entries(results), end)}
 
 
 def _mean_and_deviation(values: Sequence[float], metric: Metric) -> str:

@@ -51,7 +51,7 @@ def evaluator_of(name: str) -> str:
 
 def baseline(name: str) -> bool:
     """Whether a metric is that of a network at initialisation or of raw pixels."""
-    return name.partition("/")[0].partition("[")[0].endswith(("_init", "_raw"))
+    return re.sub(r"\[.*\]", "", name).partition("/")[0].endswith(("_init", "_raw"))
 
 
 def main(names: Iterable[str], units: Any, evaluate: Any) -> list[str]:

@@ -193,7 +193,7 @@ def _estimate(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Me
 
 def _made_by(run: RunFolder, key: Key) -> str:
     """What made a number of a run, as a text."""
-    return json.dumps(run.evaluations[key[1]], sort_keys=True)
+    return evaluations.as_key(run.evaluations[key[1]])
 
 
 @lru_cache(4096)
@@ -203,7 +203,7 @@ def _bits(folder: str, metric: str, made_by: str, marks: str) -> np.ndarray | No
         return None
     for entry in evaluations.entries(content):
         last = entry["epochs"] == content["config"].get("epochs")
-        if last and metric in entry["metrics"] and json.dumps(evaluations.made_by(entry), sort_keys=True) == made_by:
+        if last and metric in entry["metrics"] and evaluations.as_key(evaluations.made_by(entry)) == made_by:
             return hits.read(Path(folder), entry, metric)
     return None
 

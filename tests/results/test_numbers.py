@@ -4,70 +4,112 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
 
 import ssl_bench
-from ssl_bench.commands import table
+from ssl_bench.commands import evaluate, export, table, train
+from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.report.collect import Collector
 from ssl_bench.results.comparison import compare
+from ssl_bench.results.conclusion import show
 from ssl_bench.results.numbers import Numbers
-from ssl_bench.results.runs import finished
+from ssl_bench.results.runs import RunFolder, finished
 from tests.conftest import SMALL, no_pictures
 from tests.door.door import enter
 
 Capture = pytest.CaptureFixture[str]
-Truth = dict[tuple[str, int, int], float]  # kNN accuracy by loss, seed and k
-RUN = [*SMALL, "max_steps=1", "evaluate=knn", "evaluate.knn.k=20", "evaluate.baselines=[]", "tracking=off"]
-RUN += ["evaluate.watch=0", "batch_size=b256"]
+BASE = [
+    "backbone=resnet_digits",
+    *SMALL,
+    "dataset=folder",
+    "dataset.size=16",
+    "batch_size.size=128",
+    "epochs=1",
+    "optimizer.schedule=constant",
+]
+BASE += ["evaluate=knn", "evaluate.baselines=[]", "evaluate.watch=0"]
+RUN = [*BASE, "evaluate.knn.k=20", "name=g"]
+LOSSES = ("dcl", "infonce")
 
 
-def run_quietly(*words: str) -> None:
-    from ssl_bench.commands import evaluate, train
+@dataclass(frozen=True)
+class Number:
+    """An accuracy in a file ``results.json``: the metric, its value, and all that says what it is."""
 
+    folder: str
+    loss: str
+    seed: int
+    epochs: int
+    metric: str
+    k: int
+    value: float
+
+
+def quietly(command: Callable[[list[str]], int], *words: str, code: int = 0) -> None:
     with no_pictures():
-        assert {"train": train.main, "evaluate": evaluate.main}[words[0]](list(words[1:])) == 0
+        assert command(list(words)) == code
+
+
+def digits(folder: Path, first: int, count: int) -> None:
+    """Write digits as pictures, in a folder for each class."""
+    pixels, labels = load_digits(return_X_y=True)
+    for i in range(first, first + count):
+        (folder / str(labels[i])).mkdir(parents=True, exist_ok=True)
+        picture = Image.fromarray((255 * pixels[i].reshape(8, 8) / 16).astype(np.uint8))
+        picture.resize((16, 16)).save(folder / str(labels[i]) / f"{i}.png")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Two losses with two seeds, each trained for a step and evaluated with k = 20."""
+    """Two losses with two seeds, each trained for an epoch of two steps and evaluated with k = 20."""
     before, folder = Path.cwd(), tmp_path_factory.mktemp("made")
     os.chdir(folder)
-    for loss in ("dcl", "infonce"):
+    digits(Path("images/train"), 0, 400)
+    digits(Path("images/test"), 400, 200)
+    digits(Path("others/train"), 600, 200)
+    digits(Path("others/test"), 800, 100)
+    for loss in LOSSES:
         for seed in (0, 1):
-            run_quietly("train", *RUN, "name=g", f"loss={loss}", f"seed={seed}")
+            quietly(train.main, *RUN, "dataset.root=images", f"loss={loss}", f"seed={seed}")
     os.chdir(before)
     yield folder
 
 
 @pytest.fixture
 def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(made / "outputs", tmp_path / "work" / "outputs")
+    shutil.copytree(made, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
 
 
-def folders(loss: str, outputs: str = "outputs") -> list[Path]:
-    paths = sorted(Path(outputs).glob("g/*/results.json"))
+def folders(loss: str) -> list[Path]:
+    paths = sorted(Path("outputs").glob("g/*/results.json"))
     return [path.parent for path in paths if json.loads(path.read_text())["config"]["choices"]["loss"] == loss]
 
 
-def truth() -> Truth:
-    """The accuracies that the evaluations in the files have, by their settings."""
-    values: Truth = {}
-    for path in Path("outputs").glob("g/*/results.json"):
+def truth(after: int | None = None) -> list[Number]:
+    """The accuracies in all files after so many epochs, or at the end of each run."""
+    numbers = list[Number]()
+    for path in Path("outputs").glob("*/*/results.json"):
         content = json.loads(path.read_text())
+        config = content["config"]
+        of_run = str(path.parent), config["choices"]["loss"], config["seed"], config["epochs"]
         for entry in content["evaluations"]:
-            if entry["evaluator"] == "knn":
-                key = content["config"]["choices"]["loss"], content["config"]["seed"], entry["settings"]["k"]
-                values[key] = entry["metrics"]["knn/top1"]
-    return values
+            for metric, value in entry["metrics"].items():
+                if entry["epochs"] == (after or config["epochs"]) and metric.endswith("/top1"):
+                    numbers.append(Number(*of_run, metric, entry["settings"]["k"], value))
+    return numbers
 
 
 # ---- what is done with runs that are there
@@ -79,173 +121,269 @@ def nothing() -> None:
 
 def another_k_of_one_loss() -> None:
     for folder in folders("dcl"):
-        run_quietly("evaluate", str(folder), "evaluate.knn.k=1")
+        quietly(evaluate.main, str(folder), "evaluate.knn.k=1")
 
 
 def another_k_of_all() -> None:
-    for loss in ("dcl", "infonce"):
+    for loss in LOSSES:
         for folder in folders(loss):
-            run_quietly("evaluate", str(folder), "evaluate.knn.k=1")
+            quietly(evaluate.main, str(folder), "evaluate.knn.k=1")
+
+
+def another_k_by_a_grid() -> None:
+    quietly(
+        train.main,
+        *RUN,
+        "dataset.root=images",
+        "-m",
+        f"loss={','.join(LOSSES)}",
+        "seed=0,1",
+        "evaluate.knn.k=20,5,1",
+    )
 
 
 def another_evaluator_of_one_loss() -> None:
     for folder in folders("dcl"):
-        run_quietly("evaluate", str(folder), "evaluate=geometry")
+        quietly(evaluate.main, str(folder), "evaluate=geometry")
+
+
+def other_images() -> None:
+    for folder in folders("dcl"):
+        quietly(evaluate.main, str(folder), "evaluate.on={dataset: folder, root: others, size: 16}")
+
+
+def another_epoch_of_one_loss() -> None:
+    for seed in (0, 1):
+        quietly(train.main, *RUN, "dataset.root=images", "loss=dcl", f"seed={seed}", "epochs=2")
 
 
 def a_copy_of_a_run() -> None:
     shutil.copytree(folders("dcl")[0], Path("outputs/copies") / folders("dcl")[0].name)
 
 
+def images_in_another_place() -> None:
+    quietly(train.main, *RUN, "dataset.root=images", "loss=dcl", "seed=2")
+    Path("images").rename("moved")
+    quietly(train.main, *RUN, "dataset.root=moved", "loss=infonce", "seed=2")
+    shutil.copytree("moved", "images")  # the second evaluation of one run reads them from a third place
+    quietly(evaluate.main, str(folders("dcl")[0]), "evaluate.knn.k=1")
+
+
 def one_trained_with_another_k() -> None:
-    run_quietly("train", *RUN, "evaluate.knn.k=1", "name=g", "loss=infonce", "seed=2")
-    run_quietly("train", *RUN, "name=g", "loss=dcl", "seed=2")
+    quietly(train.main, *RUN, "dataset.root=images", "evaluate.knn.k=1", "loss=infonce", "seed=2")
+    quietly(train.main, *RUN, "dataset.root=images", "loss=dcl", "seed=2")
 
 
-ACTIONS = [nothing, another_k_of_one_loss, another_k_of_all, another_evaluator_of_one_loss, a_copy_of_a_run]
+ACTIONS = [nothing, another_k_of_one_loss, another_k_of_all, another_k_by_a_grid, another_evaluator_of_one_loss]
+ACTIONS += [other_images, another_epoch_of_one_loss, a_copy_of_a_run, images_in_another_place]
 ACTIONS += [one_trained_with_another_k]
 
 
 # ---- who reads numbers
 
-
-def by_k(name: str, ks: set[int]) -> int:
-    """The k that a name says; the only one of all runs if it says none."""
-    if name == "knn/top1":
-        assert len(ks) == 1, "a plain name where there are several evaluations"
-        return next(iter(ks))
-    assert name.startswith("knn[k=") and name.endswith("]/top1"), name
-    return int(name[len("knn[k=") :].partition("]")[0])
+NAME = re.compile(r"knn(?:\[k=(\d+)\])?((?:/\w+)*/top1)")
 
 
-def named_values(rows: list[dict[str, Any]], loss: str, seed: str, values: Truth) -> None:
-    """Assert that each accuracy of a row is that of its name, and that none is missing."""
-    ks, shown = {k for *_, k in values}, {}
+def meant(name: str, numbers: Collection[Number]) -> tuple[str, int] | None:
+    """The metric and the k that a name says; the only k of all numbers if it says none. None: another evaluator's."""
+    match = NAME.fullmatch(name)
+    if not match or match[2].startswith("/projection"):
+        return None
+    metric = f"knn{match[2]}"
+    ks = {number.k for number in numbers if number.metric == metric}
+    assert match[1] or len(ks) == 1, f"{name} has no k, and there are {ks}"
+    return metric, int(match[1] or next(iter(ks)))
+
+
+def name_of(metric: str, k: int, numbers: Collection[Number]) -> str:
+    several = len({number.k for number in numbers if number.metric == metric}) > 1
+    return metric.replace("knn", f"knn[k={k}]") if several else metric
+
+
+def kinds(numbers: Collection[Number]) -> list[tuple[str, int]]:
+    return sorted({(number.metric, number.k) for number in numbers})
+
+
+def by_folder(numbers: Collection[Number]) -> dict[tuple[str, str, int], float]:
+    return {(number.folder, number.metric, number.k): number.value for number in numbers}
+
+
+def shown_by(
+    rows: Sequence[dict[str, Any]], folder: str, numbers: Collection[Number]
+) -> dict[tuple[str, str, int], float]:
+    """The accuracies that rows show, by the folder that stands under a key."""
+    shown: dict[tuple[str, str, int], float] = {}
     for row in rows:
-        for name in filter(_is_accuracy, row):
-            if row[name] not in (None, "") and float(row[name]) == float(row[name]):
-                shown[row[loss], int(row[seed]), by_k(name, ks)] = float(row[name])
-    assert shown == pytest.approx(values)
+        for name, value in row.items():
+            if value not in (None, "") and value == value and (kind := meant(name, numbers)):
+                shown[(os.path.relpath(row[folder]), *kind)] = float(value)
+    return shown
 
 
-def runs_in_python(values: Truth, capfd: Capture) -> None:
-    named_values(ssl_bench.runs().to_dict("records"), "loss", "seed", values)
+def runs_in_python(numbers: list[Number], capfd: Capture) -> None:
+    assert shown_by(ssl_bench.runs().to_dict("records"), "path", numbers) == by_folder(numbers)
 
 
-def status_as_csv(values: Truth, capfd: Capture) -> None:
-    capfd.readouterr()
-    answer = enter("status --csv", capfd)
-    named_values(list(csv.DictReader(io.StringIO(answer.out))), "loss", "seed", values)
+def status_as_csv(numbers: list[Number], capfd: Capture) -> None:
+    rows = list(csv.DictReader(io.StringIO(enter("status --csv", capfd).out)))
+    assert shown_by(rows, "folder", numbers) == by_folder(numbers)
 
 
-def status_as_json(values: Truth, capfd: Capture) -> None:
-    capfd.readouterr()
+def status_as_json(numbers: list[Number], capfd: Capture) -> None:
     records = json.loads(enter("status --json", capfd).out)
-    ks = {k for *_, k in values}
-    for record in records:
-        for name, value in record["metrics"].items():
-            if (name.startswith("knn") and name.endswith("]/top1")) or name == "knn/top1":
-                assert value in {v for (*_, k), v in values.items() if k == by_k(name, ks)}
+    rows = [{"folder": record["folder"], **record["metrics"]} for record in records]
+    assert shown_by(rows, "folder", numbers) == by_folder(numbers)
 
 
-def report(values: Truth, capfd: Capture) -> None:
+def report(numbers: list[Number], capfd: Capture) -> None:
     data = Collector(Path("outputs")).collect(Path.cwd())
-    ks = {k for *_, k in values}
-    shown = [(by_k(n, ks), v) for run in data["runs"] for n, v in run["metrics"].items() if _is_accuracy(n)]
-    copies = len(list(Path("outputs/copies").glob("*")))
-    assert len(shown) == len(values) + copies
-    assert {pair for pair in shown} == {(k, value) for (*_, k), value in values.items()}
+    rows = [{"folder": run["folder"], **run["metrics"]} for run in data["runs"]]
+    assert shown_by(rows, "folder", numbers) == by_folder(numbers)
     assert all(name in data["metrics"] for run in data["runs"] for name in run["metrics"])
 
 
-def _is_accuracy(name: str) -> bool:
-    return name == "knn/top1" or (name.startswith("knn[") and name.endswith("]/top1"))
+def once(numbers: Collection[Number]) -> list[Number]:
+    """The numbers without those of copies of runs."""
+    return [number for number in numbers if not number.folder.startswith("outputs/copies")]
 
 
-def means(values: Truth, k: int) -> dict[str, float]:
-    losses = {loss for loss, *_ in values}
-    return {
-        loss: 100 * sum(of) / len(of)
-        for loss in losses
-        if (of := [value for (one, _, its_k), value in values.items() if one == loss and its_k == k])
-    }
+def means(numbers: Collection[Number]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for number in once(numbers):
+        values.setdefault(number.loss, []).append(100 * number.value)
+    return {loss: sum(of_loss) / len(of_loss) for loss, of_loss in values.items()}
 
 
-def table_of_means(values: Truth, capfd: Capture) -> None:
-    for k in {k for *_, k in values}:
-        several = len({k for *_, k in values}) > 1
-        name = f"knn[k={k}]/top1" if several else "knn/top1"
+def table_of_means(numbers: list[Number], capfd: Capture) -> None:
+    for metric, k in kinds(numbers):
+        of_kind = [number for number in numbers if (number.metric, number.k) == (metric, k)]
+        words = ["name=g", "--rows", "loss", "--metric", name_of(metric, k, numbers), "--format", "csv"]
         capfd.readouterr()
-        assert table.main(["name=g", "--rows", "loss", "--metric", name, "--format", "csv"]) == 0
+        assert table.main(words) == 0
         rows = list(csv.DictReader(io.StringIO(capfd.readouterr().out)))
-        assert {row["loss"]: float(row["mean"]) for row in rows} == pytest.approx(means(values, k))
+        assert {row["loss"]: float(row["mean"]) for row in rows} == pytest.approx(means(of_kind))
 
 
-def figure_of_means(values: Truth, capfd: Capture) -> None:
-    several = len({k for *_, k in values}) > 1
-    axis = ssl_bench.figure(x="loss", metric="knn[k=20]/top1" if several else "knn/top1", where={"name": "g"}).axes[0]
-    heights = [float(y) for line in axis.lines for y in line.get_ydata() if len(line.get_ydata()) > 0]
-    assert set(means(values, 20).values()) <= {pytest.approx(height) for height in heights}
+def end_of_a_grid(numbers: list[Number], capfd: Capture) -> None:
+    """The tables below a grid of these runs, and the one of a grid with a seed."""
+    for seeds in (None, 0):
+        chosen = [n for n in once(numbers) if seeds is None or n.seed == seeds]
+        groups = {loss: sorted({n.folder for n in chosen if n.loss == loss}) for loss in LOSSES}
+        capfd.readouterr()
+        show({f"loss={loss}": [(Path(folder), None) for folder in of_loss] for loss, of_loss in groups.items()})
+        printed = capfd.readouterr().out
+        for metric, k in kinds(chosen):
+            of_kind = [n for n in chosen if (n.metric, n.k) == (metric, k)]
+            heading = name_of(metric, k, chosen)
+            assert heading in printed or heading.removesuffix("/top1") in printed
+            for mean in means(of_kind).values():
+                assert f"{mean:.2f}" in printed or f"{mean:.1f}" in printed
 
 
-def comparison(values: Truth, capfd: Capture) -> None:
+def figure_of_means(numbers: list[Number], capfd: Capture) -> None:
+    for metric, k in kinds(numbers):
+        of_kind = [number for number in numbers if (number.metric, number.k) == (metric, k)]
+        figure = ssl_bench.figure(x="loss", metric=name_of(metric, k, numbers))
+        heights = [float(y) for line in figure.axes[0].lines for y in line.get_ydata()]
+        for mean in means(of_kind).values():
+            assert any(height == pytest.approx(mean) for height in heights)
+
+
+def comparison(numbers: list[Number], capfd: Capture) -> None:
     runs = finished(Path("outputs"))
-    several = len({k for *_, k in values}) > 1
-    for k in {k for *_, k in values}:
-        (row,) = compare(runs, "loss", "infonce", f"knn[k={k}]/top1" if several else "knn/top1").rows or (None,)
-        pairs = sorted({s for loss, s, its_k in values if its_k == k and loss == "dcl"}
-                       & {s for loss, s, its_k in values if its_k == k and loss == "infonce"})  # fmt: skip
-        if row is None:
-            assert not pairs
+    for metric, k in kinds(numbers):
+        values: dict[tuple[int, int], dict[str, float]] = {}
+        for number in once(numbers):
+            if (number.metric, number.k) == (metric, k):
+                values.setdefault((number.epochs, number.seed), {})[number.loss] = 100 * number.value
+        pairs = {seed: of for (_, seed), of in sorted(values.items()) if len(of) == 2}
+        name = name_of(metric, k, numbers)
+        if len({loss for of in values.values() for loss in of}) == 1:  # one loss has this number
+            with pytest.raises(ConfigError, match="all of these runs have one value of it"):
+                compare(runs, "loss", "infonce", name)
             continue
-        assert row.seeds == pairs
-        if pairs:
-            expected = [100 * (values["dcl", seed, k] - values["infonce", seed, k]) for seed in pairs]
+        rows = compare(runs, "loss", "infonce", name).rows
+        assert [row.seeds for row in rows] == ([list(pairs)] if pairs else [])
+        for row in rows:
+            expected = [of["dcl"] - of["infonce"] for of in pairs.values()]
             assert row.difference == pytest.approx(sum(expected) / len(expected))
 
 
-def plain_name(values: Truth, capfd: Capture) -> None:
+def plain_name(numbers: list[Number], capfd: Capture) -> None:
     """The plain name of several evaluations is the one that all runs have, which is said, or refused with the list."""
     runs = finished(Path("outputs"))
-    numbers, ks = Numbers(runs), {k for *_, k in values}
-    of_all = [k for k in ks if sum(its_k == k for *_, its_k in values) == len({(l, s) for l, s, _ in values})]  # noqa: E741
+    ks = {number.k for number in numbers if number.metric == "knn/top1"}
+    counts = {k: len({n.folder for n in numbers if (n.metric, n.k) == ("knn/top1", k)}) for k in ks}
+    of_all = [k for k in ks if counts[k] == len(runs)]
     capfd.readouterr()
     code = table.main(["name=g", "--rows", "loss", "--metric", "knn/top1", "--format", "md"])
     printed = capfd.readouterr()
     if len(ks) == 1:
-        assert code == 0 and numbers.choose("--metric", "knn/top1", runs) == ("knn/top1", "")
+        assert code == 0 and Numbers(runs).choose("--metric", "knn/top1", runs) == ("knn/top1", "")
     elif len(of_all) == 1:
         assert code == 0 and f"knn/top1 is knn[k={of_all[0]}]/top1, which all of these runs have." in printed.out
     else:
-        assert code == 2 and "--metric=knn/top1: set --metric to one of knn[k=20]/top1, knn[k=1]/top1" in printed.err
+        assert code == 2 and "--metric=knn/top1: set --metric to one of knn[k=" in printed.err
+        assert all(f"knn[k={k}]/top1" in printed.err for k in ks)
 
 
-def papers_cell(values: Truth, capfd: Capture) -> None:
-    """A table of one's own asks for k = 20 and for k = 1."""
-    sets = [word for word in RUN if not word.startswith(("evaluate.knn.k", "tracking", "evaluate.watch"))]
-    node = {"title": "t", "metric": "knn/top1", "set": [*sets, "evaluate.watch=0"], "seeds": [0, 1, 2]}
+def papers_cells(numbers: list[Number], capfd: Capture) -> None:
+    """A table of one's own asks for k = 20 and for k = 1, after one epoch."""
+    node = {"title": "t", "metric": "knn/top1", "set": [*BASE, "dataset.root=images"], "seeds": [0, 1, 2]}
+    node["set"] = [word for word in node["set"] if not word.startswith(("tracking", "log_every"))]
     node |= {"columns": {"20": ["evaluate.knn.k=20"], "1": ["evaluate.knn.k=1"]}}
-    node |= {"rows": {loss: {"set": [f"loss={loss}"]} for loss in ("dcl", "infonce")}}
+    node |= {"rows": {loss: {"set": [f"loss={loss}"]} for loss in LOSSES}}
     Path("own.yaml").write_text(json.dumps({"paper": "own", "cite": "me", "tables": {"t": node}}))
     (own,) = tables.find("own.yaml")
     results = Results(Path("outputs"), own.cells)
     for cell in own.cells:
-        expected = {s: 100 * v for (loss, s, k), v in values.items() if (loss, str(k)) == (cell.row, cell.column)}
-        assert results.values(cell) == pytest.approx(expected)
+        of_cell = [n for n in truth(1) if (n.metric, n.loss, str(n.k)) == ("knn/top1", cell.row, cell.column)]
+        assert results.values(cell) == pytest.approx({n.seed: 100 * n.value for n in of_cell})
 
 
-READERS: list[Callable[[Truth, Capture], None]] = [runs_in_python, status_as_csv, status_as_json, report]
-READERS += [table_of_means, figure_of_means, comparison, plain_name, papers_cell]
+def card(numbers: list[Number], capfd: Capture) -> None:
+    run: RunFolder
+    for run in finished(Path("outputs")):
+        of_run = [number for number in numbers if number.folder == str(run.folder)]
+        out = Path("cards") / f"{len(list(Path('cards').glob('*')))}"
+        quietly(export.main, str(run.folder), "--format", "card", "--out", str(out))
+        lines = re.findall(r"^\| `([^`]*)` \| ([\d.]+)%", (out / "README.md").read_text(), re.MULTILINE)
+        shown = {kind: float(text) for name, text in lines if (kind := meant(name, of_run))}
+        assert shown == pytest.approx({(n.metric, n.k): 100 * n.value for n in of_run}, abs=0.051)
 
 
-@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.__name__)
-def test_every_reader_shows_a_number_with_what_made_it(action: Callable[[], None], here: None, capfd: Capture) -> None:
-    first = [read for read in READERS if read is not papers_cell]
-    for read in first:  # and again after the action, in the same process
-        read(truth(), capfd)
-    action()
-    for read in READERS:
-        read(truth(), capfd)
+def dashboards(numbers: list[Number], capfd: Capture) -> None:
+    """W&B and TensorBoard get the flat metrics: plain names are those of the evaluation of the training."""
+    for path in Path("outputs").glob("*/*/results.json"):
+        content = json.loads(path.read_text())
+        k = content["config"]["evaluate"]["knn"]["k"]
+        for number in (number for number in numbers if number.folder == str(path.parent)):
+            name = number.metric if number.k == k else number.metric.replace("knn", f"knn[k={number.k}]")
+            assert content["metrics"][name] == number.value
+
+
+READERS: list[Callable[[list[Number], Capture], None]] = [runs_in_python, status_as_csv, status_as_json, report]
+READERS += [table_of_means, end_of_a_grid, figure_of_means, comparison, plain_name, papers_cells, card, dashboards]
+
+
+@pytest.fixture(scope="module", params=ACTIONS, ids=lambda action: action.__name__)
+def acted(made: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs after an action of this process, which had read them before."""
+    before, folder = Path.cwd(), tmp_path_factory.mktemp("acted") / "work"
+    shutil.copytree(made, folder)
+    os.chdir(folder)
+    assert len(ssl_bench.runs()) == 4
+    request.param()
+    os.chdir(before)
+    return folder
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+def test_a_reader_shows_a_number_with_what_made_it(
+    acted: Path, read: Callable[[list[Number], Capture], None], capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(acted)
+    read(truth(), capfd)
 
 
 def test_one_training_with_other_numbers_in_two_folders_is_refused_with_both(here: None, capfd: Capture) -> None:
