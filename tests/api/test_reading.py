@@ -32,7 +32,7 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics(monkeypatch: pytest.
     size = {"batch_size": 64, "batch_size.size": 64}
     metrics = {"knn/top1": 0.5, "uniformity": -2.0}
     groups = configuration()["choices"]
-    same = {"dim": 128, "epochs": 10, "evaluate.every": 0, "max_steps": None, "warnings": ""}
+    same = {"dim": 128, "epochs": 10, "max_steps": None, "warnings": ""}
     assert first == groups | size | same | {"loss": "dcl", "seed": 0} | metrics | {
         **{"state": "done", "seconds": 20.0, "path": str(OUTPUTS / "a/0"), "run_id": "0"}
     }

@@ -137,7 +137,7 @@ def test_csv_has_the_fields_of_json(status: Status) -> None:
     table = list(csv.DictReader(io.StringIO(status("--csv").stdout)))
     settings = ["loss", "note", "optimizer.lr", "seed"]  # among all
     others = [n for n in table[0] if n not in (*settings, *records[0], "knn/top1", "linear/top1", "seconds")]
-    assert {"dataset", "epochs", "evaluate.every"} - {*others} == {"epochs"}  # which is a field, too
+    assert {"dataset", "epochs"} - {*others} == {"epochs"}  # which is a field, too
     assert sorted(n for n in table[0] if n not in others) == sorted(
         [
             *("folder", "run_id", "state", "doing", "label", "overrides", "epoch", "epochs"),
