@@ -28,7 +28,7 @@ from ssl_bench.results import statistics
 from ssl_bench.results.compared import Comparison, Comparisons
 from ssl_bench.results.differing import SIZE, described, value_of
 from ssl_bench.results.numbers import Key, Numbers, single
-from ssl_bench.results.runs import RunFolder
+from ssl_bench.results.runs import RunFolder, SharedConfig
 
 Seeds = dict[int | None, RunFolder]  # runs that differ in nothing but the seed, by seed
 UNNAMED = results.CONDITIONS | {"git": "versions of the code"}  # of a run's environment
@@ -66,7 +66,7 @@ def compare(
     variants = _variants(runs, by)
     if len(variants) < 2:
         raise ConfigError(f"--by {' '.join(by)}: all of these runs have one value of it: name a setting that differs")
-    reference = _value(to, by) if isinstance(to, RunFolder) else _reference(variants, by, to)
+    reference = _divided(to.shared, tuple(by))[0] if isinstance(to, RunFolder) else _reference(variants, by, to)
     conditions = _conditions(runs, by)
     pairs = [
         (sides[value], sides[reference], value)
@@ -92,17 +92,18 @@ def _conditions(runs: Sequence[RunFolder], by: Sequence[str]) -> list[dict[str, 
     """The runs by all else than the named settings and the seed, then by these settings as JSON, then by seed."""
     conditions: dict[str, dict[str, Seeds]] = {}
     for run in runs:
-        node = _recipe(run)
-        value = json.dumps([_pop(node, name) for name in by], sort_keys=True, default=str)
-        sides = conditions.setdefault(json.dumps(node, sort_keys=True, default=str), {})
-        sides.setdefault(value, {})[run.seed] = run
+        value, rest = _divided(run.shared, tuple(by))
+        conditions.setdefault(rest, {}).setdefault(value, {})[run.seed] = run
     return list(conditions.values())
 
 
-def _recipe(run: RunFolder) -> dict[str, Any]:
-    """What the run's weights depend on, without the seed."""
-    content = {**identity.hashed(run.config), "epochs": run.config.get("epochs")}
-    return {name: value for name, value in content.items() if name != "seed"}
+@lru_cache(4096)
+def _divided(config: SharedConfig, by: tuple[str, ...]) -> tuple[str, str]:
+    """What a run's weights depend on without the seed, as JSON: the named settings, and all others."""
+    node = {**identity.hashed(config.content), "epochs": config.content.get("epochs")}
+    node.pop("seed", None)
+    named = [_pop(node, name) for name in by]
+    return json.dumps(named, sort_keys=True, default=str), json.dumps(node, sort_keys=True, default=str)
 
 
 def _pop(node: dict[str, Any], name: str) -> Any:
@@ -116,17 +117,11 @@ def _pop(node: dict[str, Any], name: str) -> Any:
     return _pop(node[group], rest)
 
 
-def _value(run: RunFolder, by: Sequence[str]) -> str:
-    """The named settings of a run, as JSON."""
-    node = _recipe(run)
-    return json.dumps([_pop(node, name) for name in by], sort_keys=True, default=str)
-
-
 def _variants(runs: Sequence[RunFolder], by: Sequence[str]) -> dict[str, tuple[str, int]]:
     """The values of the named settings: by their configuration a name, and how many runs have it."""
     first, counts = dict[str, RunFolder](), Counter[str]()
     for run in runs:
-        value = _value(run, by)
+        value, _ = _divided(run.shared, tuple(by))
         first.setdefault(value, run)
         counts[value] += 1
     rows = [
@@ -199,7 +194,7 @@ def _made_by(run: RunFolder, key: Key) -> str:
 @lru_cache(4096)
 def _bits(folder: str, metric: str, made_by: str, marks: str) -> np.ndarray | None:
     """Which test images an accuracy of a run counts as right; ``marks`` are those of its files."""
-    if (content := results.read(Path(folder))) is None:
+    if not (Path(folder) / hits.FOLDER).is_dir() or (content := results.read(Path(folder))) is None:
         return None
     for entry in evaluations.entries(content):
         last = entry["epochs"] == content["config"].get("epochs")
