@@ -76,6 +76,11 @@ def made_by(entry: Entry) -> dict[str, Any]:
     return {**{key: entry[key] for key in ("evaluator", "id")}, "settings": settings, "images": entry.get("images")}
 
 
+def mark(entry: Entry) -> str:
+    """The identity of an evaluation and of its images, as a row of ``metrics.jsonl`` has it."""
+    return " ".join(filter(None, (entry["id"], entry.get("images"))))
+
+
 def node(made_by: Mapping[str, Any]) -> dict[str, Any]:
     """The node ``evaluate`` of a configuration with what made a number."""
     return {made_by["evaluator"]: made_by["settings"]}
