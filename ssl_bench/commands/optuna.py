@@ -11,7 +11,7 @@ import importlib.util
 import json
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ssl_bench import files
 from ssl_bench.commands.search import Search
@@ -136,7 +136,7 @@ class _Trials:
                 raise error
 
     @property
-    def direction(self) -> str:
+    def direction(self) -> Literal["minimize", "maximize"]:
         """Optuna's word for what is better."""
         return "maximize" if self.search.sign > 0 else "minimize"
 

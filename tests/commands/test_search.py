@@ -179,7 +179,9 @@ def test_what_is_better_is_what_the_evaluator_declares(capfd: pytest.CaptureFixt
     plan = searched([*HALVING, *words, "optimizer.lr=0.3,0.1,0.2,0.4"], rate, "sizes/size", conf)
     assert "after epoch 1: 2 of 4 go on, the best with sizes/size 0.1: " in capfd.readouterr().out
     assert best(plan)["overrides"] == ["optimizer.lr=0.1"] and best(plan)["value"] == pytest.approx(0.2)
-    with pytest.raises(Exception, match="set hydra.sweeper.metric to a number of sizes that says whether high or low"):
+    with pytest.raises(
+        Exception, match=r"set hydra\.sweeper\.metric to a number of sizes that says whether high or low"
+    ):
         searched([*HALVING, *words, "hydra.sweeper.metric=sizes/shape"], rate, "sizes/shape", conf)
     pytest.importorskip("optuna")
     lr = ["optimizer.lr=interval(0.1,1.0)", "hydra.sweeper.n_trials=24", "name=optuna"]
