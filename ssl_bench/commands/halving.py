@@ -35,12 +35,11 @@ def _going_on(search: Search, runs: Iterable[Run], epoch: int) -> list[Run]:
         kept += [run for s in [*best, *past] for run in s.runs]
         text = f"after epoch {epoch}: {len(best)} of {len(members) - len(past)} {name}".rstrip() + " go on"
         if best:
-            words = (override for override in best[0].runs[0].overrides if not override.startswith("seed="))
-            text += f", the best with {search.metric} {best[0].text}: {' '.join(words)}"
+            text += f", the best with {search.metric} {best[0].text}: {search.words(best[0])}"
         print(text, flush=True)
         for s in past:
-            why = f"it was trained further, and has no number of this evaluation after epoch {epoch}"
-            print(f"{' '.join(search.setting(s.runs[0]))} goes on without a place: {why}", flush=True)
+            why = f"it was trained without a number of this evaluation after epoch {epoch}"
+            print(f"{search.words(s)} goes on without a place: {why}", flush=True)
         for sentence in filter(None, map(search.left_out, standings)):
             print(sentence, flush=True)
     return sorted(kept, key=lambda run: run.number)

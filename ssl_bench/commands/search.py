@@ -172,12 +172,17 @@ class Search:
         keys = {*self.plan.asked.swept} - {self.group_by, "seed"}
         return [override for override in run.overrides if override.partition("=")[0] in keys]
 
+    def words(self, standing: Standing) -> str:
+        """The name of a setting in sentences: its overrides whose keys have several values."""
+        keys = {*self.plan.asked.swept} - {"seed"}
+        return " ".join(o for o in standing.runs[0].overrides if o.partition("=")[0] in keys)
+
     def left_out(self, standing: Standing) -> str:
         """Say that a setting has no mean though some of its seeds have a value, and why; empty if that is not so."""
         if not standing.failed or len(standing.failed) == len(standing.runs):
             return ""
-        setting, count = " ".join(self.setting(standing.runs[0])), len(standing.runs)
-        return f"{setting} is left out: {len(standing.failed)} of its {count} seeds failed or diverged"
+        failed = f"{len(standing.failed)} of its {len(standing.runs)} seeds failed or diverged"
+        return f"{self.words(standing)} is left out: {failed}"
 
     def conclude(self) -> None:
         """Write ``best.json`` in the grid's folder, and what is printed at the end: the best setting of each group."""

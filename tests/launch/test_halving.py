@@ -76,7 +76,7 @@ def test_runs_that_are_there_take_part_with_what_the_same_evaluation_measured_af
     code, printed = train(*search)
     assert code == 0 and "2 runs: 1 trained, 0 done before, 0 failed, 1 halted" in printed
     code, printed = train(*search, other)
-    assert code == 0 and "optimizer.lr=0.3 goes on without a place: it was trained further" in printed, printed
+    assert code == 0 and "optimizer.lr=0.3 goes on without a place: it was trained without a number" in printed, printed
     ranked = f"after epoch 1: 1 of 1 go on, the best with knn_val/top1 {after_1[bad][0]['knn_val/top1']:.4g}: "
     assert ranked in printed and best("outputs") == best("grid")
     first, again = rows_on_the_way(Path("outputs/default", bad))  # it waited at epoch 1
