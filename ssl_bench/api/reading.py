@@ -175,7 +175,7 @@ def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
     path = _folder(run) / METRICS
     if not (rows := files.read_json_lines(path, Row)):
         raise ConfigError(f"{path} has no rows: name the directory of a run that was started")
-    return _frame(rows)
+    return _frame([{name: value for name, value in row.items() if name != "evaluations"} for row in rows])
 
 
 def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:

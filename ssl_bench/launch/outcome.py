@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 
 class State(StrEnum):
@@ -22,6 +22,7 @@ class State(StrEnum):
 
 
 FINISHED = (State.DONE, State.DONE_BEFORE)
+DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
 
 
 class Job(TypedDict):
@@ -31,6 +32,7 @@ class Job(TypedDict):
     code: int
     reason: str
     folder: str | None
+    gone_on: NotRequired[bool]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Outcome:
         reason: why it failed, in one sentence.
         detail: a traceback, if the reason is not enough.
         folder: the run's directory, once it is known.
+        gone_on: it was trained further before than it was asked to go.
     """
 
     state: State
@@ -49,10 +52,11 @@ class Outcome:
     reason: str = ""
     detail: str = ""
     folder: str | None = None
+    gone_on: bool = False
 
     @classmethod
-    def failed(cls, reason: str, code: int = 1, detail: str = "") -> "Outcome":
-        return cls(State.FAILED, code, reason, detail)
+    def failed(cls, reason: str, code: int = 1, detail: str = "", gone_on: bool = False) -> "Outcome":
+        return cls(State.FAILED, code, reason, detail, gone_on=gone_on)
 
     @classmethod
     def interrupted(cls, signal_number: int) -> "Outcome":
@@ -70,11 +74,13 @@ class Outcome:
 
     def record(self) -> dict[str, Any]:
         """As JSON, without the detail."""
-        return {name: value for name, value in asdict(self).items() if name != "detail"}
+        left_out = {"detail", *([] if self.gone_on else ["gone_on"])}
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     @classmethod
     def read(cls, record: Job | None) -> "Outcome | None":
         """The outcome that :meth:`record` gave; None for None."""
         if record is None:
             return None
-        return cls(State(record["state"]), record["code"], record["reason"], folder=record["folder"])
+        gone_on = record.get("gone_on", False)
+        return cls(State(record["state"]), record["code"], record["reason"], folder=record["folder"], gone_on=gone_on)

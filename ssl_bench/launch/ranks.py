@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, world
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.errors import ConfigError, GoneOn, RunError
 from ssl_bench.hardware import available_cores, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
 from ssl_bench.launch.outcome import Outcome, State
@@ -116,7 +116,7 @@ def _train(config: dict[str, Any], folder: Path, device: torch.device, command: 
     except Halted as halt:
         return Outcome(State.HALTED, reason=str(halt))
     except (ConfigError, RunError) as error:
-        return Outcome.failed(str(error), error.exit_code)
+        return Outcome.failed(str(error), error.exit_code, gone_on=isinstance(error, GoneOn))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")

@@ -81,6 +81,11 @@ def as_key(made_by: Mapping[str, Any]) -> str:
     return json.dumps(made_by, sort_keys=True)
 
 
+def mark(entry: Entry) -> str:
+    """The identity of an evaluation and of its images, as a row of ``metrics.jsonl`` has it."""
+    return " ".join(filter(None, (entry["id"], entry.get("images"))))
+
+
 def node(made_by: Mapping[str, Any]) -> dict[str, Any]:
     """The node ``evaluate`` of a configuration with what made a number."""
     return {made_by["evaluator"]: made_by["settings"]}

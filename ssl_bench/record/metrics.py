@@ -21,6 +21,7 @@ DASHBOARDS: dict[str, type[Dashboard]] = {"offline": WandbRun, "online": WandbRu
 
 
 # What is read of a row beside the values of its curves; "watch/..." is a look at the network, with all its values.
+# "evaluations" are marks (ssl_bench.record.evaluations) of what made the metrics of a row on the way.
 Row = TypedDict(
     "Row",
     {
@@ -28,6 +29,7 @@ Row = TypedDict(
         "epoch": NotRequired[float],
         "seconds": NotRequired[float],
         "information": NotRequired[float],
+        "evaluations": NotRequired[list[str]],
         "watch/mean_cosine": NotRequired[float],
         "watch/effective_rank": NotRequired[float],
     },

@@ -92,9 +92,10 @@ def under_agent() -> bool:
 
 
 def _loggable(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with its lists, which are shares of equal bins from 0 to 1, as W&B histograms."""
+    """The row without ``evaluations``; its lists, which are shares of equal bins from 0 to 1, as W&B histograms."""
+    row = {name: value for name, value in row.items() if name != "evaluations"}
     if not any(isinstance(value, list) for value in row.values()):
-        return dict(row)
+        return row
     import numpy as np
     import wandb
 

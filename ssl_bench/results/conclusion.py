@@ -45,12 +45,13 @@ def tables(groups: Groups) -> list[Sheet]:
 
 
 def _table(pivot: Pivot, numbers: Numbers) -> Sheet:
-    """A table with the best of its cells below it, and what the networks at initialisation have on average."""
+    """A table with the best mean of its cells below it, and what the networks at initialisation have on average."""
     sheet, initial = pivot.sheet(), pivot.name.replace("/", "_init/", 1)
     runs = [run for cell in pivot.cells.values() for run in cell.runs]
     initial_values = [of_run[initial] for of_run in map(numbers.of, runs) if initial in of_run]
     average = pivot.metric.text(fmean(initial_values)) if initial_values else ""
     baseline = f" The networks at initialisation: {average} on average." if average else ""
-    best = max(pivot.cells, key=lambda key: pivot.metric.sign * fmean(pivot.cells[key].values))
+    sign, best = pivot.metric.sign, max(pivot.cells, key=lambda key: pivot.metric.sign * fmean(pivot.cells[key].values))
     words = (f"{name}={text_of_value(value)}" for name, value in zip(pivot.names, best, strict=True) if name)
-    return replace(sheet, below=[f"The best: {' '.join(words)}.{baseline}", *sheet.below])
+    which = f"{'highest' if sign > 0 else 'lowest'} mean: {' '.join(words)} (n={len(pivot.cells[best].values)})"
+    return replace(sheet, below=[f"{which}.{baseline}", *sheet.below])

@@ -18,7 +18,7 @@ from ssl_bench.config.identity import untrained
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.source import Source
 from ssl_bench.distributed import Votes, parallel, rank, world
-from ssl_bench.errors import RunError
+from ssl_bench.errors import GoneOn, RunError
 from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.negatives import Queue
 from ssl_bench.record import evaluations, folders, results
@@ -118,8 +118,9 @@ class Training:
             ``former`` if nothing is left to train, else None.
 
         Raises:
-            RunError: there are results and no checkpoint, or the run is past ``epochs`` or ``halt_at`` already, or
-                steps remain that may not be trained, or cannot be since the run was pruned.
+            GoneOn: the run is past ``epochs`` or ``halt_at`` already.
+            RunError: there are results and no checkpoint, or steps remain that may not be trained, or cannot be since
+                the run was pruned.
         """
         state, last = self.state, self.schedule.last_step
         resumed = state.resume(self.folder, self.run_id, trains)
@@ -129,7 +130,7 @@ class Training:
         epoch = self.schedule.epoch(state.step)
         if state.step > self.last_step:
             key, least = ("epochs" if state.step > last else "halt_at"), math.ceil(epoch)
-            raise RunError(f"{self.folder} has gone on to epoch {epoch:g}: set {key} to {least} or more")
+            raise GoneOn(f"{self.folder} has gone on to epoch {epoch:g}: set {key} to {least} or more")
         if former is not None:  # the rows of its evaluation stay
             state.evaluated_step = max(state.evaluated_step, former.get("facts", {}).get("steps", 0))
             if state.step == last and former["config"].get("epochs") == self.config["epochs"]:
@@ -225,9 +226,13 @@ class Training:
         self.state.save(self.folder, self.run_id, self.schedule.lr_at)
 
     def halt(self, tracker: Tracker | None) -> NoReturn:
-        """End before the end of the training, at ``halt_at``: evaluate the network and save the state."""
-        if self.state.evaluated_step != self.state.step:
-            self.evaluation.on_the_way(tracker)
+        """End before the end of the training, at ``halt_at``: evaluate the network and save the state.
+
+        What was evaluated here already stays; another evaluation than that is added.
+        """
+        evaluated = self.state.evaluated_step == self.state.step
+        self.evaluation.on_the_way(tracker)
+        if not evaluated:
             self.save()
         raise Halted(self.config["halt_at"])
 

@@ -42,12 +42,19 @@ class Evaluation:
         return True
 
     def on_the_way(self, tracker: Tracker | None) -> None:
-        """Evaluate the network, without baselines, and write a row."""
-        step, trained = self.state.step, [entry for entry in evaluations.asked(self.config) if not entry["network"]]
-        evaluated, _ = self._evaluate(trained)
+        """Evaluate the network, without baselines, as far as no row of this step has that, and write a row."""
+        step, again = self.state.step, self.state.step == self.state.evaluated_step
+        rows = files.read_json_lines(tracker.path, Row) if again and tracker is not None else []
+        made = {mark for row in rows if row["step"] == step for mark in row.get("evaluations", ())}
+        trained = [entry for entry in evaluations.asked(self.config) if not entry["network"]]
+        missing = [entry for entry in trained if not broadcast(evaluations.mark(entry) in made)]  # rank 0 decides
+        if again and not missing:
+            return
+        evaluated, _ = self._evaluate(missing)
         if tracker is not None:
             metrics = {name: value for entry in evaluated for name, value in entry["metrics"].items()}
-            tracker.row(step, {"epoch": self.schedule.epoch(step), **metrics})
+            marks = {"evaluations": [evaluations.mark(entry) for entry in evaluated]} if evaluated else {}
+            tracker.row(step, {"epoch": self.schedule.epoch(step), **metrics, **marks})
         self.state.evaluated_step = step
 
     def finish(

@@ -1,12 +1,14 @@
 """Searches with Optuna: proposals, pruning at halts, and that an interruption changes nothing."""
 
 import json
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -153,6 +155,42 @@ def test_a_proposal_that_cannot_be_is_a_failed_trial(train: Train) -> None:
     assert code == 0 and trials() == found and "0 failed, 1 left out: impossible" in printed
 
 
+def test_a_trial_that_failed_is_carried_out_again(train: Train) -> None:
+    search = [*SHORT, "max_steps=1", "optimizer.lr=0.1,0.2", "seed=0,1", "hydra.sweeper.n_trials=3"]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # as a full disk: a checkpoint does not fit
+    try:
+        code, printed = train(*search)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 1 and "4 runs: 0 trained, 0 done before, 4 failed" in printed, printed
+    assert "trial 0: failed, and the same command carries it out again: optimizer.lr=" in printed
+    proposed = [params for _, params, *_ in trials()]
+    code, printed = train(*search)
+    assert code == 0 and "4 runs: 4 trained, 0 done before, 0 failed" in printed, printed
+    assert [(state, params) for state, params, *_ in trials()] == [("COMPLETE", params) for params in proposed]
+    of_rate: dict[str, list[float]] = {}
+    for content in results().values():
+        of_rate.setdefault(str(content["config"]["optimizer"]["lr"]), []).append(content["metrics"]["knn_val/top1"])
+    for _, params, value, _ in trials():
+        assert value == pytest.approx(mean(of_rate[params["optimizer.lr"]]))
+    code, printed = train(*search)
+    assert code == 0 and "3 of 3 trials are done already" in printed and "0 trained, 4 done before" in printed
+
+
+def test_a_failed_trial_of_an_earlier_version_says_what_tries_it_again(train: Train) -> None:
+    search = [*SHORT, "max_steps=1", "optimizer.lr=0.1,0.2", "hydra.sweeper.n_trials=1"]
+    assert train(*search)[0] == 0
+    (path,) = Path("outputs").glob("default/optuna-*/optuna.journal")
+    complete = path.read_text()
+    path.write_text(complete.replace('"state":1,', '"state":3,'))
+    assert path.read_text() != complete
+    (result,) = Path("outputs").glob("default/*/results.json")
+    result.unlink()
+    code, printed = train(*search)
+    assert code == 1 and f"it failed before; to try it again, remove {path}: the same command makes it" in printed
+
+
 def test_a_damaged_journal_is_refused_and_made_again_from_the_runs(train: Train) -> None:
     search = [*SHORT, "max_steps=1", "optimizer.lr=0.1,0.2", "hydra.sweeper.n_trials=2"]
     assert train(*search)[0] == 0
@@ -160,7 +198,12 @@ def test_a_damaged_journal_is_refused_and_made_again_from_the_runs(train: Train)
     whole, found = path.read_bytes(), trials()
     lines = whole.splitlines(keepends=True)
     changed = b"".join([lines[0], b"{\n", *lines[2:]])
-    for damaged in (whole[:-9], whole + bytes(20), changed, whole + b'{"op_code":1}\n'):
+    for cut in (whole[:-9], whole + bytes(20)):
+        path.write_bytes(cut)
+        code, printed = train(*search)
+        assert code == 0 and f"{path}: its last line was cut short, and is left out" in printed
+        assert "0 trained" in printed and trials() == found
+    for damaged in (changed, whole + b'{"op_code":1}\n'):
         path.write_bytes(damaged)
         path.with_name("optuna.journal.lock").symlink_to(path)  # of a killed process
         code, printed = train(*search)
