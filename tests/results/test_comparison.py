@@ -79,7 +79,11 @@ def test_what_cannot_be_compared_is_refused(grid: None, capfd: pytest.CaptureFix
     refuses("compare", "say what to compare", capfd)
     refuses("compare --by temperature", "--by temperature: all of these runs have one value of it", capfd)
     refuses("compare --by loss --to dclw", "--to dclw: no run is that (did you mean dcl?)", capfd)
-    refuses("compare --by loss --metric knn/top", "--metric=knn/top: set --metric to one of knn/top1 (did you mean knn/top1?)", capfd)
+    refuses(
+        "compare --by loss --metric knn/top",
+        "--metric=knn/top: set --metric to one of knn/top1 (did you mean knn/top1?)",
+        capfd,
+    )
     refuses("compare nothing grid", "nothing: no finished run is there", capfd)
 
 

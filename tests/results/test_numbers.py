@@ -329,8 +329,9 @@ def plain_name(numbers: list[Number], capfd: Capture) -> None:
 
 def papers_cells(numbers: list[Number], capfd: Capture) -> None:
     """A table of one's own asks for k = 20 and for k = 1, after one epoch."""
-    node = {"title": "t", "metric": "knn/top1", "set": [*BASE, "dataset.root=images"], "seeds": [0, 1, 2]}
-    node["set"] = [word for word in node["set"] if not word.startswith(("tracking", "log_every"))]
+    words = [word for word in BASE if not word.startswith(("tracking", "log_every"))]
+    node: dict[str, Any] = {"title": "t", "metric": "knn/top1", "set": [*words, "dataset.root=images"]}
+    node["seeds"] = [0, 1, 2]
     node |= {"columns": {"20": ["evaluate.knn.k=20"], "1": ["evaluate.knn.k=1"]}}
     node |= {"rows": {loss: {"set": [f"loss={loss}"]} for loss in LOSSES}}
     Path("own.yaml").write_text(json.dumps({"paper": "own", "cite": "me", "tables": {"t": node}}))
