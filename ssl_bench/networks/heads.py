@@ -87,5 +87,5 @@ class KerasMLP(MLP):
         super().__init__(inputs, 2, hidden, out, final_norm="none")
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                module.bias = None
+                module.register_parameter("bias", None)
         start_as_keras(self)
