@@ -28,6 +28,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ssl_bench import anchors
 from ssl_bench.errors import ConfigError, printable
 
 LARGEST_INTEGER = 2**63  # larger ones do not fit into a float or a database
@@ -178,10 +179,8 @@ def _parse_yaml(content: bytes) -> Any:
     """The value of a YAML text without dates and other values that JSON does not have; a ValueError for such."""
     import yaml
 
-    odd = b"\\uDC" in content  # a name that is no UTF-8, which the loader in C refuses
-    loader = yaml.SafeLoader if odd else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return json.loads(json.dumps(yaml.load(content, loader)))
+        return json.loads(json.dumps(anchors.parse(content)))
     except (TypeError, AttributeError, OverflowError, RecursionError, yaml.YAMLError) as error:
         raise ValueError("no YAML") from error  # the loader lets errors of dates, numbers and keys through
 

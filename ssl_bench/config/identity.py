@@ -52,6 +52,7 @@ NOT_HASHED: dict[str, Any] = {
     "negatives.schedule": "constant",
     "optimizer.clip": None,
     "optimizer.decay_norms": False,
+    "optimizer.factors": [],
     "optimizer.layer_decay": 1.0,
 }
 

@@ -26,11 +26,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from ssl_bench import anchors, files
 from ssl_bench.config import guard, plugins, wandb
 from ssl_bench.config.build import texts_of_plugins
 from ssl_bench.config.schema import TopLevel, directory
 from ssl_bench.config.typed import as_typed, quoted
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, reason
 from ssl_bench.hardware import concurrent_runs
 
 ConfigStore.instance().store("schema", TopLevel)
@@ -147,6 +148,8 @@ def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     """As :func:`composed`, all of it by Hydra."""
     place = [f"file://{folder.absolute()}"] if folder else []
     search = [f"hydra.searchpath=[{quoted(place[0])}]"] if place else []
+    if folder:
+        _check_anchors(folder)
     try:
         with opened():
             cfg = compose("train", [*search, *overrides], return_hydra_config=True)
@@ -156,6 +159,17 @@ def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
         cfg.hydra.searchpath = []
     guard.check_unread(cfg.hydra)
     return cfg
+
+
+def _check_anchors(folder: Path) -> None:
+    """Refuse a file of ``folder`` from whose anchors Hydra would make too much, or something without an end."""
+    for path in (path for group in sorted(groups()) for path in sorted((folder / group).rglob("*.yaml"))):
+        try:
+            anchors.check(files.read_bytes(path))
+        except OSError:
+            continue  # Hydra says why, if it needs the file
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
 
 
 def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ssl_bench.config.build import near
 from ssl_bench.errors import InvalidValue, reason, require
+from ssl_bench.networks.keras import start_as_keras
 
 
 class Backbone(nn.Module, ABC):
@@ -172,6 +173,14 @@ class ConvN(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:  # [B, in_channels, size, size] -> [B, 128]
         return self.layers(x)  # type: ignore[no-any-return]
+
+
+class KerasConvN(ConvN):
+    """:class:`ConvN` with the weights at the start and the batch norms of Keras, as in the notebook."""
+
+    def __init__(self, in_channels: int, size: int) -> None:
+        super().__init__(in_channels, size)
+        start_as_keras(self)
 
 
 class _Block(nn.Module):

@@ -6,6 +6,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from ssl_bench.errors import require
+from ssl_bench.networks.keras import start_as_keras
 
 
 class Head(nn.Module, ABC):
@@ -73,3 +74,18 @@ class MLP(Head):
 
     def forward(self, x: Tensor) -> Tensor:  # [B, inputs] -> [B, out]
         return self.layers(x)  # type: ignore[no-any-return]
+
+
+class KerasMLP(MLP):
+    """Two Linears without biases, a BN and a ReLU between them, with the start and the batch norms of Keras.
+
+    Args:
+        inputs, hidden, out: as in :class:`MLP`.
+    """
+
+    def __init__(self, inputs: int, hidden: int, out: int) -> None:
+        super().__init__(inputs, 2, hidden, out, final_norm="none")
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                module.register_parameter("bias", None)
+        start_as_keras(self)

@@ -34,6 +34,7 @@ VIEW = {
     "resnet18_cifar": (3.33, 32),
     "resnet_digits": (0.04, 20),
     "conv_n": (0.006, 28),
+    "conv_n_keras": (0.006, 28),
 }
 
 

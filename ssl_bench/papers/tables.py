@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from ssl_bench import files
+from ssl_bench import anchors, files
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, reason, require
 from ssl_bench.papers.cells import Table
@@ -114,7 +114,7 @@ def parse(text: str, path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, .
         ConfigError: the text does not have the format.
     """
     try:
-        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        data = anchors.parse(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     check_keys(data, PAPER_KEYS, str(path), ("paper", "cite"))

@@ -29,7 +29,7 @@ class Recipe(ABC):
     Args:
         lr: at a global batch of ``base_batch`` images.
         rule: factor for the batch size N: ``linear`` N / base_batch, ``sqrt`` sqrt(N / base_batch), ``none``.
-        schedule: after the warm-up ``cosine`` or ``linear`` to ``final_lr``, ``step`` (a tenth at each milestone) or
+        schedule: after the warm-up ``cosine`` or ``linear`` to ``final_lr``, ``step`` (lower from each milestone on) or
             ``constant``.
         milestones: in (0, 1], fractions of the whole training.
         final_lr: fraction of the scaled rate at the end of ``cosine`` and ``linear``.
@@ -39,6 +39,8 @@ class Recipe(ABC):
             codes of MoCo, CLD, NPID (lemniscate.pytorch), Inv. Spread and leftthomas/SimCLR.
         clip: largest norm of the gradient of all parameters, over all ranks and chunks, positive; None: no bound.
         layer_decay: factor in (0, 1] of the rate from each layer of the backbone to the one before it.
+        factors: of ``step``, fractions of the scaled rate in [0, 1], one from each of the ascending milestones on;
+            empty: a tenth of the rate before it.
 
     Attributes:
         length_matters: as in :class:`ssl_bench.objective.temperature.Temperature`, whatever the schedule.
@@ -60,6 +62,7 @@ class Recipe(ABC):
         decay_norms: bool = False,
         clip: float | None = None,
         layer_decay: float = 1.0,
+        factors: tuple[float, ...] = (),
     ) -> None:
         for name, value in {"lr": lr, "base_batch": base_batch}.items():
             require(value > 0, name, value, "a positive number")
@@ -69,11 +72,16 @@ class Recipe(ABC):
             require(0 <= value <= 1, name, value, "a number in [0, 1], a fraction of lr")
         inside = all(0 < milestone <= 1 for milestone in milestones)
         require(inside, "milestones", milestones, "numbers in (0, 1], fractions of the training")
+        if factors:
+            valid = len(factors) == len(milestones) and all(0 <= factor <= 1 for factor in factors)
+            require(valid, "factors", factors, "a fraction of lr in [0, 1] for each milestone, or to []")
+            require(schedule == "step", "factors", factors, "[], or schedule to step")
+            require(sorted(milestones) == list(milestones), "milestones", milestones, "ascending numbers for factors")
         require(clip is None or clip > 0, "clip", clip, "a positive norm, or null")
         require(0 < layer_decay <= 1, "layer_decay", layer_decay, "a number above 0 and up to 1")
         self.clip, self.layer_decay = clip, layer_decay
         self.base_lr, self.rule, self.base_batch, self.schedule = lr, rule, base_batch, schedule
-        self.milestones, self.final_lr = milestones, final_lr
+        self.milestones, self.factors, self.final_lr = milestones, factors, final_lr
         self.warmup_epochs, self.warmup_start = warmup_epochs, warmup_start
         self.weight_decay, self.decay_norms = weight_decay, decay_norms
 
@@ -91,7 +99,8 @@ class Recipe(ABC):
             left = 1 - along if self.schedule == "linear" else (1 + math.cos(math.pi * along)) / 2
             return self.final_lr + (1 - self.final_lr) * left
         if self.schedule == "step":
-            return float(0.1 ** sum(progress >= m for m in self.milestones))
+            reached = sum(progress >= milestone for milestone in self.milestones)
+            return self.factors[reached - 1] if self.factors and reached else float(0.1**reached)
         return 1.0
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:

@@ -48,6 +48,9 @@ def test_a_configuration_that_would_run_code_is_refused(command: str, capfd: pyt
     assert not Path("X").exists()
 
 
+LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -56,6 +59,8 @@ def test_a_configuration_that_would_run_code_is_refused(command: str, capfd: pyt
         ("# @package _global_\nnew: 1", "no key new"),
         ("!!python/object/apply:os.system [touch X]", "YAML file loss/mine.yaml"),
         ("_target_: ${oc.env:SSL_BENCH_TARGET}", "loss._target_=os.system Loss"),
+        ("a: &a [x, *a]", "conf/loss/mine.yaml line 1 contains itself"),
+        (LAUGHS, "conf/loss/mine.yaml anchors 1,000,000 values"),
     ],
 )
 def test_a_file_of_another_folder_is_checked_as_the_command_line(

@@ -28,6 +28,7 @@ HEADS = Path(__file__).parents[2] / "conf" / "head"
         ("byol", [4096, 256], [False, True], 1, True),
         ("relic", [4096, 2048, 1024, 512, 128], [False] * 5, 5, False),
         ("simsiam", [64, 64, 2048], [False] * 3, 3, False),
+        ("mlp2_keras", [256, 64], [False, False], 1, True),
         ("expander", [8192] * 3, [False, False, True], 2, None),
     ],
 )

@@ -101,6 +101,26 @@ def test_committed_numbers_and_claims_stand_beside_the_file(folder: Path, capsys
     assert "|  | project | 12.50 (1) |" in capsys.readouterr().out
 
 
+LAUGHS = "recipes:\n  a0: &a0 [x]\n" + "".join(
+    f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+LARGE = f"recipes:\n  long: &long {'x' * 10_000}\n  many: [{', '.join(['*long'] * 200)}]\n"
+HOSTILE = {
+    LAUGHS: "its anchors stand for more than 1,000,000 values and characters: use fewer of them",
+    LARGE: "its anchors stand for more than 1,000,000 values and characters: use fewer of them",
+    "recipes:\n  a: &a [x, [*a]]\n": "the list or mapping in line 4 contains itself",
+    "recipes: &a\n  b: {c: *a}\n": "the list or mapping in line 3 contains itself",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_anchors_without_a_bound_or_an_end_are_refused(text: str, capsys: Output) -> None:
+    Path("mine.yaml").write_text(f"paper: mine\ncite: me\n{text}{yaml.safe_dump({'tables': {'t': TABLE}})}")
+    for main in (table.main, reproduce.main):
+        assert main(["mine.yaml"]) == 2
+        assert capsys.readouterr().err == f"ssl-bench: mine.yaml cannot be read: {HOSTILE[text]}\n"
+
+
 @pytest.mark.parametrize("command", [table.main, figure.main, reproduce.main])
 def test_a_missing_file_is_refused(command: Callable[..., int], capsys: Output) -> None:
     Path("conf").mkdir()

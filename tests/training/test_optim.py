@@ -69,6 +69,8 @@ def test_schedules_match_their_closed_forms() -> None:
     assert [linear.factor(p, 0.2) for p in (0.1, 0.2, 0.6, 1.0)] == pytest.approx([0.5, 1.0, 0.55, 0.1])
     step = recipe("optimizer.schedule=step", "optimizer.milestones=[0.6,0.8]")
     assert [step.factor(p, 0) for p in (0, 0.59, 0.6, 0.79, 0.8, 1)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+    rising = recipe("optimizer.schedule=step", "optimizer.milestones=[0.5,0.6,0.8]", "optimizer.factors=[0.1,0.05,1]")
+    assert [rising.factor(p, 0) for p in (0, 0.49, 0.5, 0.6, 0.79, 0.8, 1)] == [1, 1, 0.1, 0.05, 0.05, 1, 1]
     constant = recipe("optimizer.schedule=constant")
     assert [constant.factor(p, 0.5) for p in (0.25, 0.5, 1.0)] == [0.5, 1.0, 1.0]
 
