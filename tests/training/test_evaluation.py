@@ -29,7 +29,7 @@ from tests.ranks import Command, wait_for
 Train = Callable[..., tuple[int, str]]
 KNN = ["evaluate=knn", "evaluate.baselines=[init,raw]"]
 STEADY = ["optimizer.schedule=constant", "optimizer.warmup_epochs=2", *KNN]
-FEW = ["dataset.size=12", "batch_size=b256"]  # five steps an epoch
+FEW = ["dataset.size=12", "dataset.share=0.2", "batch_size.size=48"]  # five steps an epoch
 
 
 def results(run: Path | None = None) -> dict[str, Any]:
