@@ -253,6 +253,7 @@ def test_a_network_that_drops_paths_goes_on_with_the_random_numbers_of_an_undist
         "backbone=timm",
         "backbone.name=test_vit",
         "backbone.args.patch_size=4",
+        "backbone.args.depth=2",
         "backbone.args.drop_path_rate=0.9",
     ]
     command = ["epochs=2", *SMALL[1:], *dropping, *FEW]
