@@ -210,7 +210,7 @@ FORGED: dict[str, tuple[Callable[[Runs], Path], str]] = {
     "the images that were right": (lambda runs: other_images(runs()), "results"),
 }
 QUICK = ("weights of another step", "a result by two images of 450", "skipped epochs")
-USUAL = ("seed", "a result of an evaluation that nobody can ask for", "weights to start from, of a run with one row")
+USUAL = ("weights to start from, of a run with one row",)
 
 
 def thorough(name: str, quick: tuple[str, ...], usual: tuple[str, ...]) -> Any:
