@@ -36,6 +36,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("timeout", "slow")])
 
 
+def pytest_collection() -> None:
+    """Imports make many objects and nearly no garbage: none is looked for until the tests are collected."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
 def pytest_unconfigure() -> None:
     gc.unfreeze()
 
