@@ -36,13 +36,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("timeout", "slow")])
 
 
+def pytest_collection() -> None:
+    """Imports make many objects and nearly no garbage: none is looked for until the tests are collected."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Every run collects garbage at its end: let that pass over the objects of the imported modules."""
-    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects_to_look_through() -> None:
+    """What earlier modules have left stays out of the collections of garbage, of which every run makes one."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

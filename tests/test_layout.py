@@ -7,7 +7,7 @@ import ast
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,14 +43,21 @@ ROOMS = [
 PLACE = {name: place for place, room in enumerate(ROOMS) for name in room}
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Dotted names of every module that a file imports, inside functions and type checks too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    names: list[str] = []
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(names)
 
 
 def room_of(path: Path) -> str:
@@ -127,7 +134,7 @@ def test_environment_variables_are_set_in_one_file() -> None:
         targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [getattr(node, "target", None)]
         return any(target is not None and ast.unparse(target).startswith("os.environ") for target in targets)
 
-    found = {path.name for path in FILES if any(map(changing, ast.walk(ast.parse(path.read_text()))))}
+    found = {path.name for path in FILES if any(map(changing, ast.walk(tree(path))))}
     assert found == {"surroundings.py"}
 
 

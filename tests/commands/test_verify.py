@@ -209,8 +209,8 @@ FORGED: dict[str, tuple[Callable[[Runs], Path], str]] = {
     "a result of an evaluation that nobody can ask for": (lambda runs: better(runs(), id="0123456789"), "results"),
     "the images that were right": (lambda runs: other_images(runs()), "results"),
 }
-QUICK = ("weights of another step", "a result by two images of 450", "skipped epochs")
-USUAL = ("seed", "a result of an evaluation that nobody can ask for", "weights to start from, of a run with one row")
+QUICK = ("weights of another step", "a result by two images of 450")
+USUAL = ("weights to start from, of a run with one row", "skipped epochs")
 
 
 def thorough(name: str, quick: tuple[str, ...], usual: tuple[str, ...]) -> Any:

@@ -104,12 +104,16 @@ def test_an_output_in_ascii_says_everything(cli: Callable[..., Any], train: Trai
     assert (table.returncode, table.stderr) == (0, "") and r"caf\xe9" in table.stdout
 
 
-# ---- what a notebook and W&B have set
+# ---- what a notebook, the processor and W&B have set
 
 
-def test_a_figure_is_drawn_whatever_a_notebook_has_set(cli: Callable[..., Any]) -> None:
-    done = cli("train", *SMALL, "max_steps=2", "evaluate.watch=0", MPLBACKEND="inline")
+def test_a_figure_is_drawn_whatever_a_notebook_has_set_and_slow_bf16_is_named(cli: Callable[..., Any]) -> None:
+    """Both variables are read when a library is loaded, so this is a new process."""
+    variables = {"MPLBACKEND": "inline", "ONEDNN_MAX_CPU_ISA": "AVX"}
+    done = cli("train", *SMALL, "precision=bf16", "max_steps=2", "evaluate.watch=0", **variables)
     assert done.returncode == 0 and "was not drawn" not in done.stdout + done.stderr
+    sentence = "precision=bf16 takes many times as long as fp32: this processor has no instructions for it"
+    assert done.stdout.splitlines().count(sentence) == 1
     assert (only_run() / "figures" / "curves.png").is_file()
 
 

@@ -1,13 +1,14 @@
 """EqCo's toy problem: estimates of a known mutual information."""
 
+import itertools
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from ssl_bench.commands.train import main
+from ssl_bench.config.identity import run_id
 from ssl_bench.evaluate.run import run_evaluators
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
@@ -54,19 +55,13 @@ def test_an_estimate_is_that_of_its_seed_and_leaves_random_numbers_as_they_are()
 
 
 def test_runs_of_a_grid_differ_in_loss_temperature_pairs_and_information() -> None:
-    values = ["loss=infonce,dcl", "temperature.tau=1,2", "batch_size.size=4,8", "dataset.information=1,2"]
-    assert main(["-m", *TOY, *values, *settings(steps=1, evaluations=1, hidden=2, outputs=2)]) == 0
-    found = [json.loads(path.read_text()) for path in Path("outputs").glob("default/*/results.json")]
-    assert len(found) == 16
-    assert {_told(each["config"]) for each in found} == {
-        (loss, tau, size, information)
-        for loss in ("InfoNCE", "DCL")
-        for tau in (1, 2)
-        for size in (4, 8)
-        for information in (1, 2)
-    }
-
-
-def _told(config: dict[str, Any]) -> tuple[Any, ...]:
-    loss = config["loss"]["_target_"].rpartition(".")[2]
-    return loss, config["temperature"]["tau"], config["batch_size"]["size"], config["dataset"]["information"]
+    axes = {"loss": ("infonce", "dcl"), "temperature.tau": (1, 2), "batch_size.size": (4, 8)}
+    axes |= {"dataset.information": (1, 2)}
+    cells = [dict(zip(axes, cell, strict=True)) for cell in itertools.product(*axes.values())]
+    small = settings(steps=1, evaluations=1, hidden=2, outputs=2)
+    run_ids = {run_id(load([*TOY, *small, *(f"{key}={value}" for key, value in cell.items())])) for cell in cells}
+    assert len(run_ids) == 16
+    corners = ["loss=infonce,dcl", "temperature.tau=2", "batch_size.size=8", "dataset.information=1,2"]
+    assert main(["-m", *TOY, *corners, *small]) == 0
+    trained = {path.parent.name for path in Path("outputs").glob("default/*/results.json")}
+    assert len(trained) == 4 and trained < run_ids

@@ -2,12 +2,12 @@
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightly.utils.benchmarking import LinearClassifier, knn_predict
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
@@ -59,10 +59,18 @@ def measured(name: str) -> dict[str, Any]:
     return dict(evaluator.run(Known()))
 
 
+@cache
+def lightly() -> Any:
+    """Its benchmarks, whose import takes two seconds: only of the process that has these tests."""
+    from lightly.utils import benchmarking
+
+    return benchmarking
+
+
 def library_knn(k: int, temperature: float) -> Tensor:
     """The hits [Q] of lightly's own function, whose code is MoCo's."""
     bank = normalize(FEATURES, dim=1).T.contiguous()
-    ranking = knn_predict(normalize(QUERIES, dim=1), bank, LABELS, CLASSES, k, temperature)
+    ranking = lightly().knn_predict(normalize(QUERIES, dim=1), bank, LABELS, CLASSES, k, temperature)
     return ranking[:, 0] == QUERY_LABELS
 
 
@@ -88,10 +96,10 @@ def test_knn_is_that_of_scikit_learn_with_the_votes_of_the_library(name: str) ->
 
 
 def test_the_settings_are_lightlys_defaults() -> None:
-    known = inspect.signature(knn_predict).parameters
+    known = inspect.signature(lightly().knn_predict).parameters
     assert known["knn_k"].default == CONFIG["knn_lightly"]["k"]
     assert known["knn_t"].default == CONFIG["knn_lightly"]["temperature"]
-    assert inspect.signature(LinearClassifier).parameters["lr"].default == CONFIG["linear_lightly"]["lr"]
+    assert inspect.signature(lightly().LinearClassifier).parameters["lr"].default == CONFIG["linear_lightly"]["lr"]
 
 
 Steps = tuple[SGD, Callable[[int], None], Callable[[], None]]  # before each epoch, and after each step
@@ -99,9 +107,10 @@ Steps = tuple[SGD, Callable[[int], None], Callable[[], None]]  # before each epo
 
 def of_lightly(layer: nn.Linear, steps: int) -> Steps:
     """Its own classifier with its own optimiser and schedule."""
-    module = LinearClassifier(nn.Identity(), 256, feature_dim=WIDTH, num_classes=CLASSES)
+    classifier = lightly().LinearClassifier
+    module = classifier(nn.Identity(), 256, feature_dim=WIDTH, num_classes=CLASSES)
     trainer = type("Trainer", (), {"world_size": 1, "estimated_stepping_batches": 90 * steps})()
-    module.__class__ = type("Attached", (LinearClassifier,), {"trainer": trainer})
+    module.__class__ = type("Attached", (classifier,), {"trainer": trainer})
     module.classification_head = layer
     (optimizer,), (scheduler,) = module.configure_optimizers()
     return optimizer, lambda epoch: None, scheduler["scheduler"].step

@@ -13,9 +13,12 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from ssl_bench.config.build import build, has_argument
+from ssl_bench.config.schema import directory
+from ssl_bench.config.with_hydra import composed
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.contrastive import NEEDS
@@ -49,18 +52,17 @@ def option(group: str, name: str) -> Any:
 
 @functools.cache
 def nodes() -> dict[str, dict[str, Any]]:
-    """Every option of the objective's groups; each composition has one of each group."""
-    small = {"queue": ["negatives.k=24"], "random_k": ["negatives.k=3"], "memory_bank": ["negatives.k=9"]}
-    small |= {"nearest": ["positives.k=24"]}
-    groups = (*OBJECTIVE, "positives")
-    found: dict[str, dict[str, Any]] = {group: {} for group in groups}
-    for names in itertools.zip_longest(*map(options, groups)):
-        chosen = {group: name for group, name in zip(groups, names, strict=True) if name}
-        sizes = [size for name in chosen.values() for size in small.get(name, [])]
-        config = load([*(f"{group}={name}" for group, name in chosen.items()), *sizes, "head.out=6", "epochs=3"])
-        for group, name in chosen.items():
-            found[group][name] = config[group]
-    return found
+    """Every option of the objective's groups, put into one configuration: Hydra would take seconds for all."""
+    small = {"queue": {"k": 24}, "random_k": {"k": 3}, "memory_bank": {"k": 9}, "nearest": {"k": 24}}
+    root = composed(["head.out=6", "epochs=3"])
+    by_group: dict[str, dict[str, Any]] = {}
+    for group in (*OBJECTIVE, "positives"):
+        by_group[group] = {}
+        for name in options(group):
+            root[group] = OmegaConf.load(directory() / group / f"{name}.yaml")
+            node: Any = OmegaConf.to_container(root[group], resolve=True)
+            by_group[group][name] = node | small.get(name, {})
+    return by_group
 
 
 # ---- the product

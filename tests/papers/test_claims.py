@@ -528,7 +528,7 @@ def test_a_claim_is_one_line_of_a_terminal_of_100_columns(monkeypatch: pytest.Mo
     assert max(map(len, lines)) <= 100 and lines[len(CLAIMS) + 1] == ""
 
 
-@pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("share", [60, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_committed_numbers_are_those_of_the_cells_as_they_are_now(share: int) -> None:
     """A claim whose set-up has changed since its runs has other run_ids. One of ``share`` cells is composed."""
     tables_of_numbers = [*commit_numbers.measured()]

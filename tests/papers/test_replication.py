@@ -27,7 +27,7 @@ def numbers(claim: str, who: str = "me") -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_seed_of_a_claim_comes_out_again_to_six_digits(capfd: pytest.CaptureFixture[str]) -> None:
     """The run takes six seconds and makes its own data. On another processor it need only agree."""
     assert reproduce.main(["--committed", "eqco/toy", "row=EqCo", "col=64", "seed=20", "--who", "me"]) == 0

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -75,19 +75,23 @@ def method_of(loss: str, negatives: str, settings: dict[str, Any], positives: st
         return None
 
 
-@pytest.mark.parametrize("loss", options("loss"))
-def test_chunks_give_the_weights_of_whole_batches(loss: str) -> None:
-    """With InfoNCE of all pools, with each other loss of one of a kind."""
-    pools = POOLS if loss == "infonce" else {name: (name, settings) for name, settings in reversed(POOLS)}.values()
+LOSSES = options("loss")
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_chunks_give_the_weights_of_whole_batches(loss: str, every: bool) -> None:
+    """With InfoNCE of all pools, with each other loss of two kinds, which go round; with ``every`` of all kinds."""
+    kinds = [*{name: (name, settings) for name, settings in reversed(POOLS)}.values()]
+    place = LOSSES.index(loss) % len(kinds)
+    pools: Iterable[tuple[Any, ...]] = POOLS if loss == "infonce" else [*kinds[place:], *kinds[:place]]
     nearest = [(*pool, "nearest") for pool in POOLS[:1] if loss == "dcl"]
-    for pool in [*pools, *nearest]:
-        in_chunks, whole = (method_of(loss, *pool) for _ in range(2))
-        if whole is not None:
-            found, expected = (
-                train_in_chunks(in_chunks, batches(), 2, PROGRESS),
-                train(whole, batches(), None, PROGRESS),
-            )
-            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+    made = [(pool, whole) for pool in [*nearest, *pools] if (whole := method_of(loss, *pool)) is not None]
+    assert made
+    for pool, whole in made if every or loss == "infonce" else made[:2]:
+        in_chunks = method_of(loss, *pool)
+        found = train_in_chunks(in_chunks, batches(), 2, PROGRESS)
+        torch.testing.assert_close(found, train(whole, batches(), None, PROGRESS), rtol=1e-12, atol=1e-13)
 
 
 def _chunked_on_a_rank(norm: bool, rank: int) -> Tensor:

@@ -29,7 +29,7 @@ from tests.ranks import Command, wait_for
 Train = Callable[..., tuple[int, str]]
 KNN = ["evaluate=knn", "evaluate.baselines=[init,raw]"]
 STEADY = ["optimizer.schedule=constant", "optimizer.warmup_epochs=2", *KNN]
-FEW = ["dataset.size=12", "batch_size=b256"]  # five steps an epoch
+FEW = ["dataset.size=12", "dataset.share=0.2", "batch_size.size=48"]  # five steps an epoch
 
 
 def results(run: Path | None = None) -> dict[str, Any]:
@@ -253,6 +253,7 @@ def test_a_network_that_drops_paths_goes_on_with_the_random_numbers_of_an_undist
         "backbone=timm",
         "backbone.name=test_vit",
         "backbone.args.patch_size=4",
+        "backbone.args.depth=2",
         "backbone.args.drop_path_rate=0.9",
     ]
     command = ["epochs=2", *SMALL[1:], *dropping, *FEW]
