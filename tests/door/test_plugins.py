@@ -19,6 +19,7 @@ from ssl_bench.commands import status
 from ssl_bench.config import plugins
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
+from ssl_bench.data.batch import Step
 from ssl_bench.errors import InvalidValue
 from ssl_bench.objective.contrast import Contrast, Embedded
 from tests.conftest import only_run
@@ -384,6 +385,26 @@ def test_the_parts_of_a_plugin_do_what_they_say() -> None:
         assert float(contrast.lse(torch.tensor(1.0))[v, b].exp()) == pytest.approx(sum(map(math.exp, cosines[-3:])))
     with pytest.raises(InvalidValue, match=r"^k=11: set k to a number from 1 to 10, the candidates of an anchor$"):
         my_parts.Hardest(11).count(6)
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("sides", [[(24, 24)], [(20, 31), (44, 18), (25, 25)]], ids=["one size", "many sizes"])
+def test_a_view_of_a_plugin_has_its_hole_on_every_path(sides: list[tuple[int, int]]) -> None:
+    """At once or in chunks, and as on a GPU; of photos the GPU's path did not call ``apply``."""
+    import my_parts
+
+    count, hole = 12, my_parts.Hole(6, size=16, flip=0.0)
+    images: Any = [torch.full((1, *sides[i % len(sides)]), 255, dtype=torch.uint8) for i in range(count)]
+    images = torch.stack(images) if len(sides) == 1 else images
+    uniform = [hole.uniform(count, torch.Generator().manual_seed(seed)) for seed in range(2)]
+    step = Step(torch.arange(count), torch.zeros(count).long(), images, uniform, [hole] * 2, torch.float32)
+    whole = torch.stack(step.batch().views)
+    chunks = [torch.stack(step.batch(slice(first, None, 3)).views) for first in range(3)]
+    found = {"at once": whole, "in chunks": torch.stack(chunks, 2).flatten(1, 2)}
+    found["as on a GPU"] = torch.stack(hole.make(images, uniform, torch.float32))
+    assert {name: float((x == 0).float().mean()) for name, x in found.items()} == dict.fromkeys(found, 36 / 256)
+    for x in found.values():
+        assert torch.equal(x == 0, whole == 0)
 
 
 @pytest.mark.parametrize(
