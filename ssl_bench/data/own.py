@@ -23,6 +23,7 @@ import torch
 from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.folder import Files, text_of_counts
 from ssl_bench.data.headers import look_at_all
+from ssl_bench.data.heldout import held_out
 from ssl_bench.data.layout import Listing, Tree, find_layout, walk
 from ssl_bench.data.photos import FORMATS, Photos
 from ssl_bench.data.splits import few
@@ -30,6 +31,7 @@ from ssl_bench.errors import ConfigError, InvalidValue, printable, require
 from ssl_bench.files import open_regular
 
 MOST_NEIGHBOURS = 200
+BLACK = 1 / 16  # highest value of a class of which 16 or fewer of 256 levels are left: 12 of 16 bits
 DARKEST = 0.25  # highest value of all images of more than 8 bits that have their whole range; 14 of 16 bits do not
 
 
@@ -93,7 +95,7 @@ class OwnImages(Dataset):
         """Plain values that change whenever an image may have changed."""
 
     def same(self, listing: Listing) -> list[int]:
-        """The first image of the listing that is the same file as each one."""
+        """The first image of the listing that is the same file as each one, by a link."""
         return list(range(len(listing.names)))
 
     @abstractmethod
@@ -111,7 +113,7 @@ class OwnImages(Dataset):
         neighbours = max(1, min(MOST_NEIGHBOURS, count // 50))
         return {
             self.key: str(self.location),
-            "content": self._look["content"],
+            "content": self._identity,
             "num_classes": classes,
             "train_images": count,
             "knn_k": neighbours,
@@ -124,11 +126,25 @@ class OwnImages(Dataset):
         held_out = f" ({listing.test_name})" if listing.test else f" (held out: dataset.test_share={self.test_share:g})"
         names = [f"{name} ({wrong})" for name, wrong in broken.items()]
         notes = [*listing.notes, *([f"{len(broken)} broken left out: {few(names)}"] if broken else [])]
+        if self._copies_moved:
+            notes.append(f"{len(self._look['copies'])} are copies of others and in the same split as those")
+        notes += self.doubts()
         counts = f"{self.location}: {kind}, {len(train)} images to train on, {len(test)} to test{held_out}"
         return printable("; ".join([counts, *notes]))
 
     def class_names(self) -> list[str]:
         return self._listing.classes
+
+    def doubts(self) -> list[str]:
+        """Say how many test images of a given split are copies of training images, if there are any."""
+        (train, test), twins = self._splits, self._twins
+        trained = {twins[i]: i for i in reversed(train)}
+        copies = [i for i in test if twins[i] in trained]
+        if not copies:
+            return []
+        names = self._listing.names
+        pair = f"{names[copies[0]]} is {names[trained[twins[copies[0]]]]}"
+        return [printable(f"{len(copies)} of {len(test)} test images are copies of training images ({pair})")]
 
     @cached_property
     def _listing(self) -> Listing:
@@ -141,6 +157,7 @@ class OwnImages(Dataset):
         look = look_at_all(
             listing.names,
             listing.labels,
+            self._groups(listing),
             lambda i: self.open_image(listing, i),
             self.hashes,
             [str(self.location), self.stamp(listing)],
@@ -154,23 +171,55 @@ class OwnImages(Dataset):
                 f"dataset.skip_broken={self.skip_broken:g}: {len(broken)} of {count} images in {self.location} are "
                 f"broken, {names}: replace or remove them{remedy}"
             )
-        if (brightest := look["brightest"]) is not None and brightest < DARKEST:
+        brightest, remedy = look["brightest"], "save them with the whole range, or with 8 bits"
+        if brightest and (highest := max(brightest.values())) < DARKEST:
             raise ConfigError(
                 f"dataset.{self.key}={self.location}: the images of more than 8 bits would be almost black: their "
-                f"highest value is {brightest:.2g} of the range of their type: save them with the whole range, or with "
-                "8 bits"
+                f"highest value is {highest:.2g} of the range of their type: {remedy}"
             )
-        if self.content not in (None, look["content"]):
+        if brightest and brightest[black := min(brightest, key=brightest.__getitem__)] <= BLACK:
             raise ConfigError(
-                f"dataset.{self.key}={self.location}: these are not the images of this run any more "
-                f"({look['content']}, not {self.content}): set dataset.{self.key} to where they are"
+                f"dataset.{self.key}={self.location}: the images of more than 8 bits in {black} would be almost black "
+                f"beside the others: their highest value is {brightest[black]:.2g} of the range of their type, as of "
+                f"12 bits in files of 16, and {highest:.2g} elsewhere: {remedy}"
             )
         return look
+
+    @staticmethod
+    def _groups(listing: Listing) -> list[str]:
+        """The class and the split of each image, as far as there are any."""
+        places = zip(listing.labels, listing.test or [False] * len(listing.labels), strict=True)
+        parts = ([listing.test_name] * test + listing.classes[label : label + 1] for label, test in places)
+        return ["/".join(words) or "the folder" for words in parts]
+
+    @cached_property
+    def _twins(self) -> list[int]:
+        """The first image of the listing that is the same file as each one, or has the same bytes."""
+        twins = self.same(self._listing)
+        for i, first in self._look["copies"]:
+            twins[i] = first
+        return twins
+
+    @property
+    def _copies_moved(self) -> bool:
+        """Whether the images that are held out are others than without regard to copies."""
+        return self._listing.test is None and self._twins != self.same(self._listing)
+
+    @cached_property
+    def _identity(self) -> str:
+        """The hash of the images. Sets with copies have another one since copies are not held out alone."""
+        content: str = self._look["content"]
+        return hashlib.sha256(f"{content} with copies".encode()).hexdigest()[:10] if self._copies_moved else content
 
     @cached_property
     def _splits(self) -> tuple[list[int], list[int]]:
         """The images to train and to test on, without broken ones."""
-        listing, broken, same = self._listing, self._look["broken"], self.same(self._listing)
+        listing, broken, twins = self._listing, self._look["broken"], self._twins
+        if self.content not in (None, self._identity):
+            raise ConfigError(
+                f"dataset.{self.key}={self.location}: these are not the images of this run any more "
+                f"({self._identity}, not {self.content}): set dataset.{self.key} to where they are"
+            )
         kept = [i for i, name in enumerate(listing.names) if name not in broken]
         if lost := {*range(len(listing.classes))}.difference(listing.labels[i] for i in kept):
             names = few([listing.classes[label] for label in sorted(lost)])
@@ -178,16 +227,12 @@ class OwnImages(Dataset):
         if listing.test is not None:
             test = {i for i in kept if listing.test[i]}
         else:
-            test, members = set[int](), dict[int, list[int]]()
-            for i in kept:
-                members.setdefault(listing.labels[i], []).append(i)
-            for ids in members.values():
-                count = max(round(self.test_share * len(ids)), int(len(ids) > 1))
-                drawn = {same[i] for i in sorted(ids, key=lambda i: self._random_key(listing.names[same[i]]))[:count]}
-                test.update(i for i in ids if same[i] in drawn)  # all links to one file are in one split
+            share, seed = self.test_share, self.split_seed
+            test = held_out(kept, listing.names, listing.labels, twins, share, seed)
         train = [i for i in kept if i not in test]
         if not train or not test:
             raise ConfigError(f"{self.location} has {len(train)} images to train on and {len(test)} to test: add some")
+        same = self.same(listing)
         first = {same[i]: i for i in reversed(train)}
         if both := [i for i in sorted(test) if same[i] in first]:
             pair = f"{listing.names[both[0]]} is {listing.names[first[same[both[0]]]]}"
@@ -195,11 +240,15 @@ class OwnImages(Dataset):
                 f"dataset.{self.key}={self.location}: {len(both)} of {len(test)} images to test are also trained on, "
                 f"as links to the same files ({pair}): remove the links"
             )
+        if {twins[i] for i in test} <= {twins[i] for i in train}:
+            level = listing.names[min(test)].split("/").index(listing.test_name)
+            other = listing.names[train[0]].split("/")[level]
+            raise ConfigError(
+                f"dataset.{self.key}={self.location}: all {len(test)} images of {listing.test_name} are copies of "
+                f"images of {other}: put other images there, or remove {listing.test_name}: a part of the images is "
+                "then held out"
+            )
         return train, sorted(test)
-
-    def _random_key(self, name: str) -> str:
-        """A text that orders the images at random, from the seed and the image's name."""
-        return hashlib.sha256(f"{self.split_seed}/{name}".encode(errors="surrogateescape")).hexdigest()
 
     def check(self) -> int:
         return len(self._splits[0])

@@ -79,7 +79,9 @@ class Evaluation:
             content["units"] = trained.get("units", {}) | content["units"]
         target = self.parts.targets({"": self.state.method.encoder}, self.state.device, self.precision)
         rows, warmup = files.read_json_lines(tracker.path, Row), self.parts.recipe.warmup_epochs
-        content["warnings"] = doubts(self.parts.evaluators, target) + warnings_of(rows, content, warmup)
+        of_images = [f"{name}: {s}" if name else s for _, name, data in self.parts.evaluated for s in data.doubts()]
+        of_numbers = warnings_of(rows, content, warmup)
+        content["warnings"] = [*of_images, *doubts(self.parts.evaluators, target), *of_numbers]
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
         drawn = self.config.get("pictures", True)  # not where steps are only trained again
