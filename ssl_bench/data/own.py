@@ -257,7 +257,10 @@ class OwnImages(Dataset):
         return self.split("train")
 
     def split(self, name: str) -> Photos:
-        return self.photos(self._listing, self._splits[("train", "test").index(name)])
+        ids = self._splits[("train", "test").index(name)]
+        photos, twins = self.photos(self._listing, ids), torch.tensor([self._twins[i] for i in ids])
+        photos.twins = twins if len(twins.unique()) < len(twins) else None
+        return photos
 
 
 class OwnFolder(OwnImages):

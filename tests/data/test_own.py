@@ -19,6 +19,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data import headers
 from ssl_bench.data.photos import endings as photo_endings
+from ssl_bench.data.source import Chosen, without_copies
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.results import read
 from ssl_bench.training.parts import Parts
@@ -143,6 +144,21 @@ def test_copies_of_one_image_are_on_one_side_of_the_split(tmp_path: Path, capfd:
         path.unlink()
     (root / "b" / "from_a.jpg").unlink()
     assert own(root)["dataset"]["content"] == alone  # as before the copies, and as in earlier versions
+
+
+def test_settings_are_not_chosen_by_copies_of_what_is_fitted(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "train/a", "train/b", "test/a", "test/b", count=15)
+    made = dataset(root)
+    assert made.split("train").twins is None and made.split("test").twins is None
+    copy_each(root / "train")
+    source = dataset(root).split("train")
+    for images in (source, Chosen(source, torch.arange(0, 90, 2))):
+        held_out, fitted = without_copies(torch.randperm(len(images)), 9, images.twins)
+        chosen, other = ({images.take(i[None])[0].numpy().tobytes() for i in ids} for ids in (held_out, fitted))
+        assert not chosen & other and len(chosen | other) == 30
+        assert sorted([*held_out.tolist(), *fitted.tolist()]) == [*range(len(images))]
+    order = torch.randperm(90)
+    assert all(map(torch.equal, without_copies(order, 9, None), (order[:9], order[9:])))
 
 
 def test_a_class_of_one_image_and_its_copies_is_trained_on(tmp_path: Path) -> None:
