@@ -52,6 +52,7 @@ def test_a_configuration_that_would_run_code_is_refused(command: str, capfd: pyt
     ("text", "says"),
     [
         (f"_target_: {RUN}\ncommand: touch X", f"loss._target_={RUN} Loss"),
+        ("# @package _global_\nhydra: {run: {dir: elsewhere}}", "hydra.run.dir"),
         (f"# @package _global_\nhydra: {{callbacks: {{x: {{_target_: {RUN}}}}}}}", "hydra.callbacks"),
         ("# @package _global_\nnew: 1", "no key new"),
         ("!!python/object/apply:os.system [touch X]", "YAML file loss/mine.yaml"),
