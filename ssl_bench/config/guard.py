@@ -31,12 +31,9 @@ REFUSED = {
     "job_logging": "a run writes train.log",
     "hydra_logging": "a run writes train.log",
 }
-UNSET = {  # what these keys are where nobody sets them; others are null or missing
+UNSET = {  # what these keys are where nobody sets them; others are null or false
     "job_logging.version": 1,
-    "job_logging.disable_existing_loggers": False,
     "hydra_logging.version": 1,
-    "hydra_logging.disable_existing_loggers": False,
-    "verbose": False,
     "run.dir": "outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}",
     "sweep.dir": "multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}",
     "sweep.subdir": "${hydra.job.num}",
@@ -79,7 +76,7 @@ def check_unread(node: DictConfig) -> None:
     """
     for path, value in leaves(OmegaConf.to_container(node, resolve=False)):
         key = next((key for key in REFUSED if f"{path}.".startswith(f"{key}.")), "")
-        if key and value != UNSET.get(path):
+        if key and value not in (None, False, UNSET.get(path)):
             raise ConfigError(f"hydra.{key} is set: leave it out: {REFUSED[key]}")
     for part in KINDS:
         if not isinstance(node[part], DictConfig):

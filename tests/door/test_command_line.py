@@ -60,7 +60,7 @@ REFUSED = {
     "train ~evaluate=knn": "~evaluate=knn: set evaluate to the options that you want, or to [] to evaluate nothing",
     "train hydra.run.dir=elsewhere": "hydra.run.dir is set: leave it out: paths.outputs and name say where a run is",
     "train -m seed=0,1 hydra.sweep.dir=x": "hydra.sweep.dir is set: leave it out: paths.outputs and name say where a",
-    "train hydra.output_subdir=null": "hydra.output_subdir is set: leave it out: a run's folder has its config.yaml",
+    "train hydra.output_subdir=x": "hydra.output_subdir is set: leave it out: a run's folder has its config.yaml",
     "train hydra.job.chdir=true": "hydra.job.chdir is set: leave it out: a run stays in the folder that it is started",
     "train hydra.verbose=true": "hydra.verbose is set: leave it out: a run writes train.log",
     "train temperature.tua=1": "no key temperature.tua (did you mean temperature.tau?)",
