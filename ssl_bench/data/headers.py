@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import SEEK_END
@@ -20,12 +20,15 @@ from typing import Any, BinaryIO
 
 from ssl_bench import files
 from ssl_bench.data.photos import OutOfRange, grey_shares, is_deep, open_photo, to_rgb
+from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores
 
 EDGE = 4096  # bytes at the start and at the end of an image that its checksum depends on
 END = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 MOST_PIXELS = 512  # of a JPEG for each byte: a bit for 8 x 8 of them
 VERSION = 3  # of the result of a look, so that a result of an earlier version is not read
+BLACK = 1 / 16  # highest value of a class of which 16 or fewer of 256 levels are left: 12 of 16 bits
+DARKEST = 0.25  # highest value of all images of more than 8 bits that have their whole range; 14 of 16 bits do not
 FEW = 2000  # images that are looked at within a second or so: no progress bar
 
 _LOOKS: dict[Path, dict[str, Any]] = {}  # of this process
@@ -123,6 +126,33 @@ def look_at_all(
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write_cache(path, result)
     return result
+
+
+def check_depth(brightest: Mapping[str, float], place: str) -> None:
+    """Refuse images of more than 8 bits that would be almost black in 8 bits: all of them, or those of one group.
+
+    Args:
+        brightest: as :func:`look_at_all` returns it.
+        place: the key that says where the images are, with its value.
+
+    Raises:
+        ConfigError: naming the place.
+    """
+    if not brightest:
+        return
+    black, highest = min(brightest, key=brightest.__getitem__), max(brightest.values())
+    remedy = "save them with the whole range, or with 8 bits"
+    if highest < DARKEST:
+        raise ConfigError(
+            f"{place}: the images of more than 8 bits would be almost black: their highest value is {highest:.2g} of "
+            f"the range of their type: {remedy}"
+        )
+    if brightest[black] <= BLACK:
+        raise ConfigError(
+            f"{place}: the images of more than 8 bits in {black} would be almost black beside the others: their "
+            f"highest value is {brightest[black]:.2g} of the range of their type, as of 12 bits in files of 16, and "
+            f"{highest:.2g} elsewhere: {remedy}"
+        )
 
 
 def _copies(looks: Sequence[Look | str], hashes: Callable[[Sequence[int]], Iterable[str]]) -> list[list[int]]:
