@@ -3,6 +3,8 @@
 Every refusal is one sentence: ``<key>=<value>: set <key> to <remedy>``.
 """
 
+import shlex
+
 
 class ConfigError(Exception):
     """The configuration, or the data that it names, cannot be used; nothing was touched."""
@@ -59,6 +61,31 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def pasteable(command: str) -> str:
+    """A command to print: as it is, or if it cannot be printed with ``$'...'`` around the words that shells read so."""
+    if command.isprintable():
+        return command
+    try:
+        return " ".join(map(_word, shlex.split(command)))
+    except ValueError:  # no command, or characters that no name of a file has
+        return printable(command)
+
+
+def _word(word: str) -> str:
+    """A word of a command; ``$'...'`` has a character that cannot be printed by its bytes."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = (
+        f"\\{c}"
+        if c in "'\\"
+        else c
+        if c.isprintable()
+        else "".join(f"\\x{byte:02x}" for byte in c.encode(errors="surrogateescape"))
+        for c in word
+    )
+    return f"$'{''.join(escaped)}'"
 
 
 def reason(error: BaseException) -> str:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
-from ssl_bench.errors import printable
+from ssl_bench.errors import pasteable, printable
 from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.results.differing import labels
 from ssl_bench.results.numbers import Numbers
@@ -152,7 +152,7 @@ def _print_commands(outputs: Path, failed: Sequence[Entry]) -> None:
     if not failed:
         print(f"ssl-bench: no run under {printable(str(outputs))} has failed", file=sys.stderr)
     for command in dict.fromkeys(entry.command for entry in failed if entry.command):
-        print(command)
+        print(pasteable(command) if sys.stdout.isatty() else command)
     for entry in failed:
         if entry.run and not entry.command:
             folder = printable(str(entry.run.folder))

@@ -15,15 +15,29 @@ from omegaconf.resolvers import oc
 from ssl_bench.config import hydra_settings
 from ssl_bench.errors import ConfigError, shown
 
-SILENT = {"version": 1, "root": None, "disable_existing_loggers": False}  # hydra/job_logging=none
-# Keys with which Hydra would run code or change the environment of a run, with what to use.
+PLACE = "paths.outputs and name say where a run is"
+# Keys with which Hydra would place files, run code or change the environment of a run, with what to use.
 REFUSED = {
+    "run.dir": PLACE,
+    "sweep.dir": PLACE,
+    "sweep.subdir": PLACE,
+    "output_subdir": "a run's folder has its config.yaml",
+    "verbose": "a run writes train.log",
+    "job.chdir": "a run stays in the folder that it is started in",
     "callbacks": "there are none",
     "searchpath": "use --config-dir",
     "job.env_copy": "a run has all environment variables",
     "job.env_set": "set environment variables in the shell",
     "job_logging": "a run writes train.log",
     "hydra_logging": "a run writes train.log",
+}
+UNSET = {  # what these keys are where nobody sets them; others are null or false
+    "job_logging.version": 1,
+    "hydra_logging.version": 1,
+    "run.dir": "outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}",
+    "sweep.dir": "multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}",
+    "sweep.subdir": "${hydra.job.num}",
+    "output_subdir": ".hydra",
 }
 KINDS: dict[str, Mapping[str, type]] = {
     "launcher": {"basic": hydra_settings.Basic, "local": hydra_settings.Local, "slurm": hydra_settings.Slurm},
@@ -60,9 +74,10 @@ def check_unread(node: DictConfig) -> None:
     Raises:
         ConfigError: naming the key.
     """
-    for key, remedy in REFUSED.items():
-        if OmegaConf.select(node, key) and OmegaConf.select(node, key) != SILENT:
-            raise ConfigError(f"hydra.{key} is set: leave it out: {remedy}")
+    for path, value in leaves(OmegaConf.to_container(node, resolve=False)):
+        key = next((key for key in REFUSED if f"{path}.".startswith(f"{key}.")), "")
+        if key and value not in (None, False, UNSET.get(path)):
+            raise ConfigError(f"hydra.{key} is set: leave it out: {REFUSED[key]}")
     for part in KINDS:
         if not isinstance(node[part], DictConfig):
             raise ConfigError(f"hydra.{part}={node[part]}: leave it out: write hydra/{part}=NAME, with a slash")

@@ -76,6 +76,8 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
         name, _, value = error.override.partition("=")
         quoted = f"'{name}=\"{value}\"'"
         return f"{error.override}: cannot be read: write key=value, with quotes around other characters, as in {quoted}"
+    if "Could not delete" in str(error):
+        return _nothing_to_leave_out(str(error), overrides)
     first = error  # what has led to it
     while not isinstance(first, ConfigError) and (earlier := first.__cause__ or first.__context__):
         first = earlier
@@ -92,6 +94,19 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
     why = reason(first if type(failed) is InterpolationResolutionError else failed)
     why = why[:1].lower() + why[1:].replace("Integer", "an integer").replace("Float", "a number")
     return f"{override}: {why}" if failed is not error else f"{key}: {why}; set {key} to a value"
+
+
+def _nothing_to_leave_out(error: str, overrides: Sequence[str]) -> str:
+    """The refusal of ~KEY where there is no such key; the options of evaluate are a list, which Hydra leaves whole."""
+    without = [word for word in overrides if word.startswith("~")]
+    word = next(
+        (word for word in without if f"'{word[1:]}'" in error or f"'{word[1:].partition('=')[0]}'" in error), "~"
+    )
+    key = word[1:].partition("=")[0]
+    if key == "evaluate":
+        return f"{word}: set evaluate to the options that you want, or to [] to evaluate nothing"
+    remedy = _meant(key, _keys(overrides) - {key})
+    return f"{word}: there is no key {key} to leave out{remedy}; `ssl-bench train --cfg job` prints them all"
 
 
 def _no_option(file: str, options: Sequence[str] | None) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 from ssl_bench import files
 from ssl_bench.data.dataset import Dataset, MissingData, Probe
 from ssl_bench.data.source import Chosen, Images, Source
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.errors import ConfigError, pasteable, require
 
 
 class ArrayDataset(Dataset):
@@ -102,7 +102,8 @@ class ArrayDataset(Dataset):
             ConfigError: a file is damaged or empty, or does not fit the dataset or the other file.
         """
         paths = self._paths(split)
-        remake = f"`{shlex.join(['ssl-bench', 'prepare', f'dataset={self.name}', f'paths.data={self.root}'])}`"
+        prepare = ["ssl-bench", "prepare", f"dataset={self.name}", f"paths.data={self.root}"]
+        remake = f"`{pasteable(shlex.join(prepare))}`"
         for path in paths:
             if not os.path.lexists(path):
                 remedy = f"get it with {remake}, or set SSL_BENCH_DATA or paths.data to the folder that has it"

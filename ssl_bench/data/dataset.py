@@ -127,6 +127,10 @@ class Dataset(ABC):
         """List the names of the classes in the order of their labels; empty if they are not known."""
         return []
 
+    def doubts(self) -> list[str]:
+        """Sentences about images that are allowed and make a result doubtful; they stand beside it."""
+        return []
+
     def probes(self) -> "dict[str, Probe]":
         """The classification tasks that a network is evaluated on, by the name in the metrics.
 

@@ -1,4 +1,5 @@
-"""A quick look at every image of a dataset before anything is trained: find broken ones, and compute a hash of all.
+"""A quick look at every image of a dataset before anything is trained: find broken ones and copies, and compute a hash
+of all.
 
 Of each image the header is read, and the end of the file for the format's end mark, which a file that was cut short
 lacks. An image of a format without an end mark, or of grey with more than 8 bits, is decoded. The result is kept in the
@@ -10,20 +11,24 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from io import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ssl_bench import files
 from ssl_bench.data.photos import OutOfRange, grey_shares, is_deep, open_photo, to_rgb
+from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores
 
 EDGE = 4096  # bytes at the start and at the end of an image that its checksum depends on
 END = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 MOST_PIXELS = 512  # of a JPEG for each byte: a bit for 8 x 8 of them
-VERSION = 2  # of the result of a look, so that a result of an earlier version is not read
+VERSION = 3  # of the result of a look, so that a result of an earlier version is not read
+BLACK = 1 / 16  # highest value of a class of which 16 or fewer of 256 levels are left: 12 of 16 bits
+DARKEST = 0.25  # highest value of all images of more than 8 bits that have their whole range; 14 of 16 bits do not
 FEW = 2000  # images that are looked at within a second or so: no progress bar
 
 _LOOKS: dict[Path, dict[str, Any]] = {}  # of this process
@@ -67,6 +72,7 @@ def _read_edge(file: BinaryIO, start: int) -> bytes:
 def look_at_all(
     names: Sequence[str],
     labels: Sequence[int],
+    groups: Sequence[str],
     open_image: Callable[[int], BinaryIO],
     whole: bool,
     stamp: Any,
@@ -76,16 +82,18 @@ def look_at_all(
     Args:
         names: of the images, which do not depend on where they are stored.
         labels: of the images.
+        groups: of the images, by which ``brightest`` is counted.
         open_image: opens image i.
         whole: hash all bytes.
         stamp: plain values that change whenever an image may have changed.
 
     Returns:
         ``content``, a hash of ten digits of the names, labels, sizes and checksums of the images that are not broken;
-        ``broken``, what is wrong with the others by name; and ``brightest``, the highest value of the images of more
-        than 8 bits, as a share of the range of its type, None without such images.
+        ``broken``, what is wrong with the others by name; ``brightest``, by group the highest value of the images of
+        more than 8 bits, as a share of the range of its type; and ``copies``, pairs of an image and the first one with
+        the same bytes.
     """
-    path = _cache_path(json.dumps([VERSION, names, labels, whole, stamp]))
+    path = _cache_path(json.dumps([VERSION, names, labels, groups, whole, stamp]))
     stored: dict[str, Any] | None = _LOOKS.get(path) or files.read_cache(path)
     if stored is not None:
         return stored
@@ -99,6 +107,7 @@ def look_at_all(
 
     with ThreadPoolExecutor(4 * available_cores()) as pool:  # more than cores: a network disk answers slowly
         looks = list(_with_progress(pool.map(look_at, range(len(names))), len(names)))
+        copies = _copies(looks, lambda alike: pool.map(partial(_hash, open_image), alike))
     content, broken = hashlib.sha256(), dict[str, str]()
     for name, label, seen in zip(names, labels, looks, strict=True):
         size, checksum, wrong, _ = seen if isinstance(seen, tuple) else (0, "", seen, None)
@@ -106,14 +115,68 @@ def look_at_all(
             broken[name] = wrong
         else:
             content.update(f"{name}\0{label}\0{size}\0{checksum}\n".encode(errors="surrogateescape"))
-    deep = [seen[3] for seen in looks if isinstance(seen, tuple) and seen[3] is not None]
-    result = {"content": content.hexdigest()[:10], "broken": broken, "brightest": max(deep, default=None)}
+    brightest: dict[str, float] = {}
+    for group, seen in zip(groups, looks, strict=True):
+        if isinstance(seen, tuple) and seen[3] is not None:
+            brightest[group] = max(seen[3], brightest.get(group, 0.0))
+    result = {"content": content.hexdigest()[:10], "broken": broken, "brightest": brightest, "copies": copies}
     _LOOKS[path] = result
     if all(isinstance(seen, tuple) for seen in looks):  # a file that could not be opened may be there the next time
         with contextlib.suppress(OSError):  # the home directory may be read-only
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write_cache(path, result)
     return result
+
+
+def check_depth(brightest: Mapping[str, float], place: str) -> None:
+    """Refuse images of more than 8 bits that would be almost black in 8 bits: all of them, or those of one group.
+
+    Args:
+        brightest: as :func:`look_at_all` returns it.
+        place: the key that says where the images are, with its value.
+
+    Raises:
+        ConfigError: naming the place.
+    """
+    if not brightest:
+        return
+    black, highest = min(brightest, key=brightest.__getitem__), max(brightest.values())
+    remedy = "save them with the whole range, or with 8 bits"
+    if highest < DARKEST:
+        raise ConfigError(
+            f"{place}: the images of more than 8 bits would be almost black: their highest value is {highest:.2g} of "
+            f"the range of their type: {remedy}"
+        )
+    if brightest[black] <= BLACK:
+        raise ConfigError(
+            f"{place}: the images of more than 8 bits in {black} would be almost black beside the others: their "
+            f"highest value is {brightest[black]:.2g} of the range of their type, as of 12 bits in files of 16, and "
+            f"{highest:.2g} elsewhere: {remedy}"
+        )
+
+
+def _copies(looks: Sequence[Look | str], hashes: Callable[[Sequence[int]], Iterable[str]]) -> list[list[int]]:
+    """Pairs of an image and the first one with the same bytes; ``hashes`` reads all bytes of images.
+
+    Only images of one size and checksum are read: those of formats without compression can have the same ends.
+    """
+    alike: dict[tuple[int, str], list[int]] = {}
+    for i, seen in enumerate(looks):
+        if isinstance(seen, tuple) and not seen[2]:
+            alike.setdefault(seen[:2], []).append(i)
+    several = sorted(i for ids in alike.values() if len(ids) > 1 for i in ids)
+    first: dict[str, int] = {}
+    pairs = [[i, first.setdefault(digest, i)] for i, digest in zip(several, hashes(several), strict=True)]
+    return [[i, other] for i, other in pairs if i != other]
+
+
+def _hash(open_image: Callable[[int], BinaryIO], i: int) -> str:
+    """The hash of all bytes of an image; a text of its own if it cannot be read any more."""
+    try:
+        with open_image(i) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BytesIO is one, too
+    except OSError:
+        return f"{i} cannot be read"
 
 
 def _cache_path(text: str) -> Path:

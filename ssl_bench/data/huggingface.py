@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ssl_bench.data.folder import is_visible
 from ssl_bench.data.layout import Listing
-from ssl_bench.data.own import OwnImages
+from ssl_bench.data.own_images import OwnImages
 from ssl_bench.data.photos import Photos
 from ssl_bench.data.splits import few, find_splits, in_order, split_name
 from ssl_bench.errors import ConfigError, reason, require

@@ -52,6 +52,9 @@ class Share(Dataset):
     def class_names(self) -> list[str]:
         return self.whole.class_names()
 
+    def doubts(self) -> list[str]:
+        return self.whole.doubts()
+
     def probes(self) -> dict[str, Probe]:
         return {name: replace(probe, train=self._part(probe.train)) for name, probe in self.whole.probes().items()}
 

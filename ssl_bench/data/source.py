@@ -15,10 +15,12 @@ class Source:
     Attributes:
         labels: int64 [N], -1 for an unlabelled image, or [N, num_classes] with the count of each class in the image.
         nbytes: size of all images if they can be kept on a device, else None.
+        twins: int64 [N], one number for all images with the same bytes; None: no copies are known.
     """
 
     labels: Tensor
     nbytes: int | None = None
+    twins: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -101,6 +103,10 @@ class Chosen(Source):
         return self.images.labels[self.ids]
 
     @property
+    def twins(self) -> Tensor | None:  # type: ignore[override]
+        return None if self.images.twins is None else self.images.twins[self.ids.to(self.images.twins.device)]
+
+    @property
     def nbytes(self) -> int | None:  # type: ignore[override]
         whole = self.images.nbytes
         return None if whole is None else whole // len(self.images) * len(self.ids)
@@ -113,6 +119,20 @@ class Chosen(Source):
     def take(self, ids: Tensor) -> ImageBatch:
         """Read the images ``ids`` [n] of this part."""
         return self.images.take(self.ids[ids])
+
+
+def without_copies(order: Tensor, count: int, twins: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Cut images in an order [n] after the first ``count``; copies of these leave the other part for the first.
+
+    Args:
+        twins: of all images, as of a :class:`Source`.
+    """
+    first, rest = order.tensor_split([count])
+    if twins is None:
+        return first, rest
+    of_image = twins.to(order.device)
+    copies = torch.isin(of_image[rest], of_image[first])
+    return (first, rest) if bool(copies.all()) else (torch.cat([first, rest[copies]]), rest[~copies])
 
 
 def stratified(labels: Tensor, share: float, seed: int) -> Tensor:

@@ -170,12 +170,11 @@ class Views:
         self.normalize = Normalize(mean, std)
         self._compiled: dict[str, Callable[..., Tensor]] = {}
 
-    @staticmethod
-    def uniform(n: int, generator: torch.Generator) -> Tensor:
+    def uniform(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw the random numbers of n views, [n, 36] in [0, 1), on the generator's device.
 
         Their shape depends on n only. So blur does not change the boxes of a seed, and a row of the global batch has
-        the same view for any number of devices that share the batch.
+        the same view for any number of devices that share the batch. A subclass may draw more for each view.
         """
         return torch.rand(n, 2 * TRIES + 16, generator=generator, device=generator.device)
 
@@ -244,6 +243,11 @@ class Views:
         the two forms agree for images of one size and views of less than 96 pixels; in float64 both hold to 1e-13,
         because the order of summation in a matrix product can depend on the memory layout of its arguments. Larger
         views, and images of many sizes, are cropped one by one with masked=False, which rounds differently (1e-6).
+
+        A subclass may override this method and change what it returns, also for masked=True: every view that is made,
+        on any device and of images of one or of many sizes, is the result of one call. So all that is random in it
+        comes from ``parameters``.
+
         Autocast has no effect: the computation is in float32, or in float64 if that is `dtype`. A GPU with TF32
         products rounds weights and intermediate pixels to 11 bits.
         """
@@ -251,14 +255,17 @@ class Views:
         device = images[0].device
         with torch.autocast(device.type, enabled=False):
             if masked if masked is not None else device.type != "cpu":
-                x = self._apply(images, picture, parameters, compute_dtype(dtype), _on_all_rows)
-                out = self.normalize(x).to(dtype)
+                x = self._cropped(images, picture, parameters, compute_dtype(dtype))
+                if masked and not isinstance(images, Tensor):
+                    out = self._run(self._from_crops, x, parameters, dtype)
+                else:  # compiled with its crop, or never, as in an evaluation: its batches are of many lengths
+                    out = self._from_crops(x, parameters, dtype)
             else:
                 out = torch.empty(len(images), picture, self.size, self.size, dtype=dtype, device=device)
                 step = max(1, CHUNK * torch.get_num_threads() // max(1, out[:1].numel()))
                 for start in range(0, len(images), step):
                     rows = slice(start, start + step)
-                    x = self._apply(images[rows], picture, parameters[rows], compute_dtype(dtype), _on_needed_rows)
+                    x = self._on_rows(images[rows], picture, parameters[rows], compute_dtype(dtype))
                     out[rows] = self.normalize(x)  # [step, C, S, S]
         return out if extra is None else with_constants(out, extra)
 
@@ -273,13 +280,7 @@ class Views:
         images, count = pad(images), len(uniform)
         height, width = (side.repeat(count) if isinstance(side, Tensor) else side for side in sizes(images))
         parameters = self.parameters(torch.cat(list(uniform)), height, width)
-        picture, extra = self.normalize.split(images)
-        if extra is not None:
-            return [self.apply(images, part, dtype, masked=True) for part in parameters.split(count)]
-        with torch.autocast(images[0].device.type, enabled=False):
-            parts = parameters.split(count)
-            crops = [self._crop_padded(images, picture, part, compute_dtype(dtype)) for part in parts]
-        return list(self._run(self._from_crops, torch.cat(crops), parameters, dtype).chunk(count))
+        return [self.apply(images, part, dtype, masked=True) for part in parameters.split(count)]
 
     def compile(self) -> None:
         """Compile what :meth:`make` calls when it is called next, which takes about a minute."""
@@ -303,33 +304,35 @@ class Views:
         return self.apply(images.repeat(len(uniform), 1, 1, 1), parameters, dtype, masked=True)
 
     def _from_crops(self, x: Tensor, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            return self.normalize(self._after_crop(x, parameters, _on_all_rows, self.size)).to(dtype)
+        return self.normalize(self._after_crop(x, parameters, _on_all_rows, self.size)).to(dtype)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Draw and apply one random view of each image: uint8 [n, C, H, W] -> float32 [n, C, S, S]."""
         n, _, height, width = images.shape
         return self.apply(images, self.draw(n, height, width, generator).to(images.device))
 
-    def _apply(
-        self, images: ImageBatch, channels: int, parameters: ViewParameters, dtype: torch.dtype, on_rows: OnRows
-    ) -> Tensor:
-        """The first C channels of each image -> [n, C, S, S] in [0, 1], before normalisation."""
-        if channels == 0:
-            return torch.empty(len(images), 0, self.size, self.size, dtype=dtype, device=images[0].device)
-        one_size = isinstance(images, Tensor)
-        one_by_one = on_rows is _on_needed_rows and not (one_size and self.size < LARGE)  # reads the boxes only
+    def _on_rows(self, images: ImageBatch, channels: int, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
+        """The first C channels of each image -> [n, C, S, S] in [0, 1], each operation on the rows that need it."""
+        one_by_one = channels > 0 and not (isinstance(images, Tensor) and self.size < LARGE)  # reads the boxes only
         if one_by_one:
             x = self._crop_one_by_one([image[:channels] for image in images], parameters, dtype)
-        elif isinstance(images, Tensor):
-            x = self._crop(images[:, :channels], parameters, dtype)
         else:
-            x = self._crop_padded(pad(images), channels, parameters, dtype)
-        return self._after_crop(x, parameters, on_rows, BLOCK if one_by_one else self.size)
+            x = self._cropped(images, channels, parameters, dtype)
+        return self._after_crop(x, parameters, _on_needed_rows, BLOCK if one_by_one else self.size)
+
+    def _cropped(self, images: ImageBatch, channels: int, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
+        """The first C channels of each image, cropped in few products -> [n, C, S, S] in [0, 1]."""
+        if channels == 0:
+            return torch.empty(len(images), 0, self.size, self.size, dtype=dtype, device=images[0].device)
+        if isinstance(images, Tensor):
+            return self._crop(images[:, :channels], parameters, dtype)
+        return self._crop_padded(pad(images), channels, parameters, dtype)
 
     def _after_crop(self, x: Tensor, parameters: ViewParameters, on_rows: OnRows, block: int) -> Tensor:
         """All but the crop: [n, C, S, S] in [0, 1] -> the same; the blur takes ``block`` rows or columns at a time."""
         channels, dtype = x.shape[1], x.dtype
+        if channels == 0:
+            return x
         grays = self.grayscale > 0 and channels == 3
         if grays and self.grayscale_first:
             x = on_rows(to_gray, x, parameters.grayscale)

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ssl_bench.data.source import without_copies
 from ssl_bench.distributed import gather, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import of_all_ranks, top_accuracies
@@ -319,6 +320,6 @@ class HeldOutKNN(Evaluator):
             return
         generator = torch.Generator().manual_seed(stream("knn_val", target.seed))
         order = torch.randperm(len(labels), generator=generator).to(labels.device)
-        held_out, kept = order.tensor_split([math.ceil(len(labels) / 10)])
+        held_out, kept = without_copies(order, math.ceil(len(labels) / 10), target.train.twins)
         for space, shard in target.shards("train").items():
             yield space, shard.take(held_out), labels[held_out], shard.chosen(kept), labels[kept]

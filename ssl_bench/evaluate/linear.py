@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ssl_bench.data.source import without_copies
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.evaluate.accuracy import top_accuracies
@@ -171,7 +172,7 @@ class LinearProbe(Evaluator):
         share = slice(rank(), None, world()) if features.shared else slice(None)
         generator = torch.Generator().manual_seed(target.seed)
         order = torch.randperm(len(labels), generator=generator, device="cpu").to(labels.device)
-        held_out, fitted = order.tensor_split([math.ceil(len(labels) / 10)])
+        held_out, fitted = without_copies(order, math.ceil(len(labels) / 10), target.train.twins)
         weight, bias = fit_linear(
             features,
             labels,

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from torch import Tensor, nn
 
 from ssl_bench.data.batch import Batch
+from ssl_bench.data.views import Views
 from ssl_bench.errors import require
 from ssl_bench.networks.norm import average_running_statistics, count_steps
 from ssl_bench.objective.contrast import Bank, Embedded
@@ -40,6 +41,8 @@ class WithNetworks(nn.Module, ABC):
             it; ``shuffle``: as ``local``, with other images in a group for the momentum network.
         groups: G, 1 for ``sync``. It does not depend on the number of ranks, which must divide it unless it is 1.
         views: number of views of an image that a method takes, the smallest number that a framework takes.
+        needs_views: classes of which at least one of an image's views must be, each with the option of ``augment`` that
+            makes it.
         trains: whether there are steps; without, the network is evaluated as it is, and the option sets ``epochs: 0``.
         length_matters: as in :class:`ssl_bench.objective.temperature.Temperature`.
     """
@@ -48,6 +51,7 @@ class WithNetworks(nn.Module, ABC):
     norm: Norm
     groups: int = 1
     views: int = 2
+    needs_views: ClassVar[Mapping[type[Views], str]] = MappingProxyType({})
     trains: ClassVar[bool] = True
     length_matters: ClassVar[bool] = True
 

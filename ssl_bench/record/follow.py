@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+from types import MappingProxyType
 from typing import Any
 
 from ssl_bench import files
@@ -11,6 +12,7 @@ from ssl_bench.record import units
 Mark = tuple[int, int, int]  # time of change in ns, size, inode: a file or folder with the same mark has not changed
 
 WATCHED = "watch/knn_top1"  # in rows of a training
+NO_UNITS: units.Units = MappingProxyType({})
 TAIL = 2**16  # bytes at the end of a metrics file that have its last row
 
 
@@ -23,7 +25,9 @@ def find_mark(path: str) -> Mark | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def read_rows(path: str, going: bool, evaluated: bool) -> dict[str, Any]:
+def read_rows(
+    path: str, going: bool, evaluated: bool, recorded: units.Units = NO_UNITS, evaluate: Any = None
+) -> dict[str, Any]:
     """The last row of a training, its evaluations and the file's time of change, as attributes of a ``RunFolder``.
 
     The file may grow meanwhile, and end in half a row.
@@ -31,6 +35,7 @@ def read_rows(path: str, going: bool, evaluated: bool) -> dict[str, Any]:
     Args:
         going: it will grow: its last kNN accuracy of watching counts, too.
         evaluated: if it will grow, read all of it, for its best evaluation; otherwise only its end is read.
+        recorded, evaluate: what says which values are best, as in :func:`ssl_bench.record.units.metric`.
     """
     try:
         with files.open_regular(path) as file:
@@ -50,10 +55,10 @@ def read_rows(path: str, going: bool, evaluated: bool) -> dict[str, Any]:
         if step is None or epoch is None:
             continue
         if seconds is None:
-            for name in units.main(row, {}, {}):
-                value = finite(row, name)
+            for name in units.main(row, recorded, evaluate):
+                value, sign = finite(row, name), units.metric(name, recorded, evaluate).sign
                 if value is not None and not name.startswith("watch/"):
-                    best[name] = max(value, best.get(name, value))
+                    best[name] = sign * max(sign * value, sign * best.get(name, value))
             continue
         speed, loss = finite(row, "images_per_second"), finite(row, "loss")
         last = {"step": step, "epoch": epoch, "trained": seconds, "speed": speed, "loss": loss}

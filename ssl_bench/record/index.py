@@ -19,6 +19,7 @@ from ssl_bench.record.results import CONDITIONS, Config, Failure
 
 CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
+UNITS = "units.json"  # of the numbers of an unfinished run, as results.json has them later
 KEPT = (*CONDITIONS, "cuda", "git")  # of a run's environment
 
 Result = TypeVar("Result")
@@ -34,7 +35,7 @@ class Indexed(NamedTuple):
         content: what they say, as attributes of a ``RunFolder`` (``results/runs.py``), and ``on_disk`` of its identity.
             Under ``shared`` and ``units`` are names, one for all runs that have the same.
         config: the configuration with null in place of the seed.
-        units: of ``results.json``.
+        units: of ``results.json``, of an unfinished run of ``units.json``.
         evaluations: what made its numbers, by the keys of ``numbers`` in the content.
     """
 
@@ -128,12 +129,14 @@ class Index:
         failure: Failure | None = None if done and not longer else files.read_json(start + FAILURE, Failure)
         seed = config.get("seed")
         environment = content.get("environment", {}) if done else {}
-        rows = read_rows(start + METRICS, not done or longer, bool(finite(config.get("evaluate"), "every")))
+        units: Any = content.get("units", {}) if done else files.read_json(start + UNITS, dict) or {}
+        evaluate = config.get("evaluate")
+        rows = read_rows(start + METRICS, not done or longer, bool(finite(evaluate, "every")), units, evaluate)
         best = rows.pop("evaluated", {})
         entries = content["evaluations"] if done else evaluations.on_the_way(config, best)
         return {
             "shared": self._keep(without_seed(config, seed)),
-            "units": self._keep(content.get("units", {}) if done else {}),
+            "units": self._keep(units),
             "seed": seed if type(seed) is int else None,
             "command": _read_command(start + COMMAND),
             "failure": one_line(failure["reason"]) if failure else None,

@@ -46,8 +46,9 @@ def backward(
     rows = [slice(first, None, chunks) for first in range(chunks)]
     trained, constant, parts, randomness = [], [], [], []
     with torch.no_grad():
-        for batch in map(part, rows):
+        for chunk_rows in rows:
             randomness.append(rng_state())
+            batch = part(chunk_rows)
             with autocast():
                 with _frozen_running_statistics(method):
                     trained.append(method.trained_outputs(batch))
@@ -60,8 +61,8 @@ def backward(
     scale(result.loss).backward()  # type: ignore[no-untyped-call]
     grads = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
     for chunk_rows, state in zip(rows, randomness, strict=True):
-        batch = part(chunk_rows)
         set_rng_state(state)
+        batch = part(chunk_rows)
         with autocast():
             outputs = method.trained_outputs(batch)
         torch.autograd.backward([outputs[name] for name in grads], [grad[:, chunk_rows] for grad in grads.values()])

@@ -1,7 +1,7 @@
 """Evaluate the network of a training on the way and at its end, and write ``results.json``. All ranks take part."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ssl_bench.hardware import move
 from ssl_bench.record import baselines, evaluations, hits, plots, units
 from ssl_bench.record.environment import environment, now, peak_memory
 from ssl_bench.record.evaluations import Entry
+from ssl_bench.record.index import UNITS
 from ssl_bench.record.metrics import Row, Tracker
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training.optim import Schedule
@@ -53,6 +54,7 @@ class Evaluation:
         evaluated, _ = self._evaluate(missing)
         if tracker is not None:
             metrics = {name: value for entry in evaluated for name, value in entry["metrics"].items()}
+            files.write_json(tracker.path.with_name(UNITS), self._units(metrics))
             marks = {"evaluations": [evaluations.mark(entry) for entry in evaluated]} if evaluated else {}
             tracker.row(step, {"epoch": self.schedule.epoch(step), **metrics, **marks})
         self.state.evaluated_step = step
@@ -84,7 +86,9 @@ class Evaluation:
             content["units"] = trained.get("units", {}) | content["units"]
         target = self.parts.targets({"": self.state.method.encoder}, self.state.device, self.precision)
         rows, warmup = files.read_json_lines(tracker.path, Row), self.parts.recipe.warmup_epochs
-        content["warnings"] = doubts(self.parts.evaluators, target) + warnings_of(rows, content, warmup)
+        of_images = [f"{name}: {s}" if name else s for _, name, data in self.parts.evaluated for s in data.doubts()]
+        of_numbers = warnings_of(rows, content, warmup)
+        content["warnings"] = [*of_images, *doubts(self.parts.evaluators, target), *of_numbers]
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
         drawn = self.config.get("pictures", True)  # not where steps are only trained again
@@ -150,13 +154,12 @@ class Evaluation:
         memory, starts = peak_memory(self.state.device), self.state.starts
         later = {"git_later": [start["git"] for start in starts[1:]]} if starts[1:] else {}
         metrics = evaluations.flat(entries, self.config["epochs"])
-        declared = {name: evaluator.metrics for name, evaluator in self.parts.evaluators.items()}
         return {
             "run_id": run_id,
             "name": self.config["name"],
             "config": self.config,
             "metrics": metrics,
-            "units": units.written(declared, metrics),
+            "units": self._units(metrics),
             "evaluations": list(entries),
             "environment": environment(self.state.device)
             | memory
@@ -169,6 +172,11 @@ class Evaluation:
             "seconds": round(self.state.seconds(), 3),
             **self._classes(),
         }
+
+    def _units(self, names: Iterable[str]) -> dict[str, dict[str, dict[str, str]]]:
+        """The units of some metrics, as their evaluators declare them."""
+        declared = {name: evaluator.metrics for name, evaluator in self.parts.evaluators.items()}
+        return units.written(declared, names)
 
     def _classes(self) -> dict[str, list[str]]:
         """Names of the classes, which metrics have by number, as ``classes``, of another dataset ``classes/<name>``."""

@@ -74,21 +74,33 @@ class Parts:
 
         ``augment`` is either one node, used for every view that the framework takes, or several named ones with a
         ``count`` each.
+
+        Raises:
+            ConfigError: they are too few, or not those that the framework needs.
         """
-        node, framework = self.config["augment"], find_target(self.config["framework"], "framework")
-        if "_target_" in node:
-            return [build(node, "augment")] * framework.views
-        made = []
-        for name, crop in node.items():
-            count: Any = crop.get("count") if isinstance(crop, dict) else None
-            valid = isinstance(count, int) and 1 <= count <= MOST_VIEWS
-            require(valid, f"augment.{name}.count", count, f"a number of views from 1 to {MOST_VIEWS}")
-            made += [build({k: v for k, v in crop.items() if k != "count"}, f"augment.{name}")] * count
+        framework, name = find_target(self.config["framework"], "framework"), self.choices.get("framework")
+        made = self._made_views(framework.views)
         if len(made) < framework.views:
-            name = self.choices.get("framework")
             missing = f"{len(made)} of the {framework.views} views that framework={name} takes"
             raise ConfigError(f"augment makes {missing}: raise the counts")
-        return made[: framework.views] if issubclass(framework, Method) else made
+        made = made[: framework.views] if issubclass(framework, Method) else made
+        for kind, option in framework.needs_views.items():
+            if not any(isinstance(views, kind) for views in made):
+                chosen = f"augment={self.choices.get('augment')} makes none"
+                raise ConfigError(f"framework={name} needs views of {kind.__name__}: set augment={option} ({chosen})")
+        return made
+
+    def _made_views(self, count: int) -> list[Views]:
+        """The views of ``augment``; ``count`` of them if it does not say how many."""
+        node, made = self.config["augment"], list[Views]()
+        if "_target_" in node:
+            return [build(node, "augment")] * count
+        for name, crop in node.items():
+            times: Any = crop.get("count") if isinstance(crop, dict) else None
+            valid = isinstance(times, int) and 1 <= times <= MOST_VIEWS
+            require(valid, f"augment.{name}.count", times, f"a number of views from 1 to {MOST_VIEWS}")
+            made += [build({k: v for k, v in crop.items() if k != "count"}, f"augment.{name}")] * times
+        return made
 
     @cached_property
     def recipe(self) -> Any:

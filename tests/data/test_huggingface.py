@@ -1,5 +1,6 @@
 """Datasets of Hugging Face on disk: splits, labels of any type, and folders that are none."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,10 @@ def saved(
 ) -> list[str]:
     """Save splits with these labels; return the words of a command that reads them."""
     datasets = pytest.importorskip("datasets")
-    root, splits = photos(Path("files"), "", count=12), {}
+    root, splits = photos(Path("files"), "", count=sum(map(len, labels.values()))), {}
+    numbers = itertools.count()
     for split, values in labels.items():
-        paths = [str(root / f"{i % 12}.jpg") for i in range(len(values))]
+        paths = [str(root / f"{next(numbers)}.jpg") for _ in values]
         features = {image: datasets.Image(), column: feature} if feature else None
         rows = {image: paths, column: values, **{name: [value] * len(values) for name, value in columns.items()}}
         made = datasets.Dataset.from_dict(rows, features=features and datasets.Features(features))
@@ -134,8 +136,8 @@ def test_labels_and_splits_that_are_not_clear_are_refused(
 @pytest.mark.filterwarnings("ignore")
 def test_columns_are_found_by_the_names_of_webdataset_and_others_are_said(capfd: pytest.CaptureFixture[str]) -> None:
     assert listed(saved({"train": [0, 1] * 4}, column="cls", image="jpg")).classes == ["0", "1"]
-    datasets, content = pytest.importorskip("datasets"), Path("files/0.jpg").read_bytes()
-    images = [{"bytes": content, "path": None}] * 4
+    datasets = pytest.importorskip("datasets")
+    images = [{"bytes": Path(f"files/{i}.jpg").read_bytes(), "path": None} for i in range(4)]
     datasets.Dataset.from_dict({"image": images, "target": [0, 1] * 2}).save_to_disk("structs")
     assert listed(["dataset=hf", "dataset.path=structs"]).classes == ["0", "1"]
     load(saved({"train": [0, 1] * 4}, column="species"))

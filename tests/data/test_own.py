@@ -1,7 +1,10 @@
 """Images of the user's own: layouts, formats, broken files and identity."""
 
+import hashlib
+import json
 import shutil
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data import headers
 from ssl_bench.data.photos import endings as photo_endings
+from ssl_bench.data.source import Chosen, without_copies
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.results import read
 from ssl_bench.training.parts import Parts
@@ -57,6 +61,10 @@ def names(source: Any) -> list[str]:
     return [source.name(i) for i in range(len(source))]
 
 
+def all_of(source: Any) -> list[torch.Tensor]:
+    return source.take(torch.arange(len(source)))  # type: ignore[no-any-return]
+
+
 # Layouts
 
 
@@ -93,6 +101,102 @@ def test_the_held_out_images_are_drawn_by_the_seed_and_stay_when_others_come(tmp
     assert {*names(dataset(root, "dataset.split_seed=1").split("test"))} != held_out
     picture(999).save(root / "a" / "new.jpg")
     assert len({*names(dataset(root).split("test"))} & held_out) >= 3
+
+
+def test_a_set_without_copies_keeps_its_hash_and_its_split(tmp_path: Path) -> None:
+    """Both are parts of the identity of runs: computed here once more from names and bytes."""
+    root = photos(tmp_path / "photos", "a", "b", count=20)
+    every = [f"{folder}/{name}" for folder in "ab" for name in sorted(f"{i}.jpg" for i in range(20))]
+    content, drawn = hashlib.sha256(), set[str]()
+    for name in every:
+        data = (root / name).read_bytes()
+        checksum = zlib.crc32(data[:4096] + data[max(0, len(data) - 4096) :])
+        content.update(f"{name}\0{'ab'.index(name[0])}\0{len(data)}\0{checksum:08x}\n".encode())
+    for folder in "ab":
+        of_class = [name for name in every if name[0] == folder]
+        drawn |= {*sorted(of_class, key=lambda name: hashlib.sha256(f"0/{name}".encode()).hexdigest())[:2]}
+    config = own(root)
+    assert config["dataset"]["content"] == content.hexdigest()[:10]
+    assert {*names(Parts(config).dataset.split("test"))} == {f"{root}/{name}" for name in drawn}
+
+
+# Copies
+
+
+def copy_each(root: Path, times: int = 2) -> None:
+    for path in [*root.rglob("*.jpg")]:
+        for number in range(times):
+            shutil.copyfile(path, path.with_stem(f"{path.stem}_copy{number}"))
+
+
+def test_copies_of_one_image_are_on_one_side_of_the_split(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = photos(tmp_path / "photos", "a", "b", count=15)
+    alone = own(root)["dataset"]["content"]
+    copy_each(root)
+    shutil.copyfile(root / "a" / "0.jpg", root / "b" / "from_a.jpg")
+    config = own(root)
+    assert "61 are copies of others and in the same split as those" in capfd.readouterr().err
+    made: Any = Parts(config).dataset
+    train, test = ({Path(name).read_bytes() for name in names(made.split(split))} for split in ("train", "test"))
+    assert not train & test and len(train | test) == 30 and made.doubts() == []
+    assert len(made.split("test")) in (9, 10, 12, 13) and {*made.split("test").labels.tolist()} == {0, 1}
+    for path in root.rglob("*_copy*"):
+        path.unlink()
+    (root / "b" / "from_a.jpg").unlink()
+    assert own(root)["dataset"]["content"] == alone  # as before the copies, and as in earlier versions
+
+
+def test_settings_are_not_chosen_by_copies_of_what_is_fitted(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "train/a", "train/b", "test/a", "test/b", count=15)
+    made = dataset(root)
+    assert made.split("train").twins is None and made.split("test").twins is None
+    copy_each(root / "train")
+    source = dataset(root).split("train")
+    for images in (source, Chosen(source, torch.arange(0, 90, 2))):
+        held_out, fitted = without_copies(torch.randperm(len(images)), 9, images.twins)
+        chosen, other = ({images.take(i[None])[0].numpy().tobytes() for i in ids} for ids in (held_out, fitted))
+        assert not chosen & other and len(chosen | other) == 30
+        assert sorted([*held_out.tolist(), *fitted.tolist()]) == [*range(len(images))]
+    order = torch.randperm(90)
+    assert all(map(torch.equal, without_copies(order, 9, None), (order[:9], order[9:])))
+
+
+def test_a_class_of_one_image_and_its_copies_is_trained_on(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "a", count=10)
+    (root / "b").mkdir()
+    for number in range(4):
+        picture(500).save(root / "b" / f"{number}.jpg")
+    made = dataset(root)
+    assert made.split("train").labels.tolist().count(1) == 4 and made.split("test").labels.tolist() == [0]
+
+
+def test_copies_in_a_test_split_are_counted_beside_the_result(
+    train: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = photos(tmp_path / "photos", "train/a", "train/b", "test/a", "test/b")
+    for number in range(3):
+        shutil.copyfile(root / "train" / "a" / f"{number}.jpg", root / "test" / "a" / f"other_{number}.jpg")
+    sentence = "3 of 23 test images are copies of training images (test/a/other_0.jpg is train/a/0.jpg)"
+    words = ["dataset=folder", f"dataset.root={root}", *SIZE, "batch_size.size=8", "max_steps=1", "backbone=conv_n"]
+    code, printed = train(*words, small=False)
+    assert code == 0 and sentence in printed.partition("knn")[0], printed
+    results = json.loads((only_run() / "results.json").read_text())
+    assert sentence in results["warnings"]
+    shutil.rmtree(root / "test")
+    shutil.copytree(root / "train", root / "test")
+    with pytest.raises(ConfigError, match=r"photos: all 20 images of test are copies of images of train: put other"):
+        own(root)
+
+
+def test_images_with_equal_ends_and_another_middle_are_no_copies(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "")
+    dark = np.zeros((100, 60, 3), dtype=np.uint8)
+    for number in range(4):
+        dark[50] = number // 2
+        Image.fromarray(dark).save(root / f"{number}.bmp")
+    made = dataset(root)
+    look = made._look["copies"]
+    assert [[made._listing.names[i] for i in pair] for pair in look] == [["1.bmp", "0.bmp"], ["3.bmp", "2.bmp"]]
 
 
 def test_a_folder_that_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -241,6 +345,30 @@ def test_grey_that_does_not_fill_the_range_of_its_type_is_refused(
         own(root)
 
 
+@pytest.mark.parametrize(
+    ("highest", "folders", "refused"),
+    [
+        (4095, ("bright", "dim"), r"in dim would be almost black beside the others: their highest value is 0\.062 of"),
+        (4095, ("train/a", "test/a"), r"in test would be almost black beside the others: .* 12 bits in files of 16"),
+        (8191, ("bright", "dim"), None),  # 32 of 256 levels are left
+    ],
+)
+def test_a_class_of_fewer_bits_than_the_others_is_refused(
+    highest: int, folders: tuple[str, str], refused: str | None, tmp_path: Path
+) -> None:
+    root = tmp_path / "photos"
+    for folder, top in zip(folders, (65535, highest), strict=True):
+        (root / folder).mkdir(parents=True)
+        for number in range(2):
+            (root / folder / f"{number}.tif").write_bytes(tiff(RAMP / 255 * (top - number), 16, 1))
+    if refused:
+        with pytest.raises(ConfigError, match=refused):
+            own(root)
+    else:
+        values = [int(image.max()) for split in ("train", "test") for image in all_of(dataset(root).split(split))]
+        assert sorted(values) == [31, 31, 255, 255]
+
+
 @pytest.mark.parametrize(("form", "ending"), [("JPEG2000", "jp2"), ("PPM", "ppm"), ("JPEG", "jfif"), ("AVIF", "avif")])
 def test_other_formats_are_decoded(form: str, ending: str, tmp_path: Path) -> None:
     if f".{ending}" not in photo_endings():
@@ -248,9 +376,10 @@ def test_other_formats_are_decoded(form: str, ending: str, tmp_path: Path) -> No
     root = tmp_path / "photos"
     root.mkdir()
     for i in range(2):
-        picture(0).save(root / f"{i}.{ending}", form)
-    (image,) = dataset(root).split("train").take(torch.tensor([0]))
-    assert (image.permute(1, 2, 0).int() - torch.from_numpy(np.array(picture(0))).int()).abs().float().mean() < 8
+        picture(i).save(root / f"{i}.{ending}", form)
+    source = dataset(root).split("train")
+    (image,), expected = source.take(torch.tensor([0])), np.array(picture(int(Path(source.name(0)).stem)))
+    assert (image.permute(1, 2, 0).int() - torch.from_numpy(expected).int()).abs().float().mean() < 8
 
 
 # Broken files
@@ -328,7 +457,7 @@ def test_a_damaged_file_of_the_cache_is_made_again(content: str, tmp_path: Path)
     headers._LOOKS.clear()
     (file,) = (tmp_path / "cache" / "ssl_bench").glob("images-*.json")
     file.write_text(content)
-    assert own(root)["dataset"]["content"] == first and files.read_cache(file)["brightest"] is None
+    assert own(root)["dataset"]["content"] == first and files.read_cache(file)["brightest"] == {}
 
 
 # Identity

@@ -469,7 +469,7 @@ def test_images_of_many_sizes_have_the_same_views_as_each_image_alone() -> None:
     sizes = [(20, 31), (44, 18), (25, 25)]
     images = [smooth(1, 3, height, width, seed=i)[0] for i, (height, width) in enumerate(sizes)]
     views = Views(16, **ON, mean=MEAN, std=STD)
-    numbers = Views.uniform(3, generator())
+    numbers = views.uniform(3, generator())
     parameters = views.parameters(numbers, *torch.tensor(sizes).unbind(1))
     for masked in (False, True):
         x = views.apply(images, parameters, masked=masked)

@@ -19,6 +19,7 @@ from ssl_bench.commands import status
 from ssl_bench.config import plugins
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
+from ssl_bench.data.batch import Step
 from ssl_bench.errors import InvalidValue
 from ssl_bench.objective.contrast import Contrast, Embedded
 from tests.conftest import only_run
@@ -180,20 +181,45 @@ class Spread(Evaluator):
 """
 
 
-def test_runs_are_sorted_and_selected_by_the_metric_of_a_plugins_evaluator(
-    train: Callable[..., tuple[int, str]], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def spread(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """An evaluator of a plugin with a number of which the lowest is best; the words of a command that uses it."""
     Path("conf/evaluate").mkdir(parents=True)
     Path("own_evaluator.py").write_text(EVALUATOR)
     Path("conf/evaluate/spread.yaml").write_text("# @package evaluate.spread\n_target_: own_evaluator.Spread\n")
     monkeypatch.syspath_prepend(Path.cwd())
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("SSL_BENCH_PLUGINS", "own_evaluator")
-    words = ["-m", "max_steps=1", "--config-dir", "conf", "plugins=[own_evaluator]", "evaluate=spread", "seed=0,1,2"]
-    code, printed = train(*words)
+    yield ["--config-dir", "conf", "plugins=[own_evaluator]", "evaluate=spread"]
+    sys.modules.pop("own_evaluator", None)
+
+
+def test_the_best_on_the_way_is_the_lowest_where_lower_is_better(
+    spread: list[str], train: Callable[..., tuple[int, str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["epochs=4", "halt_at=3", "evaluate.every=1", "dataset.share=0.1", "optimizer.schedule=constant"]
+    code, printed = train(*words, *spread)
+    assert code == 0, printed
+    rows = [json.loads(line) for line in (only_run() / "metrics.jsonl").read_text().splitlines()]
+    measured = [row["spread/spread"] for row in rows if "spread/spread" in row]
+    assert len(set(measured)) == 3 and not (only_run() / "results.json").exists()
+    sys.modules.pop("own_evaluator")  # whose code a list of runs does not run
+    capfd.readouterr()
+    assert status.main(["--json"]) == 0
+    (shown,) = json.loads(capfd.readouterr().out)
+    assert shown["metrics"] == {"spread/spread": min(measured)} and "own_evaluator" not in sys.modules
+
+
+def test_runs_are_sorted_and_selected_by_the_metric_of_a_plugins_evaluator(
+    spread: list[str],
+    train: Callable[..., tuple[int, str]],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code, printed = train("-m", "max_steps=1", *spread, "seed=0,1,2")
     assert code == 0, printed
     measured = [json.loads(path.read_text()) for path in Path("outputs").glob("default/*/results.json")]
-    spread = {each["run_id"]: each["metrics"]["spread/spread"] for each in measured}
+    values = {each["run_id"]: each["metrics"]["spread/spread"] for each in measured}
     monkeypatch.delenv("SSL_BENCH_PLUGINS")  # its code does not run again: what its numbers mean was recorded
     sys.modules.pop("own_evaluator")
 
@@ -202,10 +228,10 @@ def test_runs_are_sorted_and_selected_by_the_metric_of_a_plugins_evaluator(
         assert status.main(["--json", *arguments]) == 0
         return [each["run_id"] for each in json.loads(capfd.readouterr().out)]
 
-    best = sorted(spread, key=lambda run: spread[run])
+    best = sorted(values, key=lambda run: values[run])
     assert len(best) == 3 and shown("--sort", "spread/spread") == best
     assert shown("--sort", "-spread/spread") == best[::-1]
-    assert shown("--where", f"spread/spread={spread[best[1]]!r}") == [best[1]] and "own_evaluator" not in sys.modules
+    assert shown("--where", f"spread/spread={values[best[1]]!r}") == [best[1]] and "own_evaluator" not in sys.modules
 
 
 # ---- what a class of a plugin says of itself
@@ -359,6 +385,7 @@ def test_the_parts_of_a_plugin_train_together(train: Callable[..., tuple[int, st
     assert code == 0, printed
     results = json.loads((only_run() / "results.json").read_text())
     assert results["metrics"]["norms/length"] > 0 and results["facts"]["negatives_per_anchor"] == 16
+    assert results["units"]["norms"] == {"deviation": {"unit": "number", "better": "low", "of": "test images"}}
     assert results["facts"]["parameters"] == (16 * 32 + 32) + (32 * 32 + 32) + 1360  # the head
     assert len(losses(only_run())) == 2
 
@@ -384,6 +411,26 @@ def test_the_parts_of_a_plugin_do_what_they_say() -> None:
         assert float(contrast.lse(torch.tensor(1.0))[v, b].exp()) == pytest.approx(sum(map(math.exp, cosines[-3:])))
     with pytest.raises(InvalidValue, match=r"^k=11: set k to a number from 1 to 10, the candidates of an anchor$"):
         my_parts.Hardest(11).count(6)
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("sides", [[(24, 24)], [(20, 31), (44, 18), (25, 25)]], ids=["one size", "many sizes"])
+def test_a_view_of_a_plugin_has_its_hole_on_every_path(sides: list[tuple[int, int]]) -> None:
+    """At once or in chunks, and as on a GPU; of photos the GPU's path did not call ``apply``."""
+    import my_parts
+
+    count, hole = 12, my_parts.Hole(6, size=16, flip=0.0)
+    images: Any = [torch.full((1, *sides[i % len(sides)]), 255, dtype=torch.uint8) for i in range(count)]
+    images = torch.stack(images) if len(sides) == 1 else images
+    uniform = [hole.uniform(count, torch.Generator().manual_seed(seed)) for seed in range(2)]
+    step = Step(torch.arange(count), torch.zeros(count).long(), images, uniform, [hole] * 2, torch.float32)
+    whole = torch.stack(step.batch().views)
+    chunks = [torch.stack(step.batch(slice(first, None, 3)).views) for first in range(3)]
+    found = {"at once": whole, "in chunks": torch.stack(chunks, 2).flatten(1, 2)}
+    found["as on a GPU"] = torch.stack(hole.make(images, uniform, torch.float32))
+    assert {name: float((x == 0).float().mean()) for name, x in found.items()} == dict.fromkeys(found, 36 / 256)
+    for x in found.values():
+        assert torch.equal(x == 0, whole == 0)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)
     ("text", "says"),
     [
         (f"_target_: {RUN}\ncommand: touch X", f"loss._target_={RUN} Loss"),
+        ("# @package _global_\nhydra: {run: {dir: elsewhere}}", "hydra.run.dir"),
         (f"# @package _global_\nhydra: {{callbacks: {{x: {{_target_: {RUN}}}}}}}", "hydra.callbacks"),
         ("# @package _global_\nnew: 1", "no key new"),
         ("!!python/object/apply:os.system [touch X]", "YAML file loss/mine.yaml"),

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from ssl_bench.commands import status
-from ssl_bench.errors import printable
+from ssl_bench.errors import pasteable, printable
 from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.results.arrange import spread
@@ -123,6 +124,17 @@ def test_commands_of_failed_runs_are_quoted_for_a_shell(capfd: Capture) -> None:
 def test_text_of_tables_has_no_character_that_controls_a_terminal() -> None:
     assert printable("plain ä 漢") == "plain ä 漢"
     assert printable("a\nb\x1b[31m\udcff\u202e") == r"a\nb\x1b[31m\udcff\u202e"
+
+
+def test_a_printed_command_with_a_name_that_is_no_utf_8_can_be_pasted_into_a_shell() -> None:
+    words = ["ssl-bench", "train", os.fsdecode(b"dataset.root=it's \\ caf\xe9abc\n\x1b"), "name=\u00e4 b", "a=\u202e"]
+    command = pasteable(shlex.join(words))
+    assert command.isprintable() and r"$'dataset.root=it\'s \\ caf\xe9abc\x0a\x1b' 'name=ä b'" in command
+    arguments = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout
+    assert arguments.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
+    for plain in ("ssl-bench train 'a b'", "loss='it"):
+        assert pasteable(plain) == plain
+    assert pasteable("it's \udce9") == r"it's \udce9"  # no command
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])

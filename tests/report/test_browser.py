@@ -399,3 +399,16 @@ def test_a_plot_has_eight_lines_at_most(page: Page) -> None:
     assert multiples.locator(".plot").count() == 10 and multiples.locator(".legend").count() == 0
     assert page.locator("#curves .legend li").count() == 8
     expect(page.locator("#curves")).to_contain_text("The best 8 runs of 20; select others in the table.")
+
+
+def test_curves_of_all_main_metrics_are_shown_also_where_lower_is_better(page: Page) -> None:
+    metric = {"unit": "number", "better": "low", "of": "test images"}
+    for number in range(2):
+        folder = runs.run(f"grid/{number}", "ssl-bench train", 0.5, "dcl", 64, 0.1, number)
+        rows = [{"step": 10 * n, "epoch": n, "mine/error": 1 / (n + number), "mine/count": n} for n in range(1, 4)]
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        runs.add(folder, metrics={"knn/top1": 0.5, "mine/error": 0.3}, units={"mine": {"error": metric}})
+    open_report(page)
+    titles = page.locator("#curves .panels").text_content() or ""
+    assert "mine/error" in titles and "mine/count" not in titles

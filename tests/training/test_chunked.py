@@ -39,6 +39,20 @@ def batches(steps: int = 3) -> list[Batch]:
     return local_batches(Batch([*views], ids, ids % 4 - 1), steps)
 
 
+def test_both_passes_see_the_same_views_of_a_view_that_draws_from_the_global_generator() -> None:
+    method, (batch, *_), seen = method_of("infonce", "in_batch", {}), batches(), list[Tensor]()
+
+    def part(rows: slice) -> Batch:
+        views = [view[rows] + torch.rand((), dtype=torch.float64) for view in batch.views]
+        seen.append(torch.stack(views))
+        return Batch(views, batch.ids[rows], batch.labels[rows])
+
+    chunked.backward(method, part, IMAGES, 2, 0.0, False, contextlib.nullcontext, lambda loss: loss)
+    first, second = seen[: IMAGES // 2], seen[IMAGES // 2 :]
+    assert len(first) == len(second) == 4 and all(map(torch.equal, first, second))
+    assert not torch.equal(first[0] - torch.stack(batch.views)[:, ::4], first[1] - torch.stack(batch.views)[:, 1::4])
+
+
 # ---- with the objective of options
 
 

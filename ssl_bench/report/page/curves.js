@@ -5,13 +5,14 @@ const CURVE_LABELS = {
   loss: "loss (nats)", "npc/mean": "multiplier q_B (npc/mean)", information: "bound on the information (nats)",
   "query_grad/mean": "gradient norm of the queries (query_grad/mean)", images_per_second: "speed (images/s)",
 };
-const FIRST = ["watch/effective_rank", "npc/mean", "information", "query_grad/mean"]; // after loss and accuracies
+const FIRST = ["watch/effective_rank", "npc/mean", "information", "query_grad/mean"]; // after loss and metrics
 
 // All curves of runs, and those of them that are shown without being asked for.
 function curveNames(runs) {
   const found = [...new Set(runs.flatMap((run) => Object.keys(run.curves)))].sort();
-  const measured = found.filter((name) => about(name).share && about(name).better);
-  const usual = ["loss", ...measured.slice(0, 2), ...FIRST].filter((name) => found.includes(name));
+  const measured = found.filter((name) => about(name).better);
+  const main = [...measured.slice(0, 2), ...measured.filter((name) => about(name).usual)];
+  const usual = [...new Set(["loss", ...main, ...FIRST])].filter((name) => found.includes(name));
   return { all: [...new Set([...usual, ...measured, ...found])], usual };
 }
 
