@@ -2,7 +2,7 @@
 
 Of each image the header is read, and the end of the file for the format's end mark, which a file that was cut short
 lacks. An image of a format without an end mark, or of grey with more than 8 bits, is decoded. The result is kept in the
-user's cache folder, by the names, sizes and times of the files, so that a grid looks once.
+user's cache folder, by the names, sizes, places and times of the files, so that a grid looks once.
 """
 
 import contextlib
@@ -108,8 +108,8 @@ def look_at_all(
             content.update(f"{name}\0{label}\0{size}\0{checksum}\n".encode(errors="surrogateescape"))
     deep = [seen[3] for seen in looks if isinstance(seen, tuple) and seen[3] is not None]
     result = {"content": content.hexdigest()[:10], "broken": broken, "brightest": max(deep, default=None)}
-    _LOOKS[path] = result
     if all(isinstance(seen, tuple) for seen in looks):  # a file that could not be opened may be there the next time
+        _LOOKS[path] = result
         with contextlib.suppress(OSError):  # the home directory may be read-only
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write_cache(path, result)

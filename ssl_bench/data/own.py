@@ -27,7 +27,7 @@ from ssl_bench.data.layout import Listing, Tree, find_layout, walk
 from ssl_bench.data.photos import FORMATS, Photos
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError, InvalidValue, printable, require
-from ssl_bench.files import open_regular
+from ssl_bench.files import mark, open_regular
 
 MOST_NEIGHBOURS = 200
 DARKEST = 0.25  # highest value of all images of more than 8 bits that have their whole range; 14 of 16 bits do not
@@ -268,7 +268,7 @@ class OwnFolder(OwnImages):
         return open_regular(self.location / listing.names[i])
 
     def stamp(self, listing: Listing) -> list[Any]:
-        return [status and [status.st_size, status.st_mtime_ns] for status in self._statuses(listing)]
+        return [status and mark(status) for status in self._statuses(listing)]
 
     def _statuses(self, listing: Listing) -> list[os.stat_result | None]:
         return [self._tree.images[name] for name in listing.names]
