@@ -2,6 +2,7 @@
 written, or one of parquet files. Its classes and splits are found by their names, as in a folder of images."""
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
@@ -233,7 +234,11 @@ def _splits_on_disk(folder: Path, marks: tuple[tuple[Path, Mark], ...]) -> tuple
         notes = [f"a copy of the parquet files is in {datasets.config.HF_DATASETS_CACHE}"] if parquet else []
         if parquet:
             data = {name: [str(folder / path) for path in paths] for name, paths in _parquet_splits(parquet).items()}
-            opened = datasets.load_dataset("parquet", data_files=data)
+            # Its own copy is found by paths and times only. Places differ from mount to mount, for which it would be made
+            # again.
+            written = [(str(path.relative_to(folder)), mark[2:]) for path, mark in marks]
+            name = hashlib.sha256(repr(written).encode(errors="surrogateescape")).hexdigest()[:16]
+            opened = datasets.load_dataset("parquet", name, data_files=data)
         else:
             opened = datasets.load_from_disk(str(folder))
         return dict(opened) if isinstance(opened, dict) else {"train": opened}, notes

@@ -15,11 +15,11 @@ from ssl_bench.record import evaluations, results
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.follow import find_mark, finite, read_rows
-from ssl_bench.record.results import CONDITIONS, Config, Failure
+from ssl_bench.record.results import ENVIRONMENT, Config, Failure
 
 CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
-KEPT = (*CONDITIONS, "cuda", "git")  # of a run's environment
+KEPT = (*ENVIRONMENT, "git")  # of a run's environment
 
 Result = TypeVar("Result")
 

@@ -30,7 +30,7 @@ MOST_TABLES = 12  # tables that one command prints
 def notes(runs: Sequence[RunFolder]) -> list[str]:
     """Footnotes of a mean over runs: what it mixes, and what the runs warn of."""
     warnings = [f"seed {run.seed}: {sentence}" for run in runs for sentence in run.warnings]
-    return [*filter(None, [mixed(run.environment for run in runs)]), *warnings]
+    return [*filter(None, [mixed(run.conditions for run in runs)]), *warnings]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 from ssl_bench.config import identity
 from ssl_bench.launch import lock
 from ssl_bench.launch.lock import Owner
+from ssl_bench.record import results
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.dashboard import flat_config
 from ssl_bench.record.follow import finite
@@ -127,6 +128,11 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """The configuration, with null in place of the seed."""
         return self.shared.content
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What the bits of its numbers depend on beside its run_id, by name."""
+        return results.conditions(self.config, self.environment)
 
     def setting(self, name: str) -> str | None:
         """The value of a key, or the option of a group, as an override writes it."""
