@@ -118,8 +118,9 @@ def _consistent(content: Mapping[str, Any], folder: Path) -> bool:
     """Whether there is a configuration, and what stands twice is the same: each number, and the configuration."""
     if not content["config"]:
         return False
-    numbers, named = evaluations.flat(content["evaluations"], content["config"].get("epochs")), content["run_id"]
-    if json.dumps(numbers, sort_keys=True) != json.dumps(content["metrics"], sort_keys=True):  # as texts, NaN is NaN
+    entries, epochs, named = content["evaluations"], content["config"].get("epochs"), content["run_id"]
+    numbers = (json.dumps(evaluations.flat(entries, epochs, before), sort_keys=True) for before in (False, True))
+    if json.dumps(content["metrics"], sort_keys=True) not in numbers:  # as texts, NaN is NaN
         return False
     if run_id(content["config"]) == named:
         return True

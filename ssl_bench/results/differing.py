@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.config.identity import is_hashed
+from ssl_bench.config.identity import is_hashed, is_own
 from ssl_bench.results.runs import SharedConfig
 from ssl_bench.results.scan import Entry
 
@@ -64,7 +64,7 @@ def differing(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]] = ())
 def _rows(entries: Sequence[Entry]) -> tuple[list[SharedConfig], list[dict[str, str]]]:
     """The configurations of entries, and of each entry the settings that not all configurations have, with the seed."""
     configs = {entry.run.shared.key: entry.run.shared for entry in entries if entry.run}
-    by_config = dict(zip(configs, varying([config.settings for config in configs.values()]), strict=True))
+    by_config = dict(zip(configs, varying(_settings(configs.values())), strict=True))
 
     def row(entry: Entry) -> dict[str, str]:
         if entry.run is None:
@@ -72,6 +72,18 @@ def _rows(entries: Sequence[Entry]) -> tuple[list[SharedConfig], list[dict[str, 
         return {**by_config[entry.run.shared.key], **({} if entry.run.seed is None else {"seed": str(entry.run.seed)})}
 
     return list(configs.values()), [row(entry) for entry in entries]
+
+
+def _settings(configs: Iterable[SharedConfig]) -> list[Settings]:
+    """The settings of configurations: images of the user's own that are equal have the name of their first place."""
+    names: dict[Any, str] = {}
+    settings = list[Settings]()
+    for config in configs:
+        node, of_config = config.content.get("dataset"), config.settings
+        if isinstance(node, dict) and is_own(node) and node.get("content") and "dataset" in of_config:
+            of_config = {**of_config, "dataset": names.setdefault(node["content"], of_config["dataset"])}
+        settings.append(of_config)
+    return settings
 
 
 def _setting(entry: Entry, row: Settings, name: str) -> str | None:
