@@ -98,7 +98,8 @@ def check_computed(config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: naming the key.
     """
-    evaluate = config.get("evaluate") or {}
+    evaluate = config.get("evaluate")
+    evaluate = evaluate if isinstance(evaluate, Mapping) else {}
     others, labels = datasets_of(evaluate), evaluate.get("labels")
     values = {key: config.get(key) for key in ("choices", "steady")}
     for key, node in (("dataset", config.get("dataset")), *(("evaluate.on", node) for node in others)):

@@ -19,8 +19,9 @@ Files = tuple[tuple[str, Path, Mark], ...]  # name in the package, path, and wha
 
 
 class _Loaded(NamedTuple):
-    """Where a package was loaded from, and the files that were there right before."""
+    """A package, where it was loaded from, and the files that were there right before."""
 
+    module: ModuleType
     roots: Sequence[Path]
     files: Files
 
@@ -38,11 +39,11 @@ def loaded(name: str) -> tuple[ModuleType, str]:
         ConfigError: it cannot be imported, or not for a second time.
     """
     before = {key: module for key, module in sys.modules.items() if key == name or key.startswith(f"{name}.")}
-    source = _LOADED.pop(name, None)
-    if name not in before or source is None or _files(source.roots) != source.files:
-        source = _load(name, before)
-    _LOADED[name] = source
-    return sys.modules[name], _hash(source.files)
+    last = _LOADED.pop(name, None)
+    if last is None or before.get(name) is not last.module or _files(last.roots) != last.files:
+        last = _load(name, before)
+    _LOADED[name] = last
+    return last.module, _hash(last.files)
 
 
 def _load(name: str, before: Mapping[str, ModuleType]) -> _Loaded:
@@ -60,7 +61,7 @@ def _load(name: str, before: Mapping[str, ModuleType]) -> _Loaded:
         files = _files(roots)
         if before:
             sys.meta_path.insert(0, again)
-        importlib.import_module(name)
+        module = importlib.import_module(name)
     except Exception as error:  # whatever the code of the package raises
         for key in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
             del sys.modules[key]
@@ -74,7 +75,7 @@ def _load(name: str, before: Mapping[str, ModuleType]) -> _Loaded:
     finally:
         if again in sys.meta_path:
             sys.meta_path.remove(again)
-    return _Loaded(roots, files)
+    return _Loaded(module, roots, files)
 
 
 def _roots(spec: ModuleSpec | None) -> list[Path]:

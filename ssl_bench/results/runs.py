@@ -125,6 +125,12 @@ class RunFolder:
         return self.path.rpartition("/")[0]
 
     @property
+    def name(self) -> str:
+        """The name of its experiment: that of the folder, which may have been renamed since the training."""
+        trained, folder = str(self.config.get("name") or ""), self.folder.absolute().parent.as_posix()
+        return trained if trained and f"{folder}/".endswith(f"/{trained}/") else self.parent or Path(folder).name
+
+    @property
     def config(self) -> dict[str, Any]:
         """The configuration, with null in place of the seed."""
         return self.shared.content
@@ -138,6 +144,8 @@ class RunFolder:
         """The value of a key, or the option of a group, as an override writes it."""
         if name == "seed":
             return None if self.seed is None else str(self.seed)
+        if name == "name":
+            return self.name
         return self.shared.settings.get(name)
 
     @property
