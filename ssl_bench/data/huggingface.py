@@ -234,8 +234,8 @@ def _splits_on_disk(folder: Path, marks: tuple[tuple[Path, Mark], ...]) -> tuple
         notes = [f"a copy of the parquet files is in {datasets.config.HF_DATASETS_CACHE}"] if parquet else []
         if parquet:
             data = {name: [str(folder / path) for path in paths] for name, paths in _parquet_splits(parquet).items()}
-            # Its own copy is found by paths and times only. Places differ from mount to mount, for which it would be made
-            # again.
+            # The package finds its own copy by paths and times only. Devices and inodes do not count: they may change
+            # with each mount, and a copy is large.
             written = [(str(path.relative_to(folder)), mark[2:]) for path, mark in marks]
             name = hashlib.sha256(repr(written).encode(errors="surrogateescape")).hexdigest()[:16]
             opened = datasets.load_dataset("parquet", name, data_files=data)

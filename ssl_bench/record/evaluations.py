@@ -76,6 +76,16 @@ def made_by(entry: Entry) -> dict[str, Any]:
     return {**{key: entry[key] for key in ("evaluator", "id")}, "settings": settings, "images": entry.get("images")}
 
 
+def as_key(made_by: Mapping[str, Any]) -> str:
+    """What made a number as a text, equal for equal evaluations."""
+    return json.dumps(made_by, sort_keys=True)
+
+
+def mark(entry: Entry) -> str:
+    """The identity of an evaluation and of its images, as a row of ``metrics.jsonl`` has it."""
+    return " ".join(filter(None, (entry["id"], entry.get("images"))))
+
+
 def node(made_by: Mapping[str, Any]) -> dict[str, Any]:
     """The node ``evaluate`` of a configuration with what made a number."""
     return {made_by["evaluator"]: made_by["settings"]}
@@ -115,6 +125,31 @@ def names(made_by: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[Key, s
     return named
 
 
+def told_apart(runs: Sequence[Iterable[Entry]]) -> list[dict[str, float]]:
+    """The metrics of each of some runs, by names that mean one thing in all of them.
+
+    Args:
+        runs: the entries of each, after one number of epochs.
+    """
+    made: dict[str, dict[str, Mapping[str, Any]]] = {}
+    values = list[dict[Key, float]]()
+    for entries_of_run in runs:
+        values.append({})
+        for entry in entries_of_run:
+            made_by_entry = made_by(entry)
+            key = as_key(made_by_entry)
+            for metric, value in entry["metrics"].items():
+                made.setdefault(metric, {})[key] = made_by_entry
+                values[-1][metric, key] = value
+    by_key = names(made)
+    return [{by_key[key]: value for key, value in of_run.items()} for of_run in values]
+
+
+def after(recorded: Iterable[Entry], epochs: int | None) -> list[Entry]:
+    """The entries of the network after ``epochs``."""
+    return [entry for entry in recorded if entry["epochs"] == epochs]
+
+
 def entries(results: Mapping[str, Any]) -> list[Entry]:
     """The entries of ``results.json``."""
     evaluated: list[Entry] = results["evaluations"]
@@ -146,7 +181,7 @@ def filled(entry: Entry, metrics: Mapping[str, float]) -> Entry:
 
 def flat(recorded: Iterable[Entry], epochs: int | None, before: bool = False) -> dict[str, float]:
     """All metrics after ``epochs`` by one name each, that of :func:`named`, or ``before`` that of version 0.3.0."""
-    kept, name_of = [entry for entry in recorded if entry["epochs"] == epochs], _named_before if before else named
+    kept, name_of = after(recorded, epochs), _named_before if before else named
     return {name_of(name, entry, kept): value for entry in kept for name, value in entry["metrics"].items()}
 
 
@@ -167,12 +202,20 @@ def named(name: str, entry: Entry, recorded: Iterable[Entry]) -> str:
 
 def _named_before(name: str, entry: Entry, recorded: Iterable[Entry]) -> str:
     """As :func:`named`, in results of version 0.3.0: of other data of the same name the name said nothing."""
-    start, data = entry["evaluator"], [entry["settings"].get("on"), entry["settings"].get("labels", 1.0)]
-    of_evaluator = (other for other in recorded if other["evaluator"] == start)
-    first = next(o for o in of_evaluator if [o["settings"].get("on"), o["settings"].get("labels", 1.0)] == data)
-    if entry["id"] == first["id"]:
-        return name
-    return f"{start}[{_difference(entry['settings'], first['settings'])}]{name.removeprefix(start)}"
+
+    def data(of: Entry) -> Any:
+        return of["settings"].get("on"), of["settings"].get("labels", 1.0)
+
+    start, settings = entry["evaluator"], entry["settings"]
+    first = next(other for other in recorded if other["evaluator"] == start and data(other) == data(entry))
+    plain = first["settings"]
+    texts = list[str]()
+    for key in sorted(settings.keys() | plain.keys()):
+        value = settings.get(key)
+        if value != plain.get(key):
+            text = value.rpartition(".")[2] if isinstance(value, str) else str(value).replace(" ", "").replace("'", "")
+            texts.append(f"{key}={text}")
+    return name if entry["id"] == first["id"] else f"{start}[{','.join(texts)}]{name.removeprefix(start)}"
 
 
 def _same(one: Entry, other: Entry) -> bool:
@@ -196,7 +239,7 @@ def _settings(entry: Entry) -> dict[str, Any]:
 def _difference(settings: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
     """The settings that are not those of ``plain``, in a line."""
     names = sorted(settings.keys() | plain.keys())
-    return ",".join(f"{n}={_short(settings.get(n))}" for n in names if settings.get(n) != plain.get(n))
+    return ",".join(f"{n}={_short(n, settings.get(n))}" for n in names if settings.get(n) != plain.get(n))
 
 
 def _with_difference(metric: str, difference: str) -> str:
@@ -214,7 +257,7 @@ def _differences(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = [dict(_flat({**made_by["settings"], "images": made_by["images"]})) for made_by in evaluations]
     names = dict.fromkeys(name for row in rows for name in row)
     differing = [name for name in names if len({repr(row.get(name)) for row in rows}) > 1]
-    return [",".join(f"{name}={_short(row.get(name))}" for name in differing) for row in rows]
+    return [",".join(f"{name}={_short(name, row.get(name))}" for name in differing) for row in rows]
 
 
 def _flat(node: Any, path: str = "") -> Iterable[tuple[str, Any]]:
@@ -226,6 +269,7 @@ def _flat(node: Any, path: str = "") -> Iterable[tuple[str, Any]]:
         yield path, node
 
 
-def _short(value: Any) -> str:
-    """A value in a name: of a class its own name."""
-    return value.rpartition(".")[2] if isinstance(value, str) else str(value).replace(" ", "").replace("'", "")
+def _short(setting: str, value: Any) -> str:
+    """A value in a name: of a class its own name, of a file that without its folders; a name has one slash."""
+    text = str(value).replace(" ", "").replace("'", "").rpartition("/")[2]
+    return text.rpartition(".")[2] if setting.endswith("_target_") else text

@@ -76,7 +76,7 @@ OF_CPUS, OF_GPUS = ("instructions", "threads"), ("compile_views", "graph", "imag
 
 
 def conditions(config: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The conditions of a result by name, as far as they were recorded; without those that do not count on its device."""
+    """The conditions of a result by name, as far as they were recorded and count on its kind of device."""
     every = {name: environment.get(name) for name in ENVIRONMENT} | {name: config.get(name) for name in SETTINGS}
     without = OF_CPUS if environment.get("cuda") else OF_GPUS
     return {name: value for name, value in every.items() if value is not None and name not in without}

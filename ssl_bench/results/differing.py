@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.config.identity import is_hashed, is_own
+from ssl_bench.config.identity import is_hashed
 from ssl_bench.results.runs import SharedConfig
 from ssl_bench.results.scan import Entry
 
@@ -31,7 +31,8 @@ class Differing:
 
     Attributes:
         names: of the settings that vary, the requested ones first.
-        shown: those of the names that a table shows: the ones that the commands set, or else the options of groups.
+        shown: those of the names that a table shows: the ones that the commands set, without those that change no
+            result, such as a place of images; or else the options of groups.
         values: of each row, in the order of the names; None: it has no such setting.
         common: the settings that all rows share.
     """
@@ -64,7 +65,7 @@ def differing(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]] = ())
 def _rows(entries: Sequence[Entry]) -> tuple[list[SharedConfig], list[dict[str, str]]]:
     """The configurations of entries, and of each entry the settings that not all configurations have, with the seed."""
     configs = {entry.run.shared.key: entry.run.shared for entry in entries if entry.run}
-    by_config = dict(zip(configs, varying(_settings(configs.values())), strict=True))
+    by_config = dict(zip(configs, varying(_with_one_name(list(configs.values()))), strict=True))
 
     def row(entry: Entry) -> dict[str, str]:
         if entry.run is None:
@@ -74,16 +75,14 @@ def _rows(entries: Sequence[Entry]) -> tuple[list[SharedConfig], list[dict[str, 
     return list(configs.values()), [row(entry) for entry in entries]
 
 
-def _settings(configs: Iterable[SharedConfig]) -> list[Settings]:
-    """The settings of configurations: images of the user's own that are equal have the name of their first place."""
-    names: dict[Any, str] = {}
-    settings = list[Settings]()
-    for config in configs:
-        node, of_config = config.content.get("dataset"), config.settings
-        if isinstance(node, dict) and is_own(node) and node.get("content") and "dataset" in of_config:
-            of_config = {**of_config, "dataset": names.setdefault(node["content"], of_config["dataset"])}
-        settings.append(of_config)
-    return settings
+def _with_one_name(configs: Sequence[SharedConfig]) -> list[Settings]:
+    """The settings of configurations; equal images of the user's own have one name, in whatever folders they are."""
+    names: dict[str, str] = {}
+    for config in sorted(configs, key=lambda config: config.groups.get("dataset", "")):
+        if content := config.own_images:
+            names.setdefault(content, config.groups["dataset"])
+    own = ({"dataset": names[config.own_images]} if config.own_images else {} for config in configs)
+    return [{**config.settings, **name} for config, name in zip(configs, own, strict=True)]
 
 
 def _setting(entry: Entry, row: Settings, name: str) -> str | None:
@@ -101,7 +100,8 @@ def of_rows(rows: Sequence[Settings], given: Collection[str] = (), groups: Colle
     names = dict.fromkeys(name for row in rows for name in row)
     vary = [name for name in names if len({row.get(name) for row in rows}) > 1]
     vary.sort(key=lambda name: (name not in given, name not in groups, name == "seed", name.count("."), rank(name)))
-    shown = [name for name in vary if name in given] or [name for name in vary if name in groups or name == "seed"]
+    shown = [name for name in vary if name in given and is_hashed(name)]
+    shown = shown or [name for name in vary if name in groups or name == "seed"]
     common = {name: value_of(text) for name, text in (rows[0] if rows else {}).items() if name not in vary}
     return Differing(vary, shown, [[value_of(row.get(name)) for name in vary] for row in rows], common)
 

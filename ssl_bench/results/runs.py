@@ -43,6 +43,12 @@ class SharedConfig:
         return name in identity.read_alone(self.content) | identity.NOT_IN_RUN_ID
 
     @cached_property
+    def own_images(self) -> str:
+        """The hash of the user's own images; empty for a data set with a name."""
+        node = self.content.get("dataset")
+        return str(node.get("content") or "") if isinstance(node, Mapping) and identity.is_own(node) else ""
+
+    @cached_property
     def settings(self) -> dict[str, str]:
         content = {name: value for name, value in self.content.items() if self._counts(name)}
         flat = flat_config({**content, "choices": self.groups}, {})

@@ -94,7 +94,9 @@ def test_a_list_of_labels_is_its_content(capfd: Capture) -> None:
     assert cell["difference"] == pytest.approx(-10)
     for folder in Path("outputs/g").iterdir():
         content = json.loads((folder / "results.json").read_text())
-        content["evaluations"] = [one for one in content["evaluations"] if one["metrics"] != {"knn/labels_few/top1": 0.4}]
+        content["evaluations"] = [
+            one for one in content["evaluations"] if one["metrics"] != {"knn/labels_few/top1": 0.4}
+        ]
         content["metrics"] = evaluations.flat(content["evaluations"], 200)
         (folder / "results.json").write_text(json.dumps(content))
     for command in ("compare --by loss", "table loss=dcl,infonce --rows loss"):
