@@ -1,4 +1,4 @@
-"""What counts as the same data, experiment and conditions: equal images in two places, lists of labels, renamed folders."""
+"""What counts as the same: images in two places, lists of labels, renamed folders, conditions in no run_id."""
 
 import json
 from collections.abc import Mapping

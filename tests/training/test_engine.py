@@ -297,9 +297,9 @@ def test_a_run_resumed_under_other_conditions_says_so(train: Train, cli: Callabl
     before = json.loads((folder / "results.json").read_text())["environment"]["threads"]
     (folder / "results.json").unlink()
     (folder / "checkpoints" / "last.pt").unlink()
-    done = cli("train", *SMALL, *run, f"threads={3 - before}")  # 1 or 2
+    done = cli("train", *SMALL, *run, f"threads={3 - before}", "cosines=tiled")  # 1 or 2
     assert done.returncode == 0 and "resuming at step 10 of 20" in done.stdout, done.stderr
-    change = f"threads {3 - before} (before: {before})"
+    change = f"threads {3 - before} (before: {before}); cosines tiled (before: auto)"
     sentence = f"resumed with {change}: the bits can differ from those of an undisturbed run"
     assert done.stdout.splitlines().count(sentence) == 1
 
