@@ -32,6 +32,7 @@ from ssl_bench import anchors
 from ssl_bench.errors import ConfigError, printable
 
 LARGEST_INTEGER = 2**63  # larger ones do not fit into a float or a database
+Mark = tuple[int, int, int, int]  # device, inode, size, time of change in ns
 LARGEST_FILE = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
 
 
@@ -45,6 +46,11 @@ def given_path(text: str | os.PathLike[str]) -> Path:
     if path.startswith("~"):
         raise ConfigError(f"{path}: there is no such home folder; write ./{path} for a folder of that name")
     return Path(path)
+
+
+def mark(status: os.stat_result) -> Mark:
+    """What is the same only as long as nobody writes or replaces a file, or adds or removes a name in a folder."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:

@@ -10,12 +10,14 @@ import difflib
 import importlib
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ssl_bench.config import plugins
+from ssl_bench.config.loading import loaded
 from ssl_bench.errors import ConfigError, InvalidValue, require
 
 # What the targets of each group are subclasses of: names, since this room imports nothing of those below it.
@@ -128,6 +130,8 @@ def find_target(node: Any, key: str) -> Any:
     where = f"set it to a {wanted} of {' or '.join(packages)}"
     if not isinstance(path, str) or path.partition(".")[0] not in packages:
         raise ConfigError(f"{key}._target_={path}: {where}; {plugins.CONSENT}")
+    if (package := path.partition(".")[0]) != "ssl_bench" and package not in sys.modules:
+        loaded(package)
     try:
         target = located(path)
     except (ImportError, AttributeError, ValueError) as error:

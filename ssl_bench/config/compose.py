@@ -29,6 +29,7 @@ def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
             images or weights.
     """
     cfg, choices = parted(cfg)
+    guard.check_computed(OmegaConf.to_container(cfg, resolve=False))  # type: ignore[arg-type]
     try:
         expand_home(cfg)
         if "dataset" in cfg:
@@ -95,7 +96,7 @@ def find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:
 
 def _other_images(cfg: DictConfig, given: Any, folder: Path | None) -> dict[str, Any]:
     keys = given if isinstance(given, dict) else {"dataset": given}
-    if "knn_k" in keys:  # of a run that is read again
+    if {"_target_", "knn_k"} <= keys.keys():  # of a run that is read again
         return keys
     require(bool(keys.get("dataset")), "evaluate.on", given, "a dataset, or to {dataset: folder, root: DIR}")
     values = {k: quoted(v) if isinstance(v, str) else shown(v) for k, v in keys.items()}

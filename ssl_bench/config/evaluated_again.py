@@ -35,6 +35,10 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         check_overrides(overrides)
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         given = {override.key_or_group: override for override in parsed}
+        for key, override in given.items():
+            part = OmegaConf.create({})
+            OmegaConf.update(part, key, override.value(), force_add=True)
+            guard.check_computed(OmegaConf.to_container(part))  # type: ignore[arg-type]
         root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
         choices = dict(config["choices"])
         if "evaluate" in given:

@@ -6,7 +6,7 @@ weights before anything is interpolated, prepared images only into that of a run
 
 import hashlib
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -148,10 +148,10 @@ def read_names(file: Path) -> tuple[list[str], str]:
 def _of_run(folder: Path) -> str:
     """The hash of the weights that a run has ended with."""
     last = folder / "checkpoints" / "last.pt"
-    return _of_checkpoint(folder, last.stat().st_mtime_ns if last.exists() else 0)
+    return _of_checkpoint(folder, files.mark(last.stat()) if last.exists() else None)
 
 
-@cache  # the runs of a grid begin with the same weights
-def _of_checkpoint(folder: Path, changed: int) -> str:
+@lru_cache(64)  # the runs of a grid begin with the same weights
+def _of_checkpoint(folder: Path, last: files.Mark | None) -> str:
     _, digest = located("ssl_bench.record.checkpoint.backbone")(folder)  # the record is no part of a configuration
     return str(digest)

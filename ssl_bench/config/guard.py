@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.resolvers import oc
 
 from ssl_bench.config import hydra_settings
+from ssl_bench.config.identity import datasets_of, is_own
 from ssl_bench.errors import ConfigError, shown
 
 PLACE = "paths.outputs and name say where a run is"
@@ -101,6 +102,31 @@ def settings(node: DictConfig, part: str) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"hydra.{part}._target_={shown(target)}: leave it out: nothing is made of it")
     hydra_settings.check_settings(values, kinds[name], f"hydra.{part}")
     return name, values
+
+
+def check_computed(config: Mapping[str, Any]) -> None:
+    """Refuse values of keys that are computed from what is on the disk, and that name a run or an evaluation.
+
+    Args:
+        config: a configuration, or a part of it, that somebody has written.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    evaluate = config.get("evaluate")
+    evaluate = evaluate if isinstance(evaluate, Mapping) else {}
+    others, labels = datasets_of(evaluate), evaluate.get("labels")
+    values = {key: config.get(key) for key in ("choices", "steady")}
+    for key, node in (("dataset", config.get("dataset")), *(("evaluate.on", node) for node in others)):
+        if isinstance(node, Mapping):
+            computed = ("content", "train_images", "knn_k") if is_own(node) else ("content",)
+            values |= {f"{key}.{name}": node[name] for name in computed if node.get(name) is not None}
+    for node in labels if isinstance(labels, list) else ():
+        values |= {"evaluate.labels": node} if isinstance(node, Mapping) else {}
+    for key, value in values.items():
+        if value is not None:
+            remedy = "write only the file in it" if key == "evaluate.labels" else "leave it out"
+            raise ConfigError(f"{key}={shown(value)}: {remedy}: ssl-bench computes this value")
 
 
 def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,17 +8,14 @@ The resolved configuration has the version of each and a hash of its source, ``{
 has changed in the code is another run, whether its author has counted the version up or not.
 """
 
-import hashlib
-import importlib
 import importlib.metadata
 import os
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from ssl_bench.config.identity import SOURCE
+from ssl_bench.config.loading import loaded
 from ssl_bench.errors import ConfigError, InvalidValue
 
 VARIABLE, GROUP = "SSL_BENCH_PLUGINS", "ssl_bench.plugins"
@@ -56,30 +53,13 @@ def versions(names: Any) -> dict[str, str]:
 def _version(name: str) -> str:
     if name not in allowed():
         raise ConfigError(f"plugins=[{name}] runs code of the package {name}: allow it with {VARIABLE}={name}")
-    try:
-        module = importlib.import_module(name)
-    except Exception as error:  # whatever the code of the package raises
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"plugins=[{name}]: the package cannot be imported ({reason}): install it") from error
+    module, source = loaded(name)
     version = getattr(module, "__version__", None)
     for distribution in importlib.metadata.packages_distributions().get(name, []) if version is None else ():
         version = importlib.metadata.version(distribution)
     if version is None:
         raise ConfigError(f"plugins=[{name}]: the package has no version: set {name}.__version__")
-    return f"{version}{SOURCE}{_source(module)}"
-
-
-@cache  # a process imports a package once
-def _source(module: ModuleType) -> str:
-    """Ten hexadecimal digits for the files of a package, or of a module of one file, without compiled Python."""
-    roots = [Path(place) for place in getattr(module, "__path__", ())] or [Path(str(module.__file__))]
-    content = hashlib.sha256()
-    for root in roots:
-        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
-            if path.is_file() and path.suffix != ".pyc" and path.name[0] != ".":
-                name = path.relative_to(root).as_posix().encode(errors="surrogateescape")
-                content.update(name + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return content.hexdigest()[:10]
+    return f"{version}{SOURCE}{source}"
 
 
 def check_listed(node: Any, listed: Iterable[str], key: str = "") -> None:

@@ -49,7 +49,7 @@ register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WAND
 register("wandb_tags", wandb.tags, replace=True)
 _OPEN: ContextVar[bool] = ContextVar("_OPEN", default=False)  # Hydra has the folder of the YAML files
 _COMPOSED: dict[tuple[Path | None, tuple[str, ...]], bytes] = {}  # combinations of options, as pickles
-_FILES: list[tuple[str, int]] = []  # what they were composed of, and when it had last changed
+_FILES: list[tuple[str, files.Mark]] = []  # what they were composed of
 
 
 def groups() -> set[str]:
@@ -104,7 +104,7 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> DictConfig
 
 def forget_changed(folder: Path | None) -> None:
     """Forget the combinations of options whose files have changed; those of ``folder``, which may be large, always."""
-    marks = sorted((str(path), path.stat().st_mtime_ns) for path in directory().rglob("*.yaml"))
+    marks = sorted((str(path), files.mark(path.stat())) for path in directory().rglob("*.yaml"))
     for key in [key for key in _COMPOSED if marks != _FILES or (folder is not None and key[0] == folder)]:
         del _COMPOSED[key]
     _FILES[:] = marks

@@ -4,7 +4,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from ssl_bench.data.photos import FORMATS, Photos, endings
 from ssl_bench.data.source import Source
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.files import open_regular, read_bytes
+from ssl_bench.files import Mark, mark, open_regular, read_bytes
 
 log = logging.getLogger("ssl_bench")
 JUNK = {"__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information", "lost+found", "__pycache__"}
@@ -83,7 +83,7 @@ def image_names(folder: Path) -> list[str]:
 def _listed(folder: Path) -> tuple[list[str], Counter[str]]:
     """The names of a folder's images, sorted, and how many other files it has of each ending."""
     try:
-        return _scanned(folder.absolute(), folder.stat().st_mtime_ns)
+        return _scanned(folder.absolute(), mark(folder.stat()))
     except OSError as error:
         raise _unreadable(folder, error) from error
 
@@ -92,8 +92,8 @@ def _unreadable(folder: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{folder} cannot be read ({error.strerror}): make it readable, or set paths.data to another")
 
 
-@cache  # a run needs it more than once, and listing ImageNet takes seconds
-def _scanned(folder: Path, changed: int) -> tuple[list[str], Counter[str]]:
+@lru_cache(2**15)  # a run needs it more than once, and listing ImageNet takes seconds
+def _scanned(folder: Path, changed: Mark) -> tuple[list[str], Counter[str]]:
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if is_visible(entry.name))
     return [name for name in names if is_image(name)], Counter(ending(name) for name in names if not is_image(name))

@@ -3,7 +3,7 @@ of all.
 
 Of each image the header is read, and the end of the file for the format's end mark, which a file that was cut short
 lacks. An image of a format without an end mark, or of grey with more than 8 bits, is decoded. The result is kept in the
-user's cache folder, by the names, sizes and times of the files, so that a grid looks once.
+user's cache folder, by the names, sizes, places and times of the files, so that a grid looks once.
 """
 
 import contextlib
@@ -120,8 +120,8 @@ def look_at_all(
         if isinstance(seen, tuple) and seen[3] is not None:
             brightest[group] = max(seen[3], brightest.get(group, 0.0))
     result = {"content": content.hexdigest()[:10], "broken": broken, "brightest": brightest, "copies": copies}
-    _LOOKS[path] = result
     if all(isinstance(seen, tuple) for seen in looks):  # a file that could not be opened may be there the next time
+        _LOOKS[path] = result
         with contextlib.suppress(OSError):  # the home directory may be read-only
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write_cache(path, result)

@@ -2,9 +2,10 @@
 written, or one of parquet files. Its classes and splits are found by their names, as in a folder of images."""
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +20,7 @@ from ssl_bench.data.own_images import OwnImages
 from ssl_bench.data.photos import Photos
 from ssl_bench.data.splits import few, find_splits, in_order, split_name
 from ssl_bench.errors import ConfigError, reason, require
-from ssl_bench.files import open_regular
+from ssl_bench.files import Mark, mark, open_regular
 
 IMAGES = ("image", "img", "images", "picture", "photo", "jpg", "jpeg", "png", "webp")  # columns, if none has images
 LABELS = ("label", "labels", "cls", "class", "target", "fine_label")  # columns, if none has classes
@@ -88,7 +89,7 @@ class HuggingFace(OwnImages):
     @cached_property
     def _opened(self) -> tuple[dict[str, Any], str, dict[str, list[Value]], list[str]]:
         """The splits with an undecoded image column only, the name of that column, the labels of the splits, notes."""
-        splits, notes = _splits_on_disk(self.location)
+        splits, notes = _splits_on_disk(self.location, _marks(self.location))
         with _failures_refused(self.location):
             from datasets import Image
 
@@ -163,8 +164,7 @@ class HuggingFace(OwnImages):
         return BytesIO(stored_bytes(rows, column, split, int(row)))
 
     def stamp(self, listing: Listing) -> list[Any]:
-        paths = sorted(path for path in self.location.rglob("*") if path.is_file())
-        return [[str(path.relative_to(self.location)), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+        return [[str(path.relative_to(self.location)), mark] for path, mark in _marks(self.location)]
 
     def photos(self, listing: Listing, ids: Sequence[int]) -> Photos:
         rows, column, *_ = self._opened
@@ -211,9 +211,14 @@ def _failures_refused(folder: Path) -> Iterator[None]:
         raise ConfigError(f"dataset.path={folder}: {why}") from error
 
 
-@cache
-def _splits_on_disk(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The splits of a dataset by name, memory-mapped, and notes for the user.
+def _marks(folder: Path) -> tuple[tuple[Path, Mark], ...]:
+    """The files below a folder, none if there is no folder, with what changes when they are written again."""
+    return tuple((path, mark(path.stat())) for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+@lru_cache(8)  # each run of a grid asks
+def _splits_on_disk(folder: Path, marks: tuple[tuple[Path, Mark], ...]) -> tuple[dict[str, Any], list[str]]:
+    """The splits of a dataset by name, memory-mapped, and notes for the user; ``marks`` are those of its files.
 
     Raises:
         ConfigError: the package ``datasets`` is missing, or the folder is no dataset, or has several.
@@ -229,7 +234,11 @@ def _splits_on_disk(folder: Path) -> tuple[dict[str, Any], list[str]]:
         notes = [f"a copy of the parquet files is in {datasets.config.HF_DATASETS_CACHE}"] if parquet else []
         if parquet:
             data = {name: [str(folder / path) for path in paths] for name, paths in _parquet_splits(parquet).items()}
-            opened = datasets.load_dataset("parquet", data_files=data)
+            # The package finds its own copy by paths and times only. Devices and inodes do not count: they may change
+            # with each mount, and a copy is large.
+            written = [(str(path.relative_to(folder)), mark[2:]) for path, mark in marks]
+            name = hashlib.sha256(repr(written).encode(errors="surrogateescape")).hexdigest()[:16]
+            opened = datasets.load_dataset("parquet", name, data_files=data)
         else:
             opened = datasets.load_from_disk(str(folder))
         return dict(opened) if isinstance(opened, dict) else {"train": opened}, notes

@@ -15,7 +15,7 @@ from ssl_bench.data.own_images import OwnImages
 from ssl_bench.data.photos import FORMATS, Photos
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError, InvalidValue, require
-from ssl_bench.files import open_regular
+from ssl_bench.files import mark, open_regular
 
 
 class OwnFolder(OwnImages):
@@ -75,7 +75,7 @@ class OwnFolder(OwnImages):
         return open_regular(self.location / listing.names[i])
 
     def stamp(self, listing: Listing) -> list[Any]:
-        return [status and [status.st_size, status.st_mtime_ns] for status in self._statuses(listing)]
+        return [status and mark(status) for status in self._statuses(listing)]
 
     def _statuses(self, listing: Listing) -> list[os.stat_result | None]:
         return [self._tree.images[name] for name in listing.names]

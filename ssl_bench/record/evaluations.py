@@ -112,11 +112,6 @@ def _data_names(entry: Entry) -> list[str]:
     return [part for part in (on["dataset"] if on else "", name_of_labels(labels)) if part]
 
 
-def place(entry: Entry) -> str:
-    """The data set of an entry, and which of its labels, as a text."""
-    return json.dumps([entry["settings"].get("on"), entry["settings"].get("labels", 1.0)], sort_keys=True)
-
-
 def names(made_by: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[Key, str]:
     """A name for each number of a set in which it means one thing.
 
@@ -184,23 +179,43 @@ def filled(entry: Entry, metrics: Mapping[str, float]) -> Entry:
     return {**entry, "metrics": {name: value for name, value in metrics.items() if name.startswith(start)}}
 
 
-def flat(recorded: Iterable[Entry], epochs: int | None) -> dict[str, float]:
-    """All metrics after ``epochs`` by one name each, that of :func:`named`."""
-    kept = after(recorded, epochs)
-    return {named(name, entry, kept): value for entry in kept for name, value in entry["metrics"].items()}
+def flat(recorded: Iterable[Entry], epochs: int | None, before: bool = False) -> dict[str, float]:
+    """All metrics after ``epochs`` by one name each, that of :func:`named`, or ``before`` that of version 0.3.0."""
+    kept, name_of = after(recorded, epochs), _named_before if before else named
+    return {name_of(name, entry, kept): value for entry in kept for name, value in entry["metrics"].items()}
 
 
 def named(name: str, entry: Entry, recorded: Iterable[Entry]) -> str:
     """The name of a metric or an artifact of an entry among all that are ``recorded``.
 
-    Of several settings of an evaluator the first on a dataset has the plain name, knn/top1; the others name what
-    differs from it: knn[k=5]/top1.
+    Of several settings of an evaluator the first on data of a name has the plain name, knn/top1; the others name what
+    differs from it: knn[k=5]/top1. That may be the data: knn[labels=0123456789abcdef]/labels_few/top1.
     """
-    start, where = entry["evaluator"], place(entry)
-    first = next(other for other in recorded if other["evaluator"] == start and place(other) == where)
-    if entry["id"] == first["id"]:
+    start, data = entry["evaluator"], _data_names(entry)
+    first = next(other for other in recorded if other["evaluator"] == start and _data_names(other) == data)
+    if same(entry, first):
         return name
-    return f"{start}[{_difference(entry['settings'], first['settings'])}]{name.removeprefix(start)}"
+    with_images = None not in (entry.get("images"), first.get("images"))
+    settings = [_settings(one) | ({"images": one["images"]} if with_images else {}) for one in (entry, first)]
+    return f"{start}[{_difference(*settings)}]{name.removeprefix(start)}"
+
+
+def _named_before(name: str, entry: Entry, recorded: Iterable[Entry]) -> str:
+    """As :func:`named`, in results of version 0.3.0: of other data of the same name the name said nothing."""
+
+    def data(of: Entry) -> Any:
+        return of["settings"].get("on"), of["settings"].get("labels", 1.0)
+
+    start, settings = entry["evaluator"], entry["settings"]
+    first = next(other for other in recorded if other["evaluator"] == start and data(other) == data(entry))
+    plain = first["settings"]
+    texts = list[str]()
+    for key in sorted(settings.keys() | plain.keys()):
+        value = settings.get(key)
+        if value != plain.get(key):
+            text = value.rpartition(".")[2] if isinstance(value, str) else str(value).replace(" ", "").replace("'", "")
+            texts.append(f"{key}={text}")
+    return name if entry["id"] == first["id"] else f"{start}[{','.join(texts)}]{name.removeprefix(start)}"
 
 
 def _same(one: Entry, other: Entry) -> bool:
@@ -212,6 +227,13 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two entries, or what made two numbers, are one evaluation; unknown images count as the same."""
     images = one.get("images"), other.get("images")
     return bool(one["id"] == other["id"]) and (None in images or images[0] == images[1])
+
+
+def _settings(entry: Entry) -> dict[str, Any]:
+    """The settings of an entry without the places of its data, those of its data by their paths."""
+    settings = settings_of_evaluation(entry["evaluator"], entry["settings"])
+    on = settings.pop("on", None)
+    return settings | dict(_flat({"on": on} if on else {}))
 
 
 def _difference(settings: Mapping[str, Any], plain: Mapping[str, Any]) -> str:

@@ -26,7 +26,8 @@ def written(folder: Path, entry: Entry) -> Entry:
         right = getattr(value, "right", None)
         if right is None:
             continue
-        path = f"{FOLDER}/{name.replace('/', '-')}_{entry['id']}_{entry['epochs']}.bits"
+        of = "_".join(str(part) for part in (entry["id"], entry.get("images"), entry["epochs"]) if part is not None)
+        path = f"{FOLDER}/{name.replace('/', '-')}_{of}.bits"
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
         files.write_bytes(folder / path, np.packbits(right.cpu().numpy()).tobytes())
         records[name] = {"file": path, "images": len(right)}

@@ -15,12 +15,12 @@ from ssl_bench.record import evaluations, results
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.follow import find_mark, finite, read_rows
-from ssl_bench.record.results import CONDITIONS, Config, Failure
+from ssl_bench.record.results import ENVIRONMENT, Config, Failure
 
 CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
 UNITS = "units.json"  # of the numbers of an unfinished run, as results.json has them later
-KEPT = (*CONDITIONS, "cuda", "git")  # of a run's environment
+KEPT = (*ENVIRONMENT, "git")  # of a run's environment
 
 Result = TypeVar("Result")
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -66,20 +66,41 @@ class Failure(TypedDict):
     reason: str
 
 
-# Conditions that the bits of a result depend on beside its configuration, by the names of its ``environment``.
-CONDITIONS = {"device": "processors", "instructions": "instructions", "threads": "numbers of threads"}
-CONDITIONS |= {"ranks": "numbers of ranks", "torch": "versions of torch", "images": "images"}
-OF_CPUS = ("instructions", "threads")
+# Conditions that the bits of a result depend on beside what its run_id says, in words: by the names of its
+# ``environment``, and the keys of its configuration that say how it is computed.
+ENVIRONMENT = {"device": "processors", "instructions": "instructions", "threads": "numbers of threads"}
+ENVIRONMENT |= {"ranks": "numbers of ranks", "torch": "versions of torch", "cuda": "versions of CUDA"}
+ENVIRONMENT |= {"precision": "number formats", "images": "images"}
+SETTINGS = {name: f"values of {name}" for name in ("cosines", "compile_views", "graph", "images_on")}
+OF_CPUS, OF_GPUS = ("instructions", "threads"), ("compile_views", "graph", "images_on")
 
 
-def mixed(environments: Iterable[Mapping[str, Any]]) -> str:
+def conditions(config: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The conditions of a result by name, as far as they were recorded and count on its kind of device."""
+    every = {name: environment.get(name) for name in ENVIRONMENT} | {name: config.get(name) for name in SETTINGS}
+    without = OF_CPUS if environment.get("cuda") else OF_GPUS
+    return {name: value for name, value in every.items() if value is not None and name not in without}
+
+
+def different(results: Sequence[Mapping[str, Any]], names: Mapping[str, str] = ENVIRONMENT | SETTINGS) -> list[str]:
+    """The conditions in which results differ, each in words with its values.
+
+    Args:
+        results: the conditions of each.
+        names: in words, of those that count.
+    """
+    values = {name: {_text(of[name]) for of in results if of.get(name) is not None} for name in names}
+    return [f"{names[name]} ({', '.join(sorted(those))})" for name, those in values.items() if len(those) > 1]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def mixed(results: Iterable[Mapping[str, Any]]) -> str:
     """Name the conditions in which runs of one mean differ, as a footnote; empty if there are none."""
-    every, different = list(environments), list[str]()
-    for name, words in CONDITIONS.items():
-        counted = (environment for environment in every if not (environment.get("cuda") and name in OF_CPUS))
-        values = {str(environment[name]) for environment in counted if environment.get(name) is not None}
-        different += [f"{words} ({', '.join(sorted(values))})"] if len(values) > 1 else []
-    return f"mean over runs with different {', '.join(different)}" if different else ""
+    words = ", ".join(different(list(results)))
+    return f"mean over runs with different {words}" if words else ""
 
 
 def read(folder: Path) -> dict[str, Any] | None:
@@ -97,8 +118,9 @@ def _consistent(content: Mapping[str, Any], folder: Path) -> bool:
     """Whether there is a configuration, and what stands twice is the same: each number, and the configuration."""
     if not content["config"]:
         return False
-    numbers, named = evaluations.flat(content["evaluations"], content["config"].get("epochs")), content["run_id"]
-    if json.dumps(numbers, sort_keys=True) != json.dumps(content["metrics"], sort_keys=True):  # as texts, NaN is NaN
+    entries, epochs, named = content["evaluations"], content["config"].get("epochs"), content["run_id"]
+    numbers = (json.dumps(evaluations.flat(entries, epochs, before), sort_keys=True) for before in (False, True))
+    if json.dumps(content["metrics"], sort_keys=True) not in numbers:  # as texts, NaN is NaN
         return False
     if run_id(content["config"]) == named:
         return True

@@ -11,7 +11,7 @@ from ssl_bench.errors import pasteable
 from ssl_bench.evaluate.metric import Metric, heading
 from ssl_bench.record import evaluations, units
 from ssl_bench.record.printing import Sheet, SheetEntry, text_of
-from ssl_bench.record.results import mixed, read
+from ssl_bench.record.results import conditions, mixed, read
 
 # Directory and epochs of runs: the numbers of a run are those after so many epochs. None: it trains nothing.
 Groups = Mapping[str, Sequence[tuple[Path, int | None]]]
@@ -116,7 +116,7 @@ def _columns(contents: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Metric], 
 
 def _notes(contents: Sequence[Mapping[str, Any]]) -> list[str]:
     """One sentence if the results come from different environments, then one for each warning of their runs."""
-    notes = [mixed(content.get("environment", {}) for content in contents)]
+    notes = [mixed(conditions(content["config"], content.get("environment", {})) for content in contents)]
     notes += [f"seed {c['config'].get('seed')}: {sentence}" for c in contents for sentence in c.get("warnings", [])]
     return [note for note in notes if note]
 

@@ -30,7 +30,7 @@ MOST_TABLES = 12  # tables that one command prints
 def notes(runs: Sequence[RunFolder]) -> list[str]:
     """Footnotes of a mean over runs: what it mixes, and what the runs warn of."""
     warnings = [f"seed {run.seed}: {sentence}" for run in runs for sentence in run.warnings]
-    return [*filter(None, [mixed(run.environment for run in runs)]), *warnings]
+    return [*filter(None, [mixed(run.conditions for run in runs)]), *warnings]
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,9 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
 
 
 def _asked(varying: Differing) -> list[str]:
-    """The settings that the commands vary, or all that vary, without the seed."""
-    return [name for name in varying.shown if name != "seed"] or [name for name in varying.names if name != "seed"]
+    """The settings on which runs depend and which the commands vary, or all that vary, without the seed."""
+    shown, names = ([n for n in part if n != "seed" and is_hashed(n)] for part in (varying.shown, varying.names))
+    return shown or names
 
 
 def _axes(varying: Differing, rows: str | None, columns: str | None) -> tuple[str, str]:

@@ -31,7 +31,7 @@ from ssl_bench.results.numbers import Key, Numbers, single
 from ssl_bench.results.runs import RunFolder, SharedConfig
 
 Seeds = dict[int | None, RunFolder]  # runs that differ in nothing but the seed, by seed
-UNNAMED = results.CONDITIONS | {"git": "versions of the code"}  # of a run's environment
+UNNAMED = results.ENVIRONMENT | results.SETTINGS | {"git": "versions of the code"}
 
 
 def compare(
@@ -222,12 +222,7 @@ def _decide(
 
 def _unnamed(runs: Sequence[RunFolder]) -> list[str]:
     """The conditions in which runs differ beside their configurations, in words."""
-    conditions, on_gpu = list[str](), any(run.environment.get("cuda") for run in runs)
-    for name, words in UNNAMED.items():
-        values = {str(run.environment.get(name)) for run in runs} - {"None"}
-        if len(values) > 1 and not (on_gpu and name in results.OF_CPUS):
-            conditions.append(f"{words} ({', '.join(sorted(values))})")
-    return conditions
+    return results.different([run.conditions | {"git": run.environment.get("git")} for run in runs], UNNAMED)
 
 
 def _commands(of: Seeds, to: Seeds, seeds: Sequence[int]) -> list[str]:

@@ -30,6 +30,8 @@ def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
         run = entry.run
         row = {name: of_entry.get(name) for name in ordered}
         row["seed"] = run.seed if run else of_entry.get("seed")
+        if run and "name" in row:
+            row["name"] = run.name
         row |= dict.fromkeys(numbers.names) | numbers.of(run)
         row |= {"state": entry.state.value, "seconds": (run.seconds if run.done else run.trained) if run else None}
         row |= {"warnings": "; ".join(entry.warnings)}

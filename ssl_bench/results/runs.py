@@ -11,6 +11,7 @@ from typing import Any
 from ssl_bench.config import identity
 from ssl_bench.launch import lock
 from ssl_bench.launch.lock import Owner
+from ssl_bench.record import results
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.dashboard import flat_config
 from ssl_bench.record.follow import finite
@@ -130,14 +131,27 @@ class RunFolder:
         return self.path.rpartition("/")[0]
 
     @property
+    def name(self) -> str:
+        """The name of its experiment: that of the folder, which may have been renamed since the training."""
+        trained, folder = str(self.config.get("name") or ""), self.folder.absolute().parent.as_posix()
+        return trained if trained and f"{folder}/".endswith(f"/{trained}/") else self.parent or Path(folder).name
+
+    @property
     def config(self) -> dict[str, Any]:
         """The configuration, with null in place of the seed."""
         return self.shared.content
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What the bits of its numbers depend on beside its run_id, by name."""
+        return results.conditions(self.config, self.environment)
 
     def setting(self, name: str) -> str | None:
         """The value of a key, or the option of a group, as an override writes it."""
         if name == "seed":
             return None if self.seed is None else str(self.seed)
+        if name == "name":
+            return self.name
         return self.shared.settings.get(name)
 
     @property

@@ -22,7 +22,6 @@ from ssl_bench.errors import GoneOn, RunError
 from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.negatives import Queue
 from ssl_bench.record import evaluations, folders, results
-from ssl_bench.record.environment import conditions
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
 from ssl_bench.signals import Halted, Interrupt, Interrupted, stop_if_asked
@@ -242,7 +241,7 @@ class Training:
         """Log at which step the run resumes, and which conditions have changed on which its bits depend."""
         step, schedule, former = self.state.step, self.schedule, self.state.former_conditions
         log.info("resuming at step %d of %d (epoch %d)", step, schedule.last_step, step // schedule.steps_per_epoch)
-        pairs = [(name, now, former.get(name, now)) for name, now in conditions(self.device).items()]
+        pairs = [(name, now, former.get(name, now)) for name, now in self.state.conditions().items()]
         changes = "; ".join(f"{name} {now} (before: {then})" for name, now, then in pairs if now != then)
         if changes:
             log.warning("resumed with %s: the bits can differ from those of an undisturbed run", changes)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ssl_bench.config import plugins
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
 from ssl_bench.config.identity import READ_BY_LOSS, datasets_of, evaluators, name_of_labels, untrained
 from ssl_bench.data.dataset import Dataset, MissingData, Probe
@@ -40,6 +41,7 @@ class Parts:
     """The parts of a run. Each is built when it is first used, and then kept."""
 
     def __init__(self, config: dict[str, Any]) -> None:
+        plugins.versions(config.get("plugins", {}))  # the code may have changed since the configuration was composed
         self.config, self.choices = config, config["choices"]
         self.taken = ""  # a sentence about the weights of init that the backbone has, once it is built
         self._objective: dict[str, Any] = {}  # its parts that are built, by group

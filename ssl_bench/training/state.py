@@ -17,6 +17,7 @@ from ssl_bench.hardware import move
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.record import checkpoint
 from ssl_bench.record.environment import commit, conditions, now
+from ssl_bench.record.results import OF_GPUS, SETTINGS
 from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
 from ssl_bench.training.meter import Meter, raise_bad_loss
 from ssl_bench.training.parts import Parts
@@ -56,6 +57,7 @@ class TrainingState:
         self.meter = Meter(device, precision.weights)
         self.step, self.evaluated_step = 0, 0
         self.device, self.former_conditions, self.pruned = device, dict[str, Any](), False
+        self._settings = {name: config[name] for name in SETTINGS if device.type == "cuda" or name not in OF_GPUS}
         self.starts: list[dict[str, str | None]] = [{"git": commit(), "at": now()}]
 
     def scale(self) -> torch.Tensor:
@@ -66,6 +68,10 @@ class TrainingState:
         """Seconds that the run has taken so far, in all its processes together."""
         return self._earlier_seconds + time.monotonic() - self._started
 
+    def conditions(self) -> dict[str, Any]:
+        """The conditions that the bits of a result depend on, beside what the run_id says."""
+        return conditions(self.device) | self._settings
+
     def save(self, folder: Path, run_id: str, lr_at: Callable[[int], float]) -> None:
         """Write a checkpoint, in which every rank takes part.
 
@@ -75,7 +81,7 @@ class TrainingState:
             RunError: a loss since the last row of metrics was not finite, or a weight is not; nothing is written.
                 ``lr_at`` gives the learning rate of that step.
         """
-        local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": conditions(self.device)}
+        local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": self.conditions()}
         ranks: list[Any] = [local]
         if world() > 1:
             ranks = [None] * world()

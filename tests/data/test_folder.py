@@ -16,7 +16,7 @@ from torchvision.transforms.v2 import functional as F
 from ssl_bench.commands.prepare import main as prepare
 from ssl_bench.data import photos
 from ssl_bench.data.evalview import EvalView
-from ssl_bench.data.folder import Folder, FolderDataset
+from ssl_bench.data.folder import Folder, FolderDataset, image_names
 from ssl_bench.data.packed import Packed, encode
 from ssl_bench.data.shrink import box
 from ssl_bench.errors import ConfigError, RunError
@@ -285,3 +285,14 @@ def test_imagenet64_is_made_with_a_box_filter(tmp_path: Path, capsys: pytest.Cap
     for array, original in zip(images, originals.take(torch.arange(24)), strict=True):
         assert np.array_equal(array, box(original, 64))
     assert np.load("data/imagenet64/test_images.npy").shape == (9, 64, 64, 3)
+
+
+def test_a_folder_in_the_place_of_another_one_of_equal_time_is_listed_again(tmp_path: Path) -> None:
+    for name, file in (("here", "a.jpg"), ("new", "b.jpg")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_bytes(jpeg(0, 8, 8))
+        os.utime(tmp_path / name, (1e9, 1e9))
+    assert image_names(tmp_path / "here") == ["a.jpg"]
+    (tmp_path / "here").rename(tmp_path / "old")
+    (tmp_path / "new").rename(tmp_path / "here")
+    assert image_names(tmp_path / "here") == ["b.jpg"]

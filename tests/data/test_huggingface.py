@@ -1,6 +1,8 @@
 """Datasets of Hugging Face on disk: splits, labels of any type, and folders that are none."""
 
 import itertools
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,34 @@ def test_a_dataset_of_hugging_face_is_read_from_disk(tmp_path: Path, monkeypatch
         load(["dataset=hf", paths["saved"], "dataset.label=hue"])
     with pytest.raises(ConfigError, match=r"no dataset of Hugging Face can be read there"):
         load(["dataset=hf", f"dataset.path={tmp_path / 'files'}"])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["saved", "parquet"])
+def test_a_folder_that_is_written_again_is_another_dataset(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "hf", raising=False)
+    datasets, place = pytest.importorskip("datasets"), tmp_path / "here"
+    paths = [str(path) for path in sorted(photos(tmp_path / "files", "a", "b").rglob("*.jpg"))]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+
+    def written(count: int) -> tuple[str, int]:
+        shutil.rmtree(place, ignore_errors=True)
+        labels = [i % 2 for i in range(count)]
+        rows = datasets.Dataset.from_dict({"image": paths[:count], "label": labels}, features=features)
+        if kind == "saved":
+            rows.save_to_disk(str(place))
+        else:
+            place.mkdir()
+            rows.to_parquet(str(place / "train.parquet"))
+            os.utime(place / "train.parquet", (1e9, 1e9))  # as an archive has it
+        config = load(["dataset=hf", f"dataset.path={place}", *SIZE])
+        return config["dataset"]["content"], len(Parts(config).dataset.split("train"))
+
+    first, second = written(10), written(20)
+    assert (first[1], second[1]) == (8, 18) and first[0] != second[0]
+    assert written(10) == first
 
 
 def test_without_the_package_datasets_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import struct
 import zlib
@@ -18,6 +19,7 @@ from ssl_bench import files
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data import headers
+from ssl_bench.data.own import OwnFolder
 from ssl_bench.data.photos import endings as photo_endings
 from ssl_bench.data.source import Chosen, without_copies
 from ssl_bench.errors import ConfigError
@@ -556,3 +558,34 @@ def test_one_trains_on_one_dataset_and_evaluates_on_another(train: Callable[...,
     assert results["classes/second"] == ["a", "b"] and "classes" not in results  # the first has none
     with pytest.raises(ConfigError, match=r"^evaluate\.on=mnist: set evaluate\.on to a dataset of images with 3 chann"):
         _ = Parts(load([*words, "evaluate.on=mnist"])).evaluated
+
+
+def test_an_image_in_the_place_of_another_one_of_equal_size_and_time_is_another_dataset(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "a", "b")
+    for name, shade in (("a/x.bmp", 10), ("new.bmp", 200)):
+        path = root / name if "/" in name else tmp_path / name
+        Image.new("RGB", (20, 20), (shade,) * 3).save(path)
+        os.utime(path, (1e9, 1e9))
+    before = own(root)["dataset"]["content"]
+    os.replace(tmp_path / "new.bmp", root / "a/x.bmp")
+    assert own(root)["dataset"]["content"] != before
+
+
+def test_an_image_that_could_not_be_opened_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, closed = photos(tmp_path / "photos", "a", "b"), [True]
+    whole = own(root)["dataset"]["content"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    headers._LOOKS.clear()
+    opened: Any = OwnFolder.open_image
+
+    class Closing(OwnFolder):
+        def open_image(self, listing: Any, i: int) -> Any:
+            if closed[0] and i == 3:
+                raise PermissionError(13, "Permission denied")
+            return opened(self, listing, i)
+
+    given: Any = {"root": str(root), "size": 16, "channels": 3, "mean": [0.5] * 3, "std": [0.5] * 3}
+    first = Closing(**given, skip_broken=0.1)
+    assert first.settings_of_images()["train_images"] == 17 and "Permission denied" in first.summary()
+    closed[0] = False
+    assert Closing(**given).settings_of_images()["content"] == whole

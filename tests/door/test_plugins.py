@@ -20,9 +20,10 @@ from ssl_bench.config import plugins
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data.batch import Step
-from ssl_bench.errors import InvalidValue
+from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.objective.contrast import Contrast, Embedded
-from tests.conftest import only_run
+from ssl_bench.training.parts import Parts
+from tests.conftest import SMALL, only_run
 from tests.door.door import enter, refuses
 
 README = Path(ssl_bench.__file__).parent.parent / "conf" / "README.md"
@@ -137,6 +138,22 @@ def test_a_plugin_whose_source_changed_trains_another_run(
     assert code == 0 and "already done" not in text
     (second,) = set(first.parent.iterdir()) - {first}
     assert losses(second) == pytest.approx([2 * losses(first)[0]], rel=1e-5)
+
+
+@pytest.mark.usefixtures("allowed")
+def test_a_notebook_that_edits_its_plugin_trains_the_new_code_as_another_run(package: Path) -> None:
+    words = [*SMALL, "max_steps=1", "--config-dir=my_losses/conf", "plugins=[my_losses]", "loss=scaled"]
+    words += ["loss.factor=1.0", "evaluate.watch=0"]
+    text = (package / "__init__.py").read_text()
+    first = Path(ssl_bench.train(words)["path"][0])
+    (package / "__init__.py").write_text(text.replace("* contrast", "* 2 * contrast"))
+    second = Path(ssl_bench.train(words)["path"][0])
+    assert second != first and losses(second) == pytest.approx([2 * losses(first)[0]], rel=1e-5)
+    stale = load(["plugins=[my_losses]", "loss=scaled"], folder=Path("my_losses/conf"))
+    (package / "__init__.py").write_text(text)
+    with pytest.raises(ConfigError, match=r"the run was made with my_losses 1\.0 #\w+: install it in place of 1\.0 #"):
+        Parts(stale)  # of a grid that was planned before the edit
+    assert Path(ssl_bench.train(words)["path"][0]) == first
 
 
 @pytest.mark.usefixtures("allowed", "package")

@@ -138,3 +138,24 @@ def test_configurations_drawn_from_a_seed(block: int, train: Callable[..., tuple
 )
 def test_a_value_without_sense_is_refused(override: str, says: str, capfd: pytest.CaptureFixture[str]) -> None:
     refuses(f"train {override}", says, capfd)
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("+dataset.content=abc", "dataset.content"),
+        ("dataset=cifar10 dataset.content=abc", "dataset.content"),
+        ("dataset=folder dataset.root=. dataset.content=abc", "dataset.content"),
+        ("dataset=folder dataset.root=. dataset.knn_k=3", "dataset.knn_k"),
+        ("dataset=folder dataset.root=. dataset.train_images=3", "dataset.train_images"),
+        ("+steady=[optimizer]", "steady"),
+        ("+choices.loss=dcl", "choices"),
+        ("'evaluate.on=[{dataset: cifar10, content: abc}]'", "evaluate.on.content"),
+        ("'evaluate.labels=[{file: few.txt, content: abc}]'", "evaluate.labels"),
+    ],
+)
+def test_a_key_that_is_computed_is_refused_by_its_name(words: str, key: str, capfd: pytest.CaptureFixture[str]) -> None:
+    refuses(
+        f"train {words}", f"{key}= leave it out" if key != "evaluate.labels" else f"{key}= write only the file", capfd
+    )
+    refuses(f"train -m {words} seed=0,1", f"{key}= ssl-bench computes this value", capfd)

@@ -291,10 +291,10 @@ def test_a_run_resumed_under_other_conditions_says_so(train: Train) -> None:
     before = json.loads((folder / "results.json").read_text())["environment"]["threads"]
     (folder / "results.json").unlink()
     (folder / "checkpoints" / "last.pt").unlink()
-    command = start(*run, f"threads={3 - before}")  # 1 or 2
+    command = start(*run, f"threads={3 - before}", "cosines=tiled")  # 1 or 2
     printed = command.wait()
     assert command.code == 0 and "resuming at step 10 of 20" in printed, printed
-    change = f"threads {3 - before} (before: {before})"
+    change = f"threads {3 - before} (before: {before}); cosines tiled (before: auto)"
     sentence = f"resumed with {change}: the bits can differ from those of an undisturbed run"
     assert printed.splitlines().count(sentence) == 1
 
