@@ -50,7 +50,8 @@ def test_a_pruned_run_is_smaller_and_as_good_as_before(train: Train, capfd: Outp
     numbers = json.loads((run / "results.json").read_text())["metrics"]
     assert evaluate.main([str(run), "evaluate=[knn,geometry]", "evaluate.knn.k=5"]) == 0
     again = json.loads((run / "results.json").read_text())
-    assert len(again["evaluations"]) > 1 and again["config"]["evaluate"]["knn"]["k"] == 5
+    assert {entry["settings"].get("k") for entry in again["evaluations"]} == {20, 5, None}
+    assert again["config"]["evaluate"]["knn"]["k"] == 20  # that of the training
     assert capfd.readouterr() and status.main(["--json"]) == 0
     assert json.loads(capfd.readouterr().out)[0]["state"] == "done"
     assert "already done" in train(*asked)[1]
