@@ -12,8 +12,7 @@ from ssl_bench.errors import InvalidValue, require
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.plan import Ends, Plan, Strategy
 from ssl_bench.launch.run import Run
-from ssl_bench.record import evaluations, results
-from ssl_bench.record.metrics import Row
+from ssl_bench.record import evaluations, results, rows
 
 NEAR = 0.05  # share of an interval, at both ends, where a value counts as near the end
 
@@ -89,8 +88,8 @@ class Search:
             content = results.read(run.folder)
             metrics = evaluations.of(evaluations.entries(content), run.config) if content else {}
         else:
-            rows = files.read_json_lines(run.folder / "metrics.jsonl", Row)
-            at = [row for row in rows if abs(row.get("epoch", 0.0) - epoch) < 1e-6]
+            recorded = rows.read(run.folder / "metrics.jsonl", run.config)
+            at = [row for row in recorded if abs(row.get("epoch", 0.0) - epoch) < 1e-6]
             metrics = {name: value for row in at for name, value in row.items()}
         return {name: value for name, value in metrics.items() if name.startswith(start) and isinstance(value, float)}
 

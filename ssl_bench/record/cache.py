@@ -8,7 +8,7 @@ from typing import Any
 from ssl_bench import __version__, files
 
 NAME = ".runs.json"
-VERSION = f"{__version__}/7"  # of this package and of the form of the values
+VERSION = f"{__version__}/8"  # of this package and of the form of the values
 FEW_CHANGES = 20  # so many files are read in no time: the cache is not written again for fewer changes
 
 

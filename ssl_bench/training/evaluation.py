@@ -12,10 +12,10 @@ from ssl_bench.distributed import broadcast, rank
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.run import doubts, run_evaluators
 from ssl_bench.hardware import move
-from ssl_bench.record import baselines, evaluations, hits, plots, units
+from ssl_bench.record import baselines, evaluations, hits, plots, rows, units
 from ssl_bench.record.environment import environment, now, peak_memory
 from ssl_bench.record.evaluations import Entry
-from ssl_bench.record.metrics import Row, Tracker
+from ssl_bench.record.metrics import Tracker
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.parts import Parts
@@ -76,8 +76,8 @@ class Evaluation:
             content["config"] = trained["config"]
             content["units"] = trained.get("units", {}) | content["units"]
         target = self.parts.targets({"": self.state.method.encoder}, self.state.device, self.precision)
-        rows, warmup = files.read_json_lines(tracker.path, Row), self.parts.recipe.warmup_epochs
-        content["warnings"] = doubts(self.parts.evaluators, target) + warnings_of(rows, content, warmup)
+        recorded_rows, warmup = rows.read(tracker.path, self.config), self.parts.recipe.warmup_epochs
+        content["warnings"] = doubts(self.parts.evaluators, target) + warnings_of(recorded_rows, content, warmup)
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
         drawn = self.config.get("pictures", True)  # not where steps are only trained again
