@@ -57,6 +57,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def one_line(text: str) -> str:
+    """A :func:`printable` text with blanks in place of line breaks."""
+    return printable(" ".join(text.split()))
+
+
 def reason(error: BaseException) -> str:
     """The first line of an exception of another library, or its class if it has none."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, TypedDict
 
+from ssl_bench.errors import one_line
+
 
 class State(StrEnum):
     """State of a run in a grid.
@@ -52,7 +54,7 @@ class Outcome:
 
     @classmethod
     def failed(cls, reason: str, code: int = 1, detail: str = "") -> "Outcome":
-        return cls(State.FAILED, code, reason, detail)
+        return cls(State.FAILED, code, one_line(reason), detail)
 
     @classmethod
     def interrupted(cls, signal_number: int) -> "Outcome":
@@ -77,4 +79,4 @@ class Outcome:
         """The outcome that :meth:`record` gave; None for None."""
         if record is None:
             return None
-        return cls(State(record["state"]), record["code"], record["reason"], folder=record["folder"])
+        return cls(State(record["state"]), record["code"], one_line(record["reason"]), folder=record["folder"])

@@ -11,13 +11,13 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from ssl_bench.config.identity import evaluation_id, evaluators
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, units
-from ssl_bench.record.evaluations import Entry, Evaluated, Labels
+from ssl_bench.record.evaluations import Entry, Evaluated, Images, Labels
 from ssl_bench.shapes import Bounds, said
 
 Node = dict[str, Any] | None  # of a group
 Count = Annotated[int, Bounds(0)]
 Duration = Annotated[float, Bounds(0)]
-CHOSEN = ("loss", "negatives", "temperature", "batch_size", "framework", "dataset")  # groups that name rows of tables
+CHOSEN = ("loss", "negatives", "temperature", "framework", "dataset")  # groups that name rows of tables
 
 
 class Dataset(TypedDict, total=False):
@@ -39,7 +39,7 @@ class Evaluate(TypedDict, total=False):
     every: int
     watch: int
     baselines: list[str]
-    on: Node | list[Node]
+    on: Images | list[Images | None] | None
     labels: list[Labels]
 
 
@@ -98,6 +98,7 @@ class RunResults(TypedDict):
     """Content of ``results.json``, beside the names of classes."""
 
     run_id: str
+    name: NotRequired[str]
     config: Config
     metrics: dict[str, float]
     seconds: Duration
@@ -116,13 +117,12 @@ class Failure(TypedDict):
 
 def unusable(config: Mapping[str, Any]) -> str:
     """What is missing in a configuration of the shape ``Config``; empty: nothing."""
-    choices = config.get("choices")
-    for group in CHOSEN if choices is not None else ():
-        if config.get(group) and group not in choices:
-            return f"config.choices.{group} is missing"
+    choices = config.get("choices", {})
+    if missing := next((group for group in CHOSEN if config.get(group) and group not in choices), None):
+        return f"config.choices.{missing} is missing"
     for name, node in evaluators(config.get("evaluate", {})).items():
-        if not isinstance(node.get("_target_"), str):
-            return f"config.evaluate.{name}._target_{said(node.get('_target_'))}"
+        if not isinstance(target := node.get("_target_", "a.b"), str) or "." not in target:
+            return f"config.evaluate.{name}._target_{said(target)}"
     return ""
 
 
@@ -132,8 +132,15 @@ def impossible(content: Mapping[str, Any]) -> str:
         return "config={}"
     if wrong := unusable(content["config"]):
         return wrong
+    if (name := content.get("name")) != content["config"].get("name", name) and name is not None:
+        return f"config.name{said(content['config'].get('name'))}, and name={name}"
     recorded, end = content["evaluations"], content["config"].get("epochs")
+    identified: Entry = {}  # the entries of one evaluation stand beside each other, one for each network
     for place, entry in enumerate(recorded):
+        if any(entry[key] != identified.get(key) for key in ("id", "evaluator", "settings")):
+            if entry["id"] != evaluation_id(entry["evaluator"], entry["settings"]):
+                return f"evaluations[{place}].id={entry['id']}, which is not that of its settings"
+            identified = entry
         if wrong := _impossible_entry(entry, content.get("units", {}), end):
             return f"evaluations[{place}].{wrong}"
     numbers, metrics = evaluations.flat(recorded, end), content["metrics"]
@@ -149,13 +156,11 @@ def _impossible_entry(entry: Entry, recorded: units.Units, end: int | None) -> s
     evaluator, epochs = entry["evaluator"], entry["epochs"]
     if epochs is not None and end is not None and epochs > end:
         return f"epochs={epochs}, and the training has {end}"
-    if entry["id"] != evaluation_id(evaluator, entry["settings"]):
-        return f"id={entry['id']}, which is not that of its settings"
     start, node = f"{evaluator}{entry['network']}/", {evaluator: entry["settings"]}
     for name, value in entry["metrics"].items():
         if not name.startswith(start):
             return f"metrics.{name} does not begin with {start}"
-        if not possible(value, units.metric(name, recorded, node)):
+        if not 0 <= value <= 1 and not possible(value, units.metric(name, recorded, node)):
             return f"metrics.{name}={value}, which is no share"
     return ""
 

@@ -42,7 +42,7 @@ Labels = Annotated[float, Bounds(0, 1)] | ListOfImages
 
 
 class Settings(TypedDict, total=False):
-    """What is read of the settings of an evaluation; ``on`` is null for the images of the training."""
+    """What is read of the settings of an evaluation."""
 
     _target_: str
     on: Images | None

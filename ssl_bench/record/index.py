@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ssl_bench import files
 from ssl_bench.config import identity
+from ssl_bench.errors import one_line
 from ssl_bench.record import evaluations, results
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.content import Config, Failure, unusable
@@ -184,9 +185,9 @@ def _asked(start: str, folder: str) -> tuple[Any, str]:
     """The configuration that a run was started with last, and what is wrong in it; the name of its folder is its id."""
     config, wrong = files.examined(start + CONFIG, Config, files.parse_yaml)
     wrong = wrong or (unusable(config) if config else "")
-    if config and not wrong and "choices" in config and RUN_ID.fullmatch(folder):
+    if config and not wrong and RUN_ID.fullmatch(folder):
         given = identity.run_id(config)
-        wrong = f"it is that of run {given}" if given != folder else ""
+        wrong = f"it is that of run {given}" if given != folder else "" if "choices" in config else "choices is missing"
     return (None, wrong) if wrong else (config, "")
 
 
@@ -203,11 +204,6 @@ def _read_command(path: str) -> str | None:
         return files.read_bytes(path).decode(errors="surrogateescape").strip() or None
     except OSError:
         return None
-
-
-def one_line(reason: str) -> str:
-    """A reason without line breaks and half characters."""
-    return " ".join(reason.split()).encode(errors="replace").decode()
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
