@@ -63,6 +63,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def one_line(text: str) -> str:
+    """A :func:`printable` text with blanks in place of line breaks."""
+    return printable(" ".join(text.split()))
+
+
 def pasteable(command: str) -> str:
     """A command to print: as it is, or if it cannot be printed with ``$'...'`` around the words that shells read so."""
     if command.isprintable():
@@ -77,15 +82,15 @@ def _word(word: str) -> str:
     """A word of a command; ``$'...'`` has a character that cannot be printed by its bytes."""
     if word.isprintable():
         return shlex.quote(word)
-    escaped = (
-        f"\\{c}"
-        if c in "'\\"
-        else c
-        if c.isprintable()
-        else "".join(f"\\x{byte:02x}" for byte in c.encode(errors="surrogateescape"))
-        for c in word
-    )
-    return f"$'{''.join(escaped)}'"
+    return f"$'{''.join(map(_escaped, word))}'"
+
+
+def _escaped(character: str) -> str:
+    if character in "'\\":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
 
 
 def reason(error: BaseException) -> str:

@@ -4,8 +4,8 @@ Writing: the new content goes to a temporary file beside the file, is flushed to
 a file has its whole old content or its whole new content, never a part.
 
 Reading: only regular files, up to a size far above what a run writes, as plain data. A reader of a record names the
-shape that it needs, as a type: a TypedDict, ``dict[str, float]``, ``list[int | None]``. A file of another shape counts
-as missing, and is named. A cache, which can be made again, is read only if it holds exactly what was written.
+shape that it needs (:mod:`ssl_bench.shapes`). A file of another shape counts as missing, and is named with what is
+wrong in it. A cache, which can be made again, is read only if it holds exactly what was written.
 
 Text is UTF-8 in every locale. A file name that is not valid UTF-8 keeps its bytes.
 """
@@ -14,24 +14,20 @@ import contextlib
 import errno
 import functools
 import hashlib
-import inspect
 import itertools
 import json
 import os
 import stat
 import sys
-import types
-import typing
 from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ssl_bench import anchors
 from ssl_bench.errors import ConfigError, printable
+from ssl_bench.shapes import misfit
 
-LARGEST_INTEGER = 2**63  # larger ones do not fit into a float or a database
+NO_RECORD = "or was not written by ssl-bench"  # is what is wrong in a file
 Mark = tuple[int, int, int, int]  # device, inode, size, time of change in ns
 LARGEST_FILE = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
 
@@ -161,27 +157,35 @@ def read_json(path: str | Path, shape: Any = Any, named: bool = True) -> Any:
     Args:
         named: say in a sentence that a file is damaged.
     """
-    return _read(path, parse_json, shape, named)
+    return _named(path, examined(path, shape), named)
 
 
 def read_yaml(path: str | Path, shape: Any = Any, named: bool = True) -> Any:
     """Content of a YAML file as JSON would have it; otherwise as :func:`read_json`."""
-    return _read(path, _parse_yaml, shape, named)
+    return _named(path, examined(path, shape, parse_yaml), named)
 
 
-def _read(path: str | Path, parse: Callable[[bytes], Any], shape: Any, named: bool) -> Any:
-    with contextlib.suppress(ValueError):
-        try:
-            if fits(content := parse(read_bytes(path)), shape):
-                return content
-        except OSError as error:
-            named &= error.errno in (errno.EINVAL, errno.EFBIG)  # otherwise there is no file that could be read
-    if named:
-        say_damaged(path)
-    return None
+def _named(path: str | Path, examined: tuple[Any, str], named: bool) -> Any:
+    content, wrong = examined
+    if wrong and named:
+        say_damaged(path, wrong)
+    return content
 
 
-def _parse_yaml(content: bytes) -> Any:
+def examined(path: str | Path, shape: Any = Any, parse: Callable[[bytes], Any] = parse_json) -> tuple[Any, str]:
+    """Content of a file, and what is wrong in it: one of them is None or empty, both if it cannot be read."""
+    try:
+        content = parse(read_bytes(path))
+    except OSError as error:
+        no_record = error.errno in (errno.EINVAL, errno.EFBIG)  # otherwise there is no file that could be read
+        return None, NO_RECORD if no_record else ""
+    except ValueError:
+        return None, NO_RECORD
+    wrong = misfit(content, shape)
+    return (None, NO_RECORD if wrong[0] == "=" else wrong) if wrong else (content, "")
+
+
+def parse_yaml(content: bytes) -> Any:
     """The value of a YAML text without dates and other values that JSON does not have; a ValueError for such."""
     import yaml
 
@@ -191,45 +195,17 @@ def _parse_yaml(content: bytes) -> Any:
         raise ValueError("no YAML") from error  # the loader lets errors of dates, numbers and keys through
 
 
-def fits(value: Any, shape: Any) -> bool:
-    """Whether a value that was read from JSON has the type ``shape``.
-
-    An integer below 2^63 counts as a float too; NaN and infinity are floats. A TypedDict or a dataclass stands for a
-    mapping that may have more keys, a tuple for a list with one value of each of its types.
-    """
-    origin, inner = typing.get_origin(shape), typing.get_args(shape)
-    if shape is Any:
-        return True
-    if origin in (typing.Union, types.UnionType):
-        return any(fits(value, option) for option in inner)
-    if origin is typing.Literal or (inspect.isclass(shape) and issubclass(shape, Enum)):
-        return isinstance(value, str) and value in (inner or list(shape))
-    if origin is dict:
-        return isinstance(value, dict) and all(fits(item, inner[1]) for item in value.values())
-    if origin is list:
-        return isinstance(value, list) and all(fits(item, inner[0]) for item in value)
-    if origin is tuple:
-        return isinstance(value, list) and len(value) == len(inner) and all(map(fits, value, inner))
-    if typing.is_typeddict(shape) or is_dataclass(shape):
-        optional = getattr(shape, "__optional_keys__", ())
-        return isinstance(value, dict) and all(
-            fits(value[name], hint) if name in value else name in optional for name, hint in _hints(shape).items()
-        )
-    if shape in (int, float):
-        return type(value) is float is shape or (type(value) is int and abs(value) < LARGEST_INTEGER)
-    return type(value) is shape or (value is None and shape is types.NoneType)
+def say_damaged(path: str | Path, wrong: str = NO_RECORD) -> None:
+    """Say that a file is damaged, and ``wrong`` is what is wrong in it."""
+    wrong = wrong if wrong == NO_RECORD else f"({wrong})"
+    separator = "," if wrong == NO_RECORD else ""
+    say_once(printable(f"ssl-bench: {path} is damaged{separator} {wrong}: it counts as missing"), os.path.abspath(path))
 
 
-@functools.cache
-def _hints(shape: Any) -> dict[str, Any]:
-    return typing.get_type_hints(shape)
-
-
-def say_damaged(path: str | Path, rows: int = 0) -> None:
-    """Say that a file is damaged, or that ``rows`` of its rows are."""
-    what = f"has {rows} damaged rows, which are left out" if rows else "is damaged, or was not written by ssl-bench"
-    sentence = f"ssl-bench: {path} {what}{'' if rows else ': it counts as missing'}"
-    say_once(printable(sentence), os.path.abspath(path))
+def say_damaged_rows(path: str | Path, rows: int, wrong: str = "") -> None:
+    """Say that rows of a file are damaged, and ``wrong`` is what is wrong in the first of them."""
+    what = f"{rows} damaged rows, which are left out{f' ({wrong})' if wrong else ''}"
+    say_once(printable(f"ssl-bench: {path} has {what}"), os.path.abspath(path))
 
 
 @functools.cache
@@ -246,21 +222,28 @@ def read_lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def read_json_lines(path: Path, shape: Any = Any) -> list[Any]:
-    """The values of a file with one JSON value of a shape per line; none without a file.
+def read_json_lines(path: Path, wrong: Callable[[Any], str] = lambda value: "") -> list[Any]:
+    """The values of a file with one JSON value per line; none without a file.
 
-    Other lines are left out with a message, except for a last line that was cut short, which has none.
+    Damaged lines are left out with a message, except for a last line that was cut short, which has none.
+
+    Args:
+        wrong: says what is wrong in a value; empty: nothing.
     """
-    values, damaged = [], 0
+    values, damaged, first = [], 0, ""
     with contextlib.suppress(OSError):
         for line in read_lines(path):
+            what = ""
             with contextlib.suppress(ValueError):
-                if fits(value := parse_json(line), shape):
+                value = parse_json(line)
+                what = wrong(value)
+                if not what:
                     values.append(value)
                     continue
             damaged += line.endswith(b"\n")
+            first = first or what
     if damaged:
-        say_damaged(path, damaged)
+        say_damaged_rows(path, damaged, first)
     return values
 
 

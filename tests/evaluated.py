@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ssl_bench.config.identity import evaluation_id
 from ssl_bench.record.evaluations import NETWORKS, asked, filled
 from ssl_bench.record.units import evaluator_of
 
@@ -16,7 +17,12 @@ def with_evaluations(content: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in metrics.items():
         network = next(suffix for suffix in reversed(NETWORKS) if name.partition("/")[0].endswith(suffix))
         evaluator = evaluator_of(name)
-        plain = {"evaluator": evaluator, "id": evaluator, "settings": {}, "epochs": config.get("epochs")}
+        plain = {
+            "evaluator": evaluator,
+            "id": evaluation_id(evaluator, {}),
+            "settings": {},
+            "epochs": config.get("epochs"),
+        }
         same = next((entry for entry in entries if entry["evaluator"] == evaluator), plain)
         entries.append({**same, "network": network, "metrics": {name: value}})
     return {**content, "evaluations": entries}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
+from ssl_bench.record import rows
 from ssl_bench.record.folders import find_named
 from ssl_bench.record.index import METRICS, as_text
-from ssl_bench.record.metrics import Row
 from ssl_bench.results.rows import rows as rows_of
 from ssl_bench.results.scan import Scan
 from ssl_bench.results.select import finished_where, runs_where
@@ -173,9 +173,9 @@ def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
         ConfigError: there are no rows.
     """
     path = _folder(run) / METRICS
-    if not (rows := files.read_json_lines(path, Row)):
+    if not (recorded := rows.read(path)):
         raise ConfigError(f"{path} has no rows: name the directory of a run that was started")
-    return _frame([{name: value for name, value in row.items() if name != "evaluations"} for row in rows])
+    return _frame([{name: value for name, value in row.items() if name != "evaluations"} for row in recorded])
 
 
 def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:

@@ -8,7 +8,7 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
-from ssl_bench.record import checkpoint, results
+from ssl_bench.record import checkpoint, results, rows
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.training.finished import read_config
 
@@ -39,9 +39,8 @@ class Recorded:
             raise ConfigError(f"{folder} has no results: only a training that has ended can be verified")
         self.config = _here(claimed, written.get("environment", {}), changes)
         self.entries: list[Entry] = written["evaluations"]
-        rows = [row for row in files.read_json_lines(folder / "metrics.jsonl") if isinstance(row, dict)]
-        pairs = ((row.get("step"), row.get("loss")) for row in rows)
-        self.losses = {step: loss for step, loss in pairs if type(step) is int and isinstance(loss, float)}
+        recorded = rows.read(folder / "metrics.jsonl", self.config)
+        self.losses = {row["step"]: float(row["loss"]) for row in recorded if "loss" in row}
         self.states, self.unread = dict[str, State](), dict[str, str]()
         for name in ("last.pt", "previous.pt"):
             try:

@@ -14,6 +14,7 @@ from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import local_device
 from ssl_bench.launch import ranks
 from ssl_bench.record import checkpoint, results
+from ssl_bench.record.content import RunResults
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.training.engine import Training
 from ssl_bench.training.parts import Parts
@@ -74,7 +75,7 @@ class Replay:
         for node in _rounds(entries):
             schema.check(self.run.config | {"evaluate": node})
             folder = self._launch(name, last, self.run.config | {"evaluate": node})
-            written = files.read_json(folder / results.NAME, results.RunResults)
+            written = files.read_json(folder / results.NAME, RunResults)
         return folder, written.get("evaluations", [])
 
     def perturbed(self, state: State, share: float = 1.0) -> State:

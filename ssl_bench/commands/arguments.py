@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.errors import ConfigError, RunError, one_line
 from ssl_bench.files import given_path
 
 Main = TypeVar("Main", bound=Callable[..., int])
@@ -106,7 +106,7 @@ def refuse(error: object, code: int = 2) -> int:
     if isinstance(error, OSError) and error.strerror:
         error = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     with contextlib.suppress(OSError):  # a closed terminal: the code is still that of the refusal
-        print(f"ssl-bench: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"ssl-bench: {one_line(str(error))}", file=sys.stderr)
     return code
 
 

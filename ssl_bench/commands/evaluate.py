@@ -127,7 +127,7 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     from ssl_bench import files
     from ssl_bench.config import from_disk, schema
     from ssl_bench.config.evaluated_again import evaluated_again
-    from ssl_bench.record.results import Config
+    from ssl_bench.record.content import Config
     from ssl_bench.training.finished import read_config
 
     config = read_config(folder)

@@ -23,7 +23,7 @@ from ssl_bench.launch.lock import locked
 from ssl_bench.launch.outcome import DIVERGED, Outcome, State
 from ssl_bench.launch.plan import Ends, Plan, Strategy
 from ssl_bench.launch.run import Run
-from ssl_bench.record.results import Failure
+from ssl_bench.record.content import Failure
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -16,8 +16,7 @@ from ssl_bench.evaluate.metric import ACCURACIES, NUMBER, Declared, declared
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.plan import Ends, Plan, Strategy
 from ssl_bench.launch.run import Run
-from ssl_bench.record import evaluations, results
-from ssl_bench.record.metrics import Row
+from ssl_bench.record import evaluations, results, rows
 
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 NEAR = 0.05  # share of an interval, at both ends, where a value counts as near the end
@@ -145,9 +144,9 @@ class Search:
         content, wanted = results.read(run.folder), {evaluations.mark(e) for e in asked if not e["network"]}
         metrics = evaluations.of(evaluations.entries(content), config) if content else {}
         if not any(name.startswith(f"{self.evaluator}/") for name in metrics):
-            rows = [row for row in self._rows(run) if abs(row.get("epoch", 0.0) - config["epochs"]) < ROUNDING]
-            rows = [row for row in rows if wanted <= {*row.get("evaluations", ())}]
-            metrics = {name: value for row in rows for name, value in row.items() if isinstance(value, float)}
+            there = [row for row in self._rows(run) if abs(row.get("epoch", 0.0) - config["epochs"]) < ROUNDING]
+            there = [row for row in there if wanted <= {*row.get("evaluations", ())}]
+            metrics = {name: value for row in there for name, value in row.items() if isinstance(value, float)}
         return {name: value for name, value in metrics.items() if name.startswith(f"{self.evaluator}/")}
 
     def _gone_on(self, run: Run, epoch: int | None) -> bool:
@@ -156,7 +155,7 @@ class Search:
         return any(row.get("epoch", 0.0) > last + ROUNDING for row in self._rows(run))
 
     def _rows(self, run: Run) -> list[Any]:
-        return files.read_json_lines(run.folder / "metrics.jsonl", Row)
+        return rows.read(run.folder / "metrics.jsonl")
 
     def settings(self, runs: Iterable[Run]) -> dict[str, list[list[Run]]]:
         """The runs of each setting by the override of ``group_by``, "" without it: they differ in their seeds only."""

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from ssl_bench import files
 from ssl_bench.config.build import KINDS, converted, near
 from ssl_bench.config.identity import datasets_of, name_of_labels
 from ssl_bench.errors import ConfigError, require
+from ssl_bench.shapes import fits
 
 # Groups that a framework with an objective of its own leaves out.
 OPTIONAL = ("head", "loss", "negatives", "temperature")
@@ -217,7 +217,7 @@ def _is_share(labels: Any) -> bool:
 
 def _is_list(labels: Any) -> bool:
     """Whether a value is a list of images with its hash."""
-    return files.fits(labels, dict[str, str]) and labels.keys() == {"file", "content"}
+    return fits(labels, dict[str, str]) and labels.keys() == {"file", "content"}
 
 
 def _check_tracking(node: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.errors import unwritable
 from ssl_bench.record.results import is_finished
+from ssl_bench.shapes import fits
 
 BEAT = 10.0  # seconds between two touches
 LEASE = 90.0  # longer than a minute, for which NFS may show an old state of a file
@@ -49,7 +50,7 @@ class Owner:
     @classmethod
     def read(cls, content: Any) -> "Owner":
         """The owner that a lock names; an unknown one, on another machine, while the lock is being written."""
-        if not files.fits(content, cls) or not 0 <= content["since"] < 2**35:
+        if not fits(content, cls) or not 0 <= content["since"] < 2**35:
             return cls("another process", 0, 0.0, "", None)
         return cls(**{field.name: content[field.name] for field in fields(cls)})
 

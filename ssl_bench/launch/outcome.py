@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, NotRequired, TypedDict
 
+from ssl_bench.errors import one_line
+
 
 class State(StrEnum):
     """State of a run in a grid.
@@ -56,7 +58,7 @@ class Outcome:
 
     @classmethod
     def failed(cls, reason: str, code: int = 1, detail: str = "", gone_on: bool = False) -> "Outcome":
-        return cls(State.FAILED, code, reason, detail, gone_on=gone_on)
+        return cls(State.FAILED, code, one_line(reason), detail, gone_on=gone_on)
 
     @classmethod
     def interrupted(cls, signal_number: int) -> "Outcome":
@@ -82,5 +84,5 @@ class Outcome:
         """The outcome that :meth:`record` gave; None for None."""
         if record is None:
             return None
-        gone_on = record.get("gone_on", False)
-        return cls(State(record["state"]), record["code"], record["reason"], folder=record["folder"], gone_on=gone_on)
+        reason, gone_on = one_line(record["reason"]), record.get("gone_on", False)
+        return cls(State(record["state"]), record["code"], reason, folder=record["folder"], gone_on=gone_on)

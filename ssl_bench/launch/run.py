@@ -17,8 +17,9 @@ from ssl_bench.launch.lock import locked, remove_locks
 from ssl_bench.launch.nodes import forget_result, nodes, restarted, under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record import folders
+from ssl_bench.record.content import Config
 from ssl_bench.record.metrics import show_agent
-from ssl_bench.record.results import Config, is_complete
+from ssl_bench.record.results import is_complete
 from ssl_bench.record.summary import print_run
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import is_hashed, recipe_id
 from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.papers.cells import Cell, CellMetric
-from ssl_bench.record import evaluations, hits, results, units
+from ssl_bench.record import evaluations, hits, results, rows, units
 from ssl_bench.record.follow import Mark, find_mark, finite
 from ssl_bench.results.runs import RunFolder, SharedConfig, finished
+from ssl_bench.shapes import fits
 
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 
@@ -35,7 +35,7 @@ def value(run: RunFolder, metric: str) -> float | None:
     number = run.numbers[key][wanted.name] if key and wanted.last else None
     if number is None and _recorded_as_asked(run, wanted.name):
         path = str(run.folder / "metrics.jsonl")
-        recorded = _recorded(path, find_mark(path), wanted.name)
+        recorded = _recorded(path, find_mark(path), wanted.name, run.shared)
         end = math.inf if run.epoch is None else run.epoch + ROUNDING
         number = _chosen(wanted, [(epoch, value) for epoch, value in recorded if not epoch > end])
     meaning = units.metric(wanted.name, run.units, evaluations.node(run.evaluations[key]) if key else {})
@@ -58,10 +58,10 @@ Recorded = list[tuple[float, float]]  # epoch, NaN if a row has none, and value;
 
 
 @lru_cache(maxsize=32)  # a curve asks for its run once per point
-def _recorded(path: str, mark: Mark | None, name: str) -> Recorded:
+def _recorded(path: str, mark: Mark | None, name: str, config: SharedConfig) -> Recorded:
     """Values of a metric that a run recorded; ``mark`` is that of the file."""
-    rows = [row for row in files.read_json_lines(Path(path), dict) if files.fits(row.get(name), float)]
-    return [(math.nan if (epoch := finite(row, "epoch")) is None else epoch, float(row[name])) for row in rows]
+    recorded = [row for row in rows.read(Path(path), config.content) if fits(row.get(name), float)]
+    return [(math.nan if (epoch := finite(row, "epoch")) is None else epoch, float(row[name])) for row in recorded]
 
 
 def _chosen(wanted: CellMetric, recorded: Recorded) -> float | None:

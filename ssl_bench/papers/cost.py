@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ssl_bench import files
+from ssl_bench.shapes import fits
 
 # The networks that ``ssl-bench check`` measures, from small to large.
 MEASURED = ("resnet18 32px", "resnet18 96px", "resnet50 224px")
@@ -90,7 +91,7 @@ def rates(outputs: Path) -> Rates:
         if record is None:
             continue
         measured = {speed["name"]: speed["values"] for speed in record["findings"] if speed["section"] == "speed"}
-        speeds = {name: measured[name] for name in MEASURED if files.fits(measured.get(name), Speed)}
+        speeds = {name: measured[name] for name in MEASURED if fits(measured.get(name), Speed)}
         of_one = {name: speed["images_s"] * speed["gflop_per_image"] for name, speed in speeds.items()}
         gpus = max(1, record["gpus"])  # which train a run each
         gflop_s = {name: rate * gpus for name, rate in of_one.items() if rate > 0}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ssl_bench import files
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.shapes import fits
 
 PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
 TABLE_KEYS = {
@@ -65,7 +65,7 @@ def check_keys(node: Any, keys: set[str], where: str, needs: Sequence[str] = ())
         if key not in keys:
             raise ConfigError(f"{where}: there is no key {key}{near(str(key), keys)}")
         shape, remedy = SHAPES.get(key, (Any, ""))
-        require(value is None or files.fits(value, shape), f"{where}: {key}", value, remedy)
+        require(value is None or fits(value, shape), f"{where}: {key}", value, remedy)
     for key in needs:
         if not node.get(key):
             raise ConfigError(f"{where}: set {key} to {SHAPES[key][1]}")

@@ -15,6 +15,7 @@ from torch import nn
 
 from ssl_bench import files
 from ssl_bench.config.identity import text
+from ssl_bench.shapes import fits
 
 FOLDER = ".baselines"
 # Groups and keys that an evaluation of a baseline depends on.
@@ -60,5 +61,5 @@ def write(path: Path, start: str, metrics: Mapping[str, float]) -> None:
 
 
 def _whole(metrics: Any, start: str) -> bool:
-    numbers = bool(metrics) and files.fits(metrics, dict[str, float])
+    numbers = bool(metrics) and fits(metrics, dict[str, float])
     return numbers and all(name.startswith(start) and math.isfinite(value) for name, value in metrics.items())

@@ -5,7 +5,7 @@ An entry is a mapping, as JSON has it: :class:`Evaluated`.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from ssl_bench.config.build import find_target
 from ssl_bench.config.identity import (
@@ -18,10 +18,42 @@ from ssl_bench.config.identity import (
 )
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.units import evaluator_of
+from ssl_bench.shapes import Bounds
 
 Entry = Mapping[str, Any]
 Key = tuple[str, str]  # of a number: its metric, and the key of what made it
 NETWORKS = ("", "_init", "_raw")
+
+
+class Images(TypedDict):
+    """What is read of a node of ``evaluate.on``."""
+
+    dataset: str
+
+
+class ListOfImages(TypedDict):
+    """One of ``evaluate.labels``: a file and its hash."""
+
+    file: str
+    content: str
+
+
+Labels = Annotated[float, Bounds(0, 1)] | ListOfImages
+
+
+class Settings(TypedDict, total=False):
+    """What is read of the settings of an evaluation."""
+
+    _target_: str
+    on: Images | None
+    labels: Labels
+
+
+class Hits(TypedDict):
+    """Of an accuracy: a file in the run's folder with a bit for each test image, and their number."""
+
+    file: str
+    images: Annotated[int, Bounds(1)]
 
 
 class Evaluated(TypedDict):
@@ -35,18 +67,17 @@ class Evaluated(TypedDict):
         network: "" the trained one, "_init" at initialisation, "_raw" none: pixels.
         epochs: length of the training.
         metrics: numbers by name, which begins with the evaluator's: knn/top1, knn_init/top1.
-        hits: {"file", "images"} of accuracies of the trained network by name: a file in the run's folder with a bit for
-            each test image in its order, 1 if it was right, and their number.
+        hits: of accuracies of the trained network by name; an image's bit is 1 if it was right.
     """
 
     evaluator: str
     id: str
-    settings: dict[str, Any]
+    settings: Settings
     images: NotRequired[str | None]
     network: Literal["", "_init", "_raw"]
-    epochs: int | None
+    epochs: Annotated[int, Bounds(0)] | None
     metrics: dict[str, float]
-    hits: NotRequired[dict[str, Any]]
+    hits: NotRequired[dict[str, Hits]]
 
 
 def asked(config: Mapping[str, Any]) -> list[Entry]:

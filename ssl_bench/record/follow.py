@@ -3,11 +3,12 @@
 import contextlib
 import math
 import os
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.record import units
+from ssl_bench.record import rows, units
 
 Mark = tuple[int, int, int]  # time of change in ns, size, inode: a file or folder with the same mark has not changed
 
@@ -26,35 +27,42 @@ def find_mark(path: str) -> Mark | None:
 
 
 def read_rows(
-    path: str, going: bool, evaluated: bool, recorded: units.Units = NO_UNITS, evaluate: Any = None
+    path: str, going: bool, evaluated: bool, recorded: units.Units = NO_UNITS, config: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The last row of a training, its evaluations and the file's time of change, as attributes of a ``RunFolder``.
 
-    The file may grow meanwhile, and end in half a row.
+    The file may grow meanwhile, and end in half a row. Rows that cannot be are left out: ``damaged`` says how many, and
+    what is wrong in the first.
 
     Args:
         going: it will grow: its last kNN accuracy of watching counts, too.
         evaluated: if it will grow, read all of it, for its best evaluation; otherwise only its end is read.
-        recorded, evaluate: what says which values are best, as in :func:`ssl_bench.record.units.metric`.
+        recorded: the units of the values, which say which are best, as :func:`ssl_bench.record.units.metric` has them.
+        config: of the run, as :func:`ssl_bench.record.rows.read` has it.
     """
     try:
         with files.open_regular(path) as file:
             status = os.fstat(file.fileno())
-            file.seek(max(0, status.st_size - (files.LARGEST_FILE if going and evaluated else TAIL)))
-            lines = file.read().split(b"\n")[:-1]
+            start = max(0, status.st_size - (files.LARGEST_FILE if going and evaluated else TAIL))
+            file.seek(start)
+            lines = file.read().split(b"\n")[start > 0 : -1]
     except OSError:
         return {}
-    best, last, watched = dict[str, float](), dict[str, Any](), None
+    best, last, watched, damaged = dict[str, float](), dict[str, Any](), None, list[str]()
     for line in lines if going else reversed(lines):
         row: Any = None
-        with contextlib.suppress(ValueError):  # cut short, by a crash or at the start of the end
+        with contextlib.suppress(ValueError):  # a row that a crash has cut short, and the next one behind it
             row = files.parse_json(line)
+        if wrong := rows.wrong(row, config):
+            damaged.append(wrong)
+            continue
         seen = finite(row, WATCHED)
         watched = watched if seen is None else seen
         step, epoch, seconds = (finite(row, name) for name in ("step", "epoch", "seconds"))
         if step is None or epoch is None:
             continue
         if seconds is None:
+            evaluate = config.get("evaluate") if config else None
             for name in units.main(row, recorded, evaluate):
                 value, sign = finite(row, name), units.metric(name, recorded, evaluate).sign
                 if value is not None and not name.startswith("watch/"):
@@ -64,7 +72,7 @@ def read_rows(
         last = {"step": step, "epoch": epoch, "trained": seconds, "speed": speed, "loss": loss}
         if not going:
             break
-    return {**last, "watched": watched, "evaluated": best, "changed": status.st_mtime}
+    return {**last, "watched": watched, "evaluated": best, "changed": status.st_mtime, "damaged": damaged}
 
 
 def finite(node: Any, key: str) -> float | None:

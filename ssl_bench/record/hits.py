@@ -4,7 +4,8 @@ With the bits of two runs that are compared on the same images, an interval cove
 seeds.
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,35 @@ def written(folder: Path, entry: Entry) -> Entry:
 
 def read(folder: Path, entry: Entry, metric: str) -> np.ndarray | None:
     """The bits of an accuracy, 0 or 1 [N]; None if the run has none, or a damaged file."""
-    by_metric: Any = entry.get("hits")
-    record = by_metric.get(metric) if isinstance(by_metric, Mapping) else None
-    if not isinstance(record, Mapping) or type(count := record.get("images")) is not int or count < 1:
+    record = entry.get("hits", {}).get(metric)
+    packed = _packed(folder, record) if record else b""
+    if not packed or _differ(packed, record, entry["metrics"].get(metric)):
         return None
+    return np.unpackbits(np.frombuffer(packed, dtype=np.uint8))[: record["images"]]
+
+
+def wrong(folder: Path, entries: Iterable[Entry]) -> str:
+    """Where the bits of an accuracy do not give it; empty: nowhere. A file that is not there says nothing."""
+    for entry in entries:
+        for metric, record in entry.get("hits", {}).items():
+            packed, value = _packed(folder, record), entry["metrics"].get(metric)
+            if packed is not None and _differ(packed, record, value):
+                return f"{metric}={value}, and {record['file']} does not give it"
+    return ""
+
+
+def _packed(folder: Path, record: Mapping[str, Any]) -> bytes | None:
+    """The content of a file of bits; None if it cannot be read."""
     try:
-        packed = np.frombuffer(files.read_bytes(folder / FOLDER / Path(str(record.get("file"))).name), dtype=np.uint8)
-    except OSError:
+        return files.read_bytes(f"{folder}/{FOLDER}/{os.path.basename(record['file'])}")
+    except (OSError, ValueError):  # a name may have a null character
         return None
-    return np.unpackbits(packed)[:count] if len(packed) == -(-count // 8) else None
+
+
+def _differ(packed: bytes, record: Mapping[str, Any], value: float | None) -> bool:
+    """Whether bits are not those of an accuracy: so many, of which this share is 1."""
+    count = record["images"]
+    if value is None or len(packed) != -(-count // 8):
+        return True
+    right = (int.from_bytes(packed) >> (8 * len(packed) - count)).bit_count()  # the bits that fill the last byte are 0
+    return not abs(right / count - value) * count < 0.5

@@ -5,21 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ssl_bench import files
 from ssl_bench.config import identity
+from ssl_bench.errors import one_line
 from ssl_bench.record import evaluations, results
 from ssl_bench.record.cache import Cache
+from ssl_bench.record.content import Config, Failure, unusable
 from ssl_bench.record.evaluations import Entry
-from ssl_bench.record.follow import find_mark, finite, read_rows
-from ssl_bench.record.results import ENVIRONMENT, Config, Failure
+from ssl_bench.record.follow import find_mark, read_rows
+from ssl_bench.record.results import ENVIRONMENT
 
 CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
 UNITS = "units.json"  # of the numbers of an unfinished run, as results.json has them later
+RUN_ID = re.compile(f"[0-9a-f]{{{identity.RUN_ID_DIGITS}}}")
 KEPT = (*ENVIRONMENT, "git")  # of a run's environment
 
 Result = TypeVar("Result")
@@ -102,51 +106,60 @@ class Index:
         again = marks[1] is None or (marks[0] is not None and marks[0][0] > marks[1][0])
         others = [] if not again else [find_mark(start + name) for name in (COMMAND, FAILURE, METRICS)]
         text = str([readable, *marks, *others])
-        content = self.cache.get(path, text, lambda: self._read(start, again))
-        if not content:
+        content = self.cache.get(path, text, lambda: self._read(path, start, again))
+        for name, wrong in content.get("damaged", {}).items() if readable else ():  # perhaps read by another process
+            files.say_damaged(start + name, wrong)
+        if rows := content.get("damaged_rows"):
+            files.say_damaged_rows(start + METRICS, len(rows), rows[0])
+        if "shared" not in content:
             return None
-        if marks[1] and readable and not content["run_id"]:
-            files.say_damaged(start + RESULTS)  # it was said when it was read, perhaps by another process
         config, units = (self._shared(content[name]) for name in ("shared", "units"))
         made_by = {key: self._shared(key) for key in content["numbers"]}
         return Indexed(path, text, began[0] / 1e9, content, config, units, made_by)
 
-    def _read(self, start: str, again: bool) -> dict[str, Any] | None:
-        """The entry of a run in the cache, empty for the YAML of another program; None if its files are damaged.
+    def _read(self, path: str, start: str, again: bool) -> dict[str, Any]:
+        """The entry of a run in the cache, with what is ``damaged`` of its files; without a run nothing else.
 
         JSON is read in a twentieth of the time of YAML, so that is left out if the run was not started ``again``.
         """
-        content: Any = results.read(Path(start))
+        damaged = dict[str, str]()
+        content: Any
+        content, damaged[RESULTS] = results.examined(Path(start))
         done = content is not None
-        config: Any = content["config"] if done else None
-        asked = files.read_yaml(start + CONFIG, Config) if again or not done else None
-        longer = done and (finite(asked, "epochs") or 0) > (finite(config, "epochs") or 0)
-        config = asked if longer or not done else config
+        asked, damaged[CONFIG] = _asked(start, path.rpartition("/")[2]) if again or not done else (None, "")
+        config: Any = content["config"] if content else asked
+        longer = bool(content and asked and asked.get("epochs", 0) > config.get("epochs", 0))
+        config = asked if longer else config
+        failure = None
+        if not done or longer:
+            failure, damaged[FAILURE] = files.examined(start + FAILURE, Failure)
+        damaged = {name: wrong for name, wrong in damaged.items() if wrong}
         if config is None:
-            return None
+            return {"damaged": damaged}
         if not done and "choices" not in config:
             return {}  # any other YAML
-        failure: Failure | None = None if done and not longer else files.read_json(start + FAILURE, Failure)
         seed = config.get("seed")
         environment = content.get("environment", {}) if done else {}
-        units: Any = content.get("units", {}) if done else files.read_json(start + UNITS, dict) or {}
-        evaluate = config.get("evaluate")
-        rows = read_rows(start + METRICS, not done or longer, bool(finite(evaluate, "every")), units, evaluate)
-        best = rows.pop("evaluated", {})
-        entries = content["evaluations"] if done else evaluations.on_the_way(config, best)
+        units: Any = content.get("units", {}) if content else files.read_json(start + UNITS, dict) or {}
+        every = bool(config.get("evaluate", {}).get("every"))
+        rows = read_rows(start + METRICS, not done or longer, every, units, config)
+        best, damaged_rows = rows.pop("evaluated", {}), rows.pop("damaged", [])
+        entries = content["evaluations"] if content else evaluations.on_the_way(config, best)
         return {
             "shared": self._keep(without_seed(config, seed)),
             "units": self._keep(units),
-            "seed": seed if type(seed) is int else None,
+            "seed": seed,
             "command": _read_command(start + COMMAND),
             "failure": one_line(failure["reason"]) if failure else None,
             "training": identity.recipe_id(config),
             "on_disk": identity.on_disk(config),
             "run_id": content["run_id"] if done else "",
-            "seconds": finite(content, "seconds") if done and not longer else None,
+            "seconds": content["seconds"] if done and not longer else None,
             "environment": {name: environment[name] for name in KEPT if name in environment},
             "warnings": content.get("warnings", []) if done else [],
             "longer": longer,
+            "damaged": damaged,
+            "damaged_rows": damaged_rows,
             "numbers": self._numbers(entries, content["config"] if done else config),
             **rows,
         }
@@ -171,6 +184,16 @@ class Index:
         return key
 
 
+def _asked(start: str, folder: str) -> tuple[Any, str]:
+    """The configuration that a run was started with last, and what is wrong in it; the name of its folder is its id."""
+    config, wrong = files.examined(start + CONFIG, Config, files.parse_yaml)
+    wrong = wrong or (unusable(config) if config else "")
+    if config and not wrong and RUN_ID.fullmatch(folder):
+        given = identity.run_id(config)
+        wrong = f"it is that of run {given}" if given != folder else "" if "choices" in config else "choices is missing"
+    return (None, wrong) if wrong else (config, "")
+
+
 def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
     """``node`` with null in place of each ``seed`` that has this value."""
     return {
@@ -184,11 +207,6 @@ def _read_command(path: str) -> str | None:
         return files.read_bytes(path).decode(errors="surrogateescape").strip() or None
     except OSError:
         return None
-
-
-def one_line(reason: str) -> str:
-    """A reason without line breaks and half characters."""
-    return " ".join(reason.split()).encode(errors="replace").decode()
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)

@@ -7,10 +7,10 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from ssl_bench import files
-from ssl_bench.record import results
+from ssl_bench.record import results, rows
 from ssl_bench.record.dashboard import Dashboard
 from ssl_bench.record.tensorboard import TensorBoardRun
 from ssl_bench.record.wandb import WandbRun, group, under_agent
@@ -18,22 +18,6 @@ from ssl_bench.record.wandb import WandbRun, group, under_agent
 log = logging.getLogger(__name__)
 
 DASHBOARDS: dict[str, type[Dashboard]] = {"offline": WandbRun, "online": WandbRun, "tensorboard": TensorBoardRun}
-
-
-# What is read of a row beside the values of its curves; "watch/..." is a look at the network, with all its values.
-# "evaluations" are marks (ssl_bench.record.evaluations) of what made the metrics of a row on the way.
-Row = TypedDict(
-    "Row",
-    {
-        "step": int,
-        "epoch": NotRequired[float],
-        "seconds": NotRequired[float],
-        "information": NotRequired[float],
-        "evaluations": NotRequired[list[str]],
-        "watch/mean_cosine": NotRequired[float],
-        "watch/effective_rank": NotRequired[float],
-    },
-)
 
 
 class Tracker:
@@ -134,7 +118,7 @@ def show_found(config: Mapping[str, Any], folder: Path) -> bool:
 def _row(line: bytes) -> dict[str, Any] | None:
     """A row; None for anything else, such as one that was cut short."""
     try:
-        row = files.parse_json(line)
+        row: Any = files.parse_json(line)
     except ValueError:
         return None
-    return row if files.fits(row, Row) else None
+    return None if rows.wrong(row) else row

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram, Regions
-from ssl_bench.record.metrics import Row
+from ssl_bench.record import rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,15 +54,15 @@ def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact], record: Pat
             files.write(path, lambda file: file.write(png))
             pictures[name] = path
 
-    rows = [] if record is None else files.read_json_lines(record, Row)
-    if artifacts or rows:
+    recorded = [] if record is None else rows.read(record)
+    if artifacts or recorded:
         folder.mkdir(parents=True, exist_ok=True)
     for name, artifact in artifacts.items():
         data = {"kind": type(artifact).__name__.lower(), **dataclasses.asdict(artifact)}
         files.write_json(folder / f"{_file(name)}.json", data)
         picture(name, draw, artifact, name)
-    if rows:
-        picture("curves", learning_curves, rows)
+    if recorded:
+        picture("curves", learning_curves, recorded)
     return pictures
 
 
@@ -90,10 +90,10 @@ def draw(artifact: Artifact, title: str) -> Figure:
     return _distribution(artifact, title) if isinstance(artifact, Distribution) else _curve(artifact, title)
 
 
-def learning_curves(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+def learning_curves(recorded: Sequence[Mapping[str, Any]]) -> Figure | None:
     """Plot every number that is in the rows at two steps or more over the steps; None if there is none."""
     series: dict[str, tuple[list[float], list[float]]] = {}
-    for row in rows:
+    for row in recorded:
         for name, value in row.items():
             if name not in CLOCKS and isinstance(value, int | float):
                 x, y = series.setdefault(name, ([], []))

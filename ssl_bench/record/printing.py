@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ssl_bench.errors import printable
+
 FORMS = ("rich", "md", "tex", "csv", "json")
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 GAP = 2  # blank characters between two columns of a terminal; one if all columns name a row
 NARROWEST, LONGEST = 20, 10**6  # characters of a column of words that is cut off, and of a line in a file
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 WIDEST = 120  # characters of a line of text on a terminal
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
 TEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
 TEX |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
@@ -77,15 +80,19 @@ class Sheet:
 def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str:
     """The text of sheets in one of FORMS: as CSV one table, as JSON one list, or the only one's object.
 
+    Texts of a user have no characters that control a terminal.
+
     Args:
         width: characters of a line of ``rich``; None: of the terminal.
     """
     if form == "csv":
-        return _csv(sheets)
+        return _csv(sheets).translate(CONTROLS)
     if form == "json":
         objects = [_object(sheet) for sheet in sheets]
         return json.dumps(objects if len(objects) != 1 else objects[0], indent=2) + "\n"
-    return "\n".join(map({"md": _md, "tex": _tex}.get(form, partial(_rich, width=width)), sheets))
+    if form in ("md", "tex"):
+        return "\n".join(map(_md if form == "md" else _tex, sheets)).translate(CONTROLS)
+    return "\n".join(map(partial(_rich, width=width), sheets))
 
 
 def _rich(sheet: Sheet, width: int | None = None) -> str:
@@ -96,10 +103,10 @@ def _rich(sheet: Sheet, width: int | None = None) -> str:
     width = width or (terminal.width if terminal.is_terminal or "COLUMNS" in os.environ else None)
     bold = terminal.color_system is not None and not terminal.no_color
     wrap = textwrap.TextWrapper(min(width or WIDEST, WIDEST), break_long_words=False, break_on_hyphens=False)
-    title = wrap.fill(sheet.title)
+    title = wrap.fill(printable(sheet.title))
     table = [*([f"{BOLD}{title}{PLAIN}" if bold else title] if title else []), *lines(sheet, width, bold)]
-    footnotes = "\n".join(wrap.fill(f"{number} {note}") for number, note in enumerate(sheet.notes, 1))
-    below = ("\n".join(map(wrap.fill, paragraph.splitlines())) for paragraph in sheet.below)
+    footnotes = "\n".join(wrap.fill(printable(f"{number} {note}")) for number, note in enumerate(sheet.notes, 1))
+    below = ("\n".join(wrap.fill(printable(line)) for line in part.splitlines()) for part in sheet.below)
     return "\n\n".join(["\n".join(table), *filter(None, [footnotes, *below])]) + "\n"
 
 
@@ -146,7 +153,8 @@ def _texts(sheet: Sheet, place: int) -> list[str]:
     """The heading and the texts of a column; numbers of footnotes do not move its digits out of line."""
     entries = [row[place] for row in sheet.rows]
     longest = max((len(_raised(entry)) for entry in entries), default=0)
-    return [sheet.columns[place], *(entry.text + _raised(entry).ljust(longest) for entry in entries)]
+    texts = (printable(entry.text) + _raised(entry).ljust(longest) for entry in entries)
+    return [printable(sheet.columns[place]), *texts]
 
 
 def _halved(columns: list[int], fit: Callable[[list[int]], bool]) -> Iterator[list[int]]:

@@ -4,67 +4,15 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
-from ssl_bench.record import evaluations
+from ssl_bench.record import evaluations, hits
+from ssl_bench.record.content import Config, RunResults, impossible
 
 NAME = "results.json"
-
-Node = dict[str, Any] | None  # of a group
-
-
-class Evaluate(TypedDict, total=False):
-    """Settings of ``evaluate`` that are those of no evaluator."""
-
-    every: int
-    baselines: list[str]
-    on: Node | list[Node]
-    labels: list[Any]
-
-
-class Config(TypedDict, total=False):
-    """The keys of a run's configuration that are read, of ``config.yaml`` and of ``results.json``; some lack a part."""
-
-    choices: dict[str, Any]
-    name: str
-    epochs: int
-    threads: int | None
-    paths: dict[str, str]
-    init: Node
-    batch_size: Node
-    dataset: Node
-    backbone: Node
-    framework: Node
-    negatives: Node
-    temperature: Node
-    optimizer: Node
-    evaluate: Evaluate
-    tracking: Node
-    steady: list[str]
-
-
-class RunResults(TypedDict):
-    """Content of ``results.json``."""
-
-    run_id: str
-    config: Config
-    metrics: dict[str, float]
-    seconds: float
-    evaluations: list[evaluations.Evaluated]
-    environment: NotRequired[dict[str, Any]]
-    facts: NotRequired[dict[str, Any]]
-    warnings: NotRequired[list[str]]
-    units: NotRequired[dict[str, Any]]
-
-
-class Failure(TypedDict):
-    """Content of a run's ``failed.json``: why it failed, in a sentence."""
-
-    reason: str
-
 
 # Conditions that the bits of a result depend on beside what its run_id says, in words: by the names of its
 # ``environment``, and the keys of its configuration that say how it is computed.
@@ -104,28 +52,34 @@ def mixed(results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The results of the run in ``folder``; None if it has none, or a damaged or foreign file."""
-    content: dict[str, Any] | None = files.read_json(folder / NAME, RunResults)
-    if content is None:
-        return None
-    if not _consistent(content, folder):
-        files.say_damaged(folder / NAME)
-        return None
+    """The results of the run in ``folder``; None if it has none, or a damaged or foreign file, which is named."""
+    content, wrong = examined(folder)
+    if wrong:
+        files.say_damaged(folder / NAME, wrong)
     return content
 
 
-def _consistent(content: Mapping[str, Any], folder: Path) -> bool:
-    """Whether there is a configuration, and what stands twice is the same: each number, and the configuration."""
-    if not content["config"]:
-        return False
-    entries, epochs, named = content["evaluations"], content["config"].get("epochs"), content["run_id"]
-    numbers = (json.dumps(evaluations.flat(entries, epochs, before), sort_keys=True) for before in (False, True))
-    if json.dumps(content["metrics"], sort_keys=True) not in numbers:  # as texts, NaN is NaN
-        return False
-    if run_id(content["config"]) == named:
-        return True
-    stored = files.read_yaml(folder / "config.yaml", Config, named=False)
-    return stored is None or run_id(stored) != named
+def examined(folder: Path) -> tuple[dict[str, Any] | None, str]:
+    """The results of the run in ``folder``, and what is wrong in them: one of them is None or empty, both without any.
+
+    They are wrong if a part has another type than readers need, or a number cannot be. What stands twice must be the
+    same: a number, the bits of an accuracy, what identifies an evaluation, the configuration.
+    """
+    content, wrong = files.examined(folder / NAME, RunResults)
+    if content is None:
+        return None, wrong
+    wrong = impossible(content) or hits.wrong(folder, content["evaluations"]) or _other_training(content, folder)
+    return (None, wrong) if wrong else (content, "")
+
+
+def _other_training(content: Mapping[str, Any], folder: Path) -> str:
+    """Where the configuration gives another run_id than the results have; one of another version has that twice."""
+    named, given = content["run_id"], run_id(content["config"])
+    if given == named:
+        return ""
+    stored = None if folder.name == given else files.read_yaml(folder / "config.yaml", Config, named=False)
+    one_is_wrong = folder.name == given or (stored is not None and run_id(stored) == named)
+    return f"run_id={named}, and {given} by its configuration" if one_is_wrong else ""
 
 
 def is_finished(folder: Path) -> bool:

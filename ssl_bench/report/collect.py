@@ -143,7 +143,7 @@ class Collector:
         kept = self._files.get(run.path)
         if kept is None or kept[0] != marks:
             content = (results.read(run.folder) if run.done else None) or {}
-            its_curves, steps = curves.read(run.folder / METRICS, most)
+            its_curves, steps = curves.read(run.folder / METRICS, most, run.config)
             facts, environment = content.get("facts", {}), content.get("environment", {})
             log, names = _tail(run.folder / LOG), pictures.names(run.folder)
             kept = self._files[run.path] = marks, RunFiles(facts, environment, its_curves, steps, log, names)

@@ -1,12 +1,11 @@
 """Learning curves of a run, with at most a given number of points each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import files
+from ssl_bench.record import rows
 from ssl_bench.record.follow import finite
-from ssl_bench.record.metrics import Row
 
 CLOCKS = {"step", "epoch", "seconds"}
 LARGEST_VALUE = 1e300  # of a value that has a point
@@ -17,15 +16,16 @@ DIGITS = 4  # significant ones, more than a screen can show
 Curve = list[Any]
 
 
-def read(path: Path, most: int) -> tuple[dict[str, Curve], float | None]:
+def read(path: Path, most: int, config: Mapping[str, Any]) -> tuple[dict[str, Curve], float | None]:
     """The curves in ``metrics.jsonl`` that have two rows or more, and the number of steps of an epoch.
 
     Args:
         most: largest number of points of a curve, at least 4.
+        config: of the run.
     """
     columns: dict[str, tuple[list[float], list[float]]] = {}  # steps and values
     steps_per_epoch = None
-    for row in files.read_json_lines(path, Row):
+    for row in rows.read(path, config):
         step = row["step"]
         steps_per_epoch = step / epoch if (epoch := finite(row, "epoch")) else steps_per_epoch
         for name, value in row.items():

@@ -62,7 +62,7 @@ def compare(
     numbers = numbers or Numbers(done)
     name, chosen = numbers.choose("--metric", metric, done)
     finite = (run for run in done if math.isfinite(numbers.value(name, run) or 0.0))
-    runs = single(finite, name, numbers)
+    runs = single((run for run in finite if _content(str(run.folder), run.marks) is not None), name, numbers)
     variants = _variants(runs, by)
     if len(variants) < 2:
         raise ConfigError(f"--by {' '.join(by)}: all of these runs have one value of it: name a setting that differs")
@@ -192,9 +192,15 @@ def _made_by(run: RunFolder, key: Key) -> str:
 
 
 @lru_cache(4096)
+def _content(folder: str, marks: str) -> dict[str, Any] | None:
+    """The results of a run, None if they are damaged, as by changed bits; ``marks`` are those of its files."""
+    return results.read(Path(folder))
+
+
+@lru_cache(4096)
 def _bits(folder: str, metric: str, made_by: str, marks: str) -> np.ndarray | None:
     """Which test images an accuracy of a run counts as right; ``marks`` are those of its files."""
-    if not (Path(folder) / hits.FOLDER).is_dir() or (content := results.read(Path(folder))) is None:
+    if not (Path(folder) / hits.FOLDER).is_dir() or (content := _content(folder, marks)) is None:
         return None
     for entry in evaluations.entries(content):
         last = entry["epochs"] == content["config"].get("epochs")

@@ -190,6 +190,7 @@ class Runs(Index):
 
     def _run(self, entry: Indexed) -> RunFolder:
         key, said = entry.content["shared"], dict(entry.content)
+        del said["damaged"], said["damaged_rows"]
         if key not in self._configs:
             self._configs[key] = SharedConfig(entry.config, key)
         said |= {"shared": self._configs[key], "units": entry.units, "evaluations": entry.evaluations}

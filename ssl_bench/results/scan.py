@@ -8,9 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 from statistics import mean
 
+from ssl_bench.errors import one_line
 from ssl_bench.launch.outcome import State
 from ssl_bench.record.cache import Cache
-from ssl_bench.record.index import one_line
 from ssl_bench.results.grids import GridFolder, find_grids
 from ssl_bench.results.runs import RunFolder, Runs
 

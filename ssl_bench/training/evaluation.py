@@ -12,11 +12,11 @@ from ssl_bench.distributed import broadcast, rank
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.run import doubts, run_evaluators
 from ssl_bench.hardware import move
-from ssl_bench.record import baselines, evaluations, hits, plots, units
+from ssl_bench.record import baselines, evaluations, hits, plots, rows, units
 from ssl_bench.record.environment import environment, now, peak_memory
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.index import UNITS
-from ssl_bench.record.metrics import Row, Tracker
+from ssl_bench.record.metrics import Tracker
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.parts import Parts
@@ -45,8 +45,8 @@ class Evaluation:
     def on_the_way(self, tracker: Tracker | None) -> None:
         """Evaluate the network, without baselines, as far as no row of this step has that, and write a row."""
         step, again = self.state.step, self.state.step == self.state.evaluated_step
-        rows = files.read_json_lines(tracker.path, Row) if again and tracker is not None else []
-        made = {mark for row in rows if row["step"] == step for mark in row.get("evaluations", ())}
+        there = rows.read(tracker.path) if again and tracker is not None else []
+        made = {mark for row in there if row["step"] == step for mark in row.get("evaluations", ())}
         trained = [entry for entry in evaluations.asked(self.config) if not entry["network"]]
         missing = [entry for entry in trained if not broadcast(evaluations.mark(entry) in made)]  # rank 0 decides
         if again and not missing:
@@ -85,9 +85,9 @@ class Evaluation:
             content["config"] = trained["config"]
             content["units"] = trained.get("units", {}) | content["units"]
         target = self.parts.targets({"": self.state.method.encoder}, self.state.device, self.precision)
-        rows, warmup = files.read_json_lines(tracker.path, Row), self.parts.recipe.warmup_epochs
+        recorded_rows, warmup = rows.read(tracker.path, self.config), self.parts.recipe.warmup_epochs
         of_images = [f"{name}: {s}" if name else s for _, name, data in self.parts.evaluated for s in data.doubts()]
-        of_numbers = warnings_of(rows, content, warmup)
+        of_numbers = warnings_of(recorded_rows, content, warmup)
         content["warnings"] = [*of_images, *doubts(self.parts.evaluators, target), *of_numbers]
         for sentence in content["warnings"]:
             log.warning("%s", sentence)

@@ -14,7 +14,9 @@ from ssl_bench.config import plugins, schema
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError, RunError, in_one_line
 from ssl_bench.record import checkpoint, results
+from ssl_bench.record.content import Config
 from ssl_bench.seeding import seed_everything
+from ssl_bench.shapes import fits
 from ssl_bench.training.initial import InitialWeights
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
@@ -56,7 +58,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
     config: Any = files.read_yaml(path, dict, named=False) or {}
     name = folder.resolve().name
-    if trained and (not files.fits(config, results.Config) or run_id(config) != name == run_id(trained["config"])):
+    if trained and (not fits(config, Config) or run_id(config) != name == run_id(trained["config"])):
         files.say_damaged(path)
         config = trained["config"]
     choices = config.get("choices")

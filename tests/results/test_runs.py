@@ -107,9 +107,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
     read_run, read_json = Runs._read, files.read_json
 
-    def run(self: Runs, start: str, again: bool) -> dict[str, Any] | None:
-        paths.append(str(Path(start).relative_to(OUTPUTS)))
-        return read_run(self, start, again)
+    def run(self: Runs, path: str, start: str, again: bool) -> dict[str, Any]:
+        paths.append(path)
+        return read_run(self, path, start, again)
 
     def record_of_grid(path: str | Path, *shape: Any, **named: bool) -> Any:
         if Path(path).parent.name == "jobs":

@@ -410,18 +410,18 @@ REASON = "the loss is not finite at step 2 (lr 2.5e+37, tau 0.2): set a smaller 
 
 
 def test_the_table_on_a_terminal_and_to_a_pipe() -> None:
-    finish(make("grid/0123456789", rows(10), optimizer={"lr": 0.1}), 120.0, knn_top1=0.871, linear_top1=0.9)
-    failed = make("grid/1123456789", rows(2), optimizer={"lr": 1e38})
+    finish(make("grid/g123456789", rows(10), optimizer={"lr": 0.1}), 120.0, knn_top1=0.871, linear_top1=0.9)
+    failed = make("grid/h123456789", rows(2), optimizer={"lr": 1e38})
     (failed / "failed.json").write_text(json.dumps({"reason": REASON}))
-    claim_elsewhere(make("grid/2123456789", rows(4), optimizer={"lr": 0.3}), "node7", silent=0)
-    entries, left = Scan(OUTPUTS).update((OUTPUTS / "grid/2123456789/metrics.jsonl").stat().st_mtime)
+    claim_elsewhere(make("grid/i123456789", rows(4), optimizer={"lr": 0.3}), "node7", silent=0)
+    entries, left = Scan(OUTPUTS).update((OUTPUTS / "grid/i123456789/metrics.jsonl").stat().st_mtime)
     shown = list(zip(entries, labels(entries), strict=True))
     piped = lines(OUTPUTS, shown, left)
     names = ["folder", "run", "state", "epoch", "images/s", "ETA", "loss", "knn", "linear", "reason"]
     assert piped[0].split() == names
-    assert piped[2].startswith("grid/1123456789  optimizer.lr=1e+38  failed") and piped[2].endswith(f"    {REASON}")
+    assert piped[2].startswith("grid/h123456789  optimizer.lr=1e+38  failed") and piped[2].endswith(f"    {REASON}")
     assert piped[3].split() == [
-        *("grid/2123456789", "optimizer.lr=0.3", "training", "on", "node7", "4.0/10", "10.0", "1m00s", "1")
+        *("grid/i123456789", "optimizer.lr=0.3", "training", "on", "node7", "4.0/10", "10.0", "1m00s", "1")
     ]
     assert piped[4:] == ["", "1 done, 1 running, 0 partial, 1 failed; about 1m00s to go"]
     for width in (160, 61):
@@ -432,7 +432,7 @@ def test_the_table_on_a_terminal_and_to_a_pipe() -> None:
         assert max(map(len, printed)) <= width and printed[-1] == piped[-1]
         if width == 160:
             assert printed[0].split() == names[:-1]
-            assert printed[5] == f"grid/1123456789: optimizer.lr=1e+38: {REASON}"
+            assert printed[5] == f"grid/h123456789: optimizer.lr=1e+38: {REASON}"
         else:
             assert printed[0].split() == ["run", "state", "epoch", "knn", "linear"]
 

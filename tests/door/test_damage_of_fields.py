@@ -1,0 +1,350 @@
+"""Each field of the files of a run is replaced by each kind of value, beside healthy runs, and every reader is asked.
+
+No reader ends in a traceback, and the healthy runs keep their numbers. The damaged run keeps its own, or it counts as
+missing and is named with what is wrong in it.
+"""
+
+import contextlib
+import io
+import itertools
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import ssl_bench
+from ssl_bench import files
+from ssl_bench.commands import compare, evaluate, export, figure, prune, report, status, table, verify
+from ssl_bench.config.identity import evaluation_id
+from ssl_bench.results import comparison
+from ssl_bench.results.runs import finished
+from ssl_bench.train import main
+from tests.conftest import no_pictures
+from tests.door.test_damage import COMMON, PAPER, environment
+
+VALUES = [None, True, 7, -3, math.nan, math.inf, "text", "", [1], [[1]], {"a": 1}]
+MISSING = object()  # in place of a value: the field is removed
+GRID = [*COMMON, "max_steps=1", "name=g"]
+Change = tuple[tuple[Any, ...], Any]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with runs of one step of two losses and two seeds, and a paper."""
+    before, folder = Path.cwd(), tmp_path_factory.mktemp("whole")
+    os.chdir(folder)
+    with no_pictures(), pytest.MonkeyPatch.context() as context:
+        environment(context, folder)
+        Path("papers").mkdir()
+        Path("papers/tiny.yaml").write_text(yaml.safe_dump(PAPER))
+        assert main([*GRID, "-m", "seed=0,1", "loss=dcl,infonce"]) == 0
+    os.chdir(before)
+    yield folder
+
+
+@pytest.fixture
+def victim(whole: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of one of the runs, in a copy of them."""
+    shutil.copytree(whole, "here")
+    monkeypatch.chdir("here")
+    environment(monkeypatch, Path.cwd())
+    return sorted(Path("outputs/g").iterdir())[1]
+
+
+# ---- readers
+
+
+def asked(command: Callable[..., Any], *words: str) -> tuple[int, str, str]:
+    """What a command answers: its code and what it prints."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = command(list(words))
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+    return code, out.getvalue(), err.getvalue()
+
+
+def numbers() -> tuple[dict[str, Any], str]:
+    """The records of ``status --json`` by the names of the runs' directories, and what it says beside them.
+
+    Without the labels, which say what distinguishes a run from the others.
+    """
+    files.say_once.cache_clear()
+    code, out, said = asked(status.main, "outputs", "--json")
+    assert code == 0
+    records = [{**record, "label": ""} for record in json.loads(out) if record["folder"]]
+    return {Path(record["folder"]).name: record for record in records}, said
+
+
+def means() -> dict[str, tuple[float, int]]:
+    """The mean of each loss in the tables of ``table``, in percent, and the number of its runs."""
+    code, out, said = asked(table.main, "seed=0,1", "--rows", "loss", "--format", "json")
+    assert code == 0, said
+    tables, of_loss = json.loads(out), dict[str, tuple[float, int]]()
+    for row in [row for one in (tables if isinstance(tables, list) else [tables]) for row in one["rows"]]:
+        mean, count = of_loss.get(row["loss"], (0.0, 0))
+        both = count + row["n"]
+        of_loss[row["loss"]] = (mean * count + row["mean"] * row["n"]) / both, both
+    return of_loss
+
+
+def pairs() -> list[tuple[list[int], float]]:
+    """The seeds and the differences of ``compare``."""
+    code, out, said = asked(compare.main, "--by", "loss", "seed=0,1", "--metric", "knn/top1", "--format", "json")
+    assert code == 0, said
+    return [(cell["seeds"], abs(cell["difference"])) for cell in json.loads(out)["cells"]]
+
+
+class Truth:
+    """What the readers say without damage, and with one run less."""
+
+    def __init__(self, victim: Path) -> None:
+        self.victim, (self.records, said) = victim, numbers()
+        assert said == ""
+        loss, seed = (yaml.safe_load((victim / "config.yaml").read_text())[key] for key in ("loss", "seed"))
+        self.loss = "dcl" if loss["_target_"].endswith("DCL") else "infonce"
+        self.whole = means(), pairs()
+        aside = victim.rename("aside")
+        self.less = means(), pairs()
+        aside.rename(victim)
+        assert self.less[1][0][0] == [1 - seed]
+
+    def holds(self, damage: Any) -> str:
+        """Check all readers; return what was said of the run, empty if it has its numbers."""
+        records, said = numbers()
+        for name, record in self.records.items():
+            if name != self.victim.name:
+                assert records[name] == record, (damage, name)
+        own, kept = records.get(self.victim.name), self.records[self.victim.name]
+        has_results = own is not None and own["state"] == "done"
+        if has_results:
+            assert own is not None and own["metrics"] == kept["metrics"], damage
+        else:
+            lines = [line for line in said.splitlines() if self.victim.name in line]
+            assert lines and all("damaged" in line for line in lines), (damage, said)
+        expected = self.whole if has_results else self.less
+        named = damage[1][:2] == ("config", "choices") and isinstance(damage[2], str)  # an option has any name
+        if not (has_results and named):
+            assert means() == {loss: pytest.approx(values) for loss, values in expected[0].items()}, damage
+        assert pairs() == expected[1], damage
+        return "" if has_results else said
+
+
+# ---- damage
+
+
+def fields(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all fields in a node, of a list the first one."""
+    items = node.items() if isinstance(node, dict) else enumerate(node[:1]) if isinstance(node, list) else ()
+    for key, value in items:
+        yield (*at, key)
+        yield from fields(value, (*at, key))
+
+
+def changed(node: Any, path: Sequence[Any], value: Any) -> Any:
+    """A copy of a node with another value at a path."""
+    copy = json.loads(json.dumps(node))
+    inner = copy
+    for key in path[:-1]:
+        inner = inner[key]
+    if value is MISSING:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return copy
+
+
+def changes(content: Any) -> list[Change]:
+    return list(itertools.product(fields(content), [*VALUES, MISSING]))
+
+
+def damage_each(path: Path, chosen: Sequence[Change], content: Any, write: Callable[[Any], str], truth: Truth) -> int:
+    """Damage a file in each way; return how often the run counted as missing."""
+    before, missing = path.read_bytes(), 0
+    for at, value in chosen:
+        path.write_text(write(changed(content, at, value)))
+        missing += bool(truth.holds((path.name, at, value)))
+    path.write_bytes(before)
+    return missing
+
+
+def as_yaml(content: Any) -> str:
+    return yaml.safe_dump(content, sort_keys=False)
+
+
+def as_lines(content: Any) -> str:
+    return "".join(json.dumps(row) + "\n" for row in content)
+
+
+SHARES = [
+    pytest.param((7, 11, 17), id="a_part"),
+    pytest.param((1, 1, 1), id="all", marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)]),
+]
+
+
+@pytest.mark.parametrize("every", SHARES)
+def test_a_field_of_another_type_counts_as_missing_and_is_named(every: tuple[int, int, int], victim: Path) -> None:
+    truth = Truth(victim)
+    content = json.loads((victim / "results.json").read_text())
+    chosen = changes(content)[:: every[0]]
+    missing = damage_each(victim / "results.json", chosen, content, json.dumps, truth)
+    assert 0.7 * len(chosen) < missing < len(chosen)
+    stored = yaml.safe_load((victim / "config.yaml").read_text())
+    assert damage_each(victim / "config.yaml", changes(stored)[:: every[1]], stored, as_yaml, truth) == 0
+    rows = [json.loads(line) for line in (victim / "metrics.jsonl").read_text().splitlines()]
+    assert damage_each(victim / "metrics.jsonl", changes(rows)[:: every[2]], rows, as_lines, truth) == 0
+
+
+def metrics_beside(victim: Path) -> dict[str, list[float]]:
+    """The numbers of the other runs; an unfinished run with another evaluation may change their names."""
+    records, _ = numbers()
+    return {name: list(record["metrics"].values()) for name, record in records.items() if name != victim.name}
+
+
+@pytest.mark.parametrize("every", SHARES)
+def test_of_an_unfinished_run_a_damaged_configuration_is_named(every: tuple[int, int, int], victim: Path) -> None:
+    (victim / "results.json").unlink()
+    others = metrics_beside(victim)
+    path = victim / "config.yaml"
+    stored, named = yaml.safe_load(path.read_text()), 0
+    chosen = changes(stored)[:: every[1]]
+    for at, value in chosen:
+        path.write_text(as_yaml(changed(stored, at, value)))
+        now, said = numbers()
+        assert metrics_beside(victim) == others, (at, value)
+        assert (victim.name in now) != (f"{path} is damaged" in said), (at, value, said)
+        named += victim.name not in now
+    assert named > 0.7 * len(chosen)
+
+
+IMPOSSIBLE: list[tuple[str, Any, str]] = [
+    ("knn/top1", 1.5, "evaluations[0].metrics.knn/top1=1.5, which is no share"),
+    ("knn/top1", -3.0, "evaluations[0].metrics.knn/top1=-3.0, which is no share"),
+    ("knn/top1", 0.5, "knn/top1=0.5, and hits/knn-top1"),
+    ("epochs", 99, "evaluations[0].epochs=99, and the training has 28"),
+    ("seconds", -1.0, "seconds=-1.0"),
+    ("evaluator", "linear", "evaluations[0].id="),
+    ("k", 7, "evaluations[0].id="),
+    ("unit", "percent", "units.knn.*top1.unit=percent"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "says"), IMPOSSIBLE)
+def test_what_cannot_be_counts_as_missing(field: str, value: Any, says: str, victim: Path) -> None:
+    truth, path = Truth(victim), victim / "results.json"
+    content = json.loads(path.read_text())
+    entry = content["evaluations"][0]
+    if field == "knn/top1":  # in both places
+        content["metrics"][field] = entry["metrics"][field] = value
+        if value != 0.5:
+            del entry["hits"]
+    elif field == "k":
+        entry["settings"]["k"] = value
+    elif field == "unit":
+        content["units"]["knn"]["*top1"]["unit"] = value
+    else:
+        (entry if field in entry else content)[field] = value
+    path.write_text(json.dumps(content))
+    assert f"{path} is damaged ({says}" in truth.holds((path.name, (field,), value))
+
+
+def test_bits_that_do_not_give_the_accuracy_count_as_missing_also_behind_the_cache(victim: Path) -> None:
+    truth = Truth(victim)
+    (path,) = victim.glob("hits/knn-top1*")
+    bits = np.unpackbits(np.frombuffer(path.read_bytes(), dtype=np.uint8))
+    bits[:20] ^= 1
+    path.write_bytes(np.packbits(bits).tobytes())
+    for cached in (comparison._content, comparison._bits):  # another process
+        cached.cache_clear()
+    assert pairs() == truth.less[1]  # the index has read the results before
+    Path("outputs/.runs.json").unlink(missing_ok=True)
+    assert f"knn/top1={truth.records[victim.name]['metrics']['knn/top1']}, and hits/" in truth.holds(
+        (path.name, (), None)
+    )
+
+
+ROWS: list[tuple[str, Any, str]] = [
+    ("epoch", 29.5, "epoch=29.5, and the training has 28"),
+    ("seconds", -1.0, "seconds=-1.0"),
+    ("watch/knn_top1", 1.5, "watch/knn_top1=1.5, which is no share"),
+    ("knn/top1", 7.0, "knn/top1=7.0, which is no share"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "says"), ROWS)
+def test_an_impossible_row_is_left_out_and_named(field: str, value: Any, says: str, victim: Path) -> None:
+    (victim / "results.json").unlink()
+    path = victim / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[1].pop("seconds", None)
+    wrong = {**rows["/" in field and not field.startswith("watch")], "step": 2, field: value}
+    path.write_text(as_lines([*rows, wrong]))
+    records, said = numbers()
+    assert f"{path} has 1 damaged rows, which are left out ({says})" in said
+    assert records[victim.name]["epoch"] == rows[0]["epoch"]
+    assert records[victim.name]["best"].get("knn/top1", 0.0) == rows[1]["knn/top1"]
+
+
+SOME: list[tuple[str, Any]] = [
+    ("choices", MISSING),
+    ("choices.batch_size", 64),
+    ("evaluate.knn._target_", [1]),
+    ("dataset", [1]),
+    ("steady", "x"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), SOME)
+def test_every_command_ends_in_a_sentence(field: str, value: Any, victim: Path, tmp_path: Path) -> None:
+    truth, path = Truth(victim), victim / "results.json"
+    content = json.loads(path.read_text())
+    at = ("config", *field.split("."))
+    if field == "steady":
+        content["config"]["steady"] = []
+    path.write_text(json.dumps(changed(content, at, value)))
+    said = truth.holds((path.name, at, value))
+    assert f"{path} is damaged ({'.'.join(at)}" in said
+    assert asked(status.main, "outputs", "--csv")[0] == 0 and asked(status.main, "outputs")[0] == 0
+    assert asked(prune.main, "outputs", "--dry-run")[1].endswith(" in 3 of 3 finished runs\n")
+    assert asked(figure.main, "seed=0,1", "--x", "seed", "--out", "f.svg")[0] == 0
+    assert asked(table.main, "tiny/table1", "--format", "json")[0] == 0
+    assert len(finished(Path("outputs"))) == 3
+    assert len(ssl_bench.runs("outputs")) == 4
+    for command, words in ((verify, []), (export, ["--format", "card", "--out", "card"]), (evaluate, [])):
+        code, _, said = asked(command.main, str(victim), *words)
+        assert code in (0, 1, 2) and "Traceback" not in said, said
+    assert asked(report.main, "outputs")[0] == 0
+    with no_pictures():  # the run goes on from its checkpoint, and has its numbers again
+        config = content["config"]
+        code, out, said = asked(main, *GRID, f"seed={config['seed']}", f"loss={truth.loss}")
+    assert code == 0, (out, said)
+    assert numbers()[0][victim.name]["metrics"] == truth.records[victim.name]["metrics"]
+
+
+def test_control_characters_reach_no_terminal(victim: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    clear, sheet = "\x1b[2J", {**PAPER["tables"]["table1"], "title": "t\x1b[2J"}  # type: ignore[index]
+    sheet |= {"rows": {clear: {"values": [50.0]}}}
+    Path("own.yaml").write_text(yaml.safe_dump({"paper": "own", "title": clear, "cite": clear, "tables": {"a": sheet}}))
+    (victim / "results.json").unlink()
+    files.write_json(victim / "failed.json", {"reason": clear, "detail": clear})
+    Path("outputs/g").rename(f"outputs/{clear}")
+    for form in ("rich", "md", "tex", "csv", "json"):
+        code, out, said = asked(table.main, "own.yaml", "--format", form)
+        assert "\x1b" not in out + said and (code == 0), (form, out, said)
+        assert "x1b[2J" in out or "u001b[2J" in out
+    for flag in ("", "--csv", "--json", "--runs"):
+        code, out, said = asked(status.main, "outputs", *filter(None, [flag]))
+        assert code == 0 and "\x1b" not in out + said
+
+
+def test_an_id_is_that_of_the_settings(victim: Path) -> None:
+    for entry in json.loads((victim / "results.json").read_text())["evaluations"]:
+        assert entry["id"] == evaluation_id(entry["evaluator"], entry["settings"])
