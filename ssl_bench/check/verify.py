@@ -9,12 +9,12 @@ An answer is good, wrong, or skipped: the question cannot be answered. A run is 
 """
 
 import math
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ssl_bench import temporary
 from ssl_bench.check import rounding
 from ssl_bench.check.answer import Answer, Verdict
 from ssl_bench.check.recorded import Recorded, State
@@ -32,8 +32,8 @@ def answers(folder: Path, changes: Mapping[str, Any]) -> Iterator[Answer]:
         ConfigError: there is no finished run, or it cannot be carried out on this machine.
     """
     run = Recorded(folder, changes)
-    with tempfile.TemporaryDirectory(prefix="ssl-bench-", ignore_cleanup_errors=True) as scratch:
-        replay = Replay(run, Path(scratch))
+    with temporary.folder() as scratch:
+        replay = Replay(run, scratch)
         yield identity(run)
         begun = start(run, replay)
         yield begun

@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from ssl_bench import temporary
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.commands.status import WHERE
 from ssl_bench.config.identity import extensible
@@ -32,13 +33,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _prune(runs: Sequence[RunFolder], options: Namespace) -> int:
+    temporary.remove(options.outputs, inside=True)
     freed, pruned, growing, code = 0, 0, 0, 0
     for run in runs:
         further = extensible(run.config)
         growing += further
         try:
-            with locked(run.folder, wait=False) as owner:
-                if owner is not None or not results.is_finished(run.folder):  # it was started again meanwhile
+            with locked(run.folder, wait=False) as lock:
+                if lock.other is not None or not results.is_finished(run.folder):  # it was started again meanwhile
                     continue
                 removed = 0 if further else checkpoint.prune(run.folder, options.dry_run)
         except (ConfigError, RunError) as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ssl_bench import files
+from ssl_bench import files, temporary
 from ssl_bench.data.arrays import ArrayDataset
 from ssl_bench.data.dataset import Dataset, MissingData
 from ssl_bench.data.folder import FolderDataset
@@ -40,9 +40,11 @@ def prepare(dataset: Dataset, name: str, source: Path | None, progress: Progress
         RunError: too many photos are damaged.
     """
     if isinstance(dataset, FolderDataset) and dataset.packed:
+        temporary.remove(dataset.packed_path("train").parent)
         folder = _pack(dataset, source, progress)
     elif isinstance(dataset, ArrayDataset):
         folder = dataset.folder
+        temporary.remove(folder)
         if not _is_complete(dataset):
             if dataset.torchvision == "ImageFolder":
                 _shrink(dataset, source or dataset.root / "imagenet", progress)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
-from ssl_bench import files
+from ssl_bench import files, temporary
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.source import Source
 from ssl_bench.data.views import Views
@@ -41,6 +41,7 @@ def write_png(path: Path, image: Tensor) -> None:
     from PIL import Image
 
     picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+    temporary.remove(path.parent)
     files.write(path, lambda file: picture.save(file, "PNG"))
 
 

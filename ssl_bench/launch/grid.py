@@ -17,10 +17,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from ssl_bench import files
+from ssl_bench import files, temporary
 from ssl_bench.errors import ConfigError
-from ssl_bench.launch.lock import start_time
 from ssl_bench.launch.outcome import Job, Outcome, State
+from ssl_bench.liveness import start_time
 from ssl_bench.record.summary import Groups, print_grid
 
 WORDS = {
@@ -76,6 +76,10 @@ def begin(
     labels: Sequence[str] = (),
 ) -> None:
     """Write ``grid.json``, again for a grid to which runs were added; the arguments are those of :class:`Grid`."""
+    if not folder.exists():  # of a new grid
+        temporary.remove(folder.parent.parent, inside=True)
+        for grid in folder.parent.glob("*"):
+            temporary.remove(grid, inside=True)
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
     process = {"host": socket.gethostname(), "pid": os.getpid(), "born": start_time(os.getpid())}
     content: dict[str, Any] = {"runs": [list(run) for run in runs], "epochs": list(epochs)}

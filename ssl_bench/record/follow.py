@@ -3,9 +3,9 @@
 import contextlib
 import math
 import os
-from typing import Any
+from typing import Any, BinaryIO
 
-from ssl_bench import files
+from ssl_bench import files, patience
 from ssl_bench.record import units
 
 Mark = tuple[int, int, int]  # time of change in ns, size, inode: a file or folder with the same mark has not changed
@@ -17,10 +17,10 @@ TAIL = 2**16  # bytes at the end of a metrics file that have its last row
 def find_mark(path: str) -> Mark | None:
     """The mark of the file or folder at ``path``; None if there is none."""
     try:
-        status = os.stat(path)
+        status = patience.status(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return (status.st_mtime_ns, status.st_size, status.st_ino) if status else None
 
 
 def read_rows(path: str, going: bool, evaluated: bool) -> dict[str, Any]:
@@ -32,11 +32,14 @@ def read_rows(path: str, going: bool, evaluated: bool) -> dict[str, Any]:
         going: it will grow: its last kNN accuracy of watching counts, too.
         evaluated: if it will grow, read all of it, for its best evaluation; otherwise only its end is read.
     """
+
+    def end(file: BinaryIO) -> tuple[float, list[bytes]]:
+        status = os.fstat(file.fileno())
+        file.seek(max(0, status.st_size - (files.LARGEST_FILE if going and evaluated else TAIL)))
+        return status.st_mtime, file.read().split(b"\n")[:-1]
+
     try:
-        with files.open_regular(path) as file:
-            status = os.fstat(file.fileno())
-            file.seek(max(0, status.st_size - (files.LARGEST_FILE if going and evaluated else TAIL)))
-            lines = file.read().split(b"\n")[:-1]
+        changed, lines = files.read_with(path, end)
     except OSError:
         return {}
     best, last, watched = dict[str, float](), dict[str, Any](), None
@@ -59,7 +62,7 @@ def read_rows(path: str, going: bool, evaluated: bool) -> dict[str, Any]:
         last = {"step": step, "epoch": epoch, "trained": seconds, "speed": speed, "loss": loss}
         if not going:
             break
-    return {**last, "watched": watched, "evaluated": best, "changed": status.st_mtime}
+    return {**last, "watched": watched, "evaluated": best, "changed": changed}
 
 
 def finite(node: Any, key: str) -> float | None:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from ssl_bench.patience import patiently
+
 log = logging.getLogger("ssl_bench")
 
 
@@ -34,7 +36,7 @@ def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     console, file = (
         logging.StreamHandler(sys.stdout),
-        _LogFile(folder / "train.log", encoding="utf-8", errors="backslashreplace"),
+        patiently(lambda: _LogFile(folder / "train.log", encoding="utf-8", errors="backslashreplace")),
     )
     console.setFormatter(logging.Formatter("%(message)s"))
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

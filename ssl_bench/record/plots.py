@@ -51,7 +51,7 @@ def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact], record: Pat
             log.warning("%s was not drawn: %s", path, error)
             return
         if png:
-            files.write(path, lambda file: file.write(png))
+            files.write_bytes(path, png)
             pictures[name] = path
 
     rows = [] if record is None else files.read_json_lines(record, Row)

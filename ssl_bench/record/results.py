@@ -9,6 +9,7 @@ from typing import Any, NotRequired, TypedDict
 from ssl_bench import files
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
+from ssl_bench.patience import exists
 from ssl_bench.record import evaluations
 
 NAME = "results.json"
@@ -130,7 +131,7 @@ def set_damaged_aside(folder: Path) -> None:
         OSError: it cannot be renamed.
     """
     path = folder / NAME
-    if not os.path.lexists(path) or is_finished(folder):
+    if not exists(path) or is_finished(folder):
         return
     try:
         files.read_bytes(path)
