@@ -31,9 +31,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ssl_bench import temporary
+from ssl_bench.disk import temporary
+from ssl_bench.disk.patience import NoAnswer, Result, answer, patiently
 from ssl_bench.errors import ConfigError, printable
-from ssl_bench.patience import NoAnswer, Result, answer, patiently
 
 # Errors that say nothing about a file: of a file system that is out of reach, or of a process without memory.
 LARGEST_INTEGER = 2**63  # larger ones do not fit into a float or a database

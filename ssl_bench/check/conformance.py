@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ssl_bench import temporary
 from ssl_bench.check import formulas
 from ssl_bench.check.formulas import LABELLED, MOMENTUM, Formula, VectorBatch
 from ssl_bench.check.ranks import on_ranks
+from ssl_bench.disk import temporary
 from ssl_bench.distributed import join_local, rank, world
 from ssl_bench.errors import ConfigError, RunError, reason
 

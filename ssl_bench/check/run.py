@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from ssl_bench import temporary
 from ssl_bench.check import environment, methods, ranks, runs, speed
 from ssl_bench.check.answer import REPORT, Answer, Section, Setting, Verdict
+from ssl_bench.disk import temporary
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.workers import RESUMES, call_in_workers
 from ssl_bench.signals import Interrupted

@@ -14,11 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import temporary
 from ssl_bench.check import rounding
 from ssl_bench.check.answer import Answer, Verdict
 from ssl_bench.check.recorded import Recorded, State
 from ssl_bench.check.replayed import Replay, Trained
+from ssl_bench.disk import temporary
 from ssl_bench.errors import RunError
 from ssl_bench.record import hits
 from ssl_bench.record.evaluations import Entry

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import temporary
 from ssl_bench.commands import weights
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
+from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, RunError, require
 
 WEIGHTS = "evaluate networks from files, timm:NAME or random, for `backbone=...`; which=momentum: the second network"

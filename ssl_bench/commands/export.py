@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import files, temporary
+from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
+from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.record.folders import find_named
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import files, temporary
+from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress, taken_outputs
+from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results

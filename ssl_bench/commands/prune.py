@@ -9,10 +9,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ssl_bench import temporary
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.commands.status import WHERE
 from ssl_bench.config.identity import extensible
+from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.launch.lock import locked
 from ssl_bench.record import checkpoint, results

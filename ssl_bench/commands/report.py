@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import files, temporary
+from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
+from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.report import html
 from ssl_bench.report.collect import Collector

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ssl_bench import files, temporary
+from ssl_bench import files
 from ssl_bench.data.arrays import ArrayDataset
 from ssl_bench.data.dataset import Dataset, MissingData
 from ssl_bench.data.folder import FolderDataset
 from ssl_bench.data.packed import pack
 from ssl_bench.data.shrink import shrink
+from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, require
 
 BY_TRAIN = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")  # classes with an argument ``train``

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
-from ssl_bench import files, temporary
+from ssl_bench import files
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.source import Source
 from ssl_bench.data.views import Views
+from ssl_bench.disk import temporary
 
 LEAST, STRIP, GAP = 112, 16, 4  # pixels: the smallest side of a tile, the height of its bars, the gap between tiles
 FRAME = 96  # grey level between and around images

@@ -17,10 +17,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from ssl_bench import files, temporary
+from ssl_bench import files
+from ssl_bench.disk import temporary
+from ssl_bench.disk.liveness import start_time
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch.outcome import Job, Outcome, State
-from ssl_bench.liveness import start_time
 from ssl_bench.record.summary import Groups, print_grid
 
 WORDS = {

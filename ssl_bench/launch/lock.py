@@ -21,9 +21,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import files, temporary
-from ssl_bench.liveness import alive, machine
-from ssl_bench.patience import NoAnswer, patiently, status, unwritable
+from ssl_bench import files
+from ssl_bench.disk import temporary
+from ssl_bench.disk.liveness import alive, machine
+from ssl_bench.disk.patience import NoAnswer, patiently, status, unwritable
 from ssl_bench.record.claim import BEAT, Claim, Owner, latest
 from ssl_bench.record.results import is_finished
 
@@ -45,7 +46,7 @@ class Lock:
     """
 
     def __init__(self, folder: Path, lease: float = LEASE, saves: bool = False) -> None:
-        self.folder, self.lease, self.saves = folder / "claims", lease, saves
+        self.folder, self.lease, self.saves = folder.absolute() / "claims", lease, saves
         self.other: Owner | None = None
         self.claim: Claim | None = None
         self._seen: tuple[int, int, float] = (0, 0, 0.0)  # number, time of change, when this process first saw that
@@ -77,7 +78,7 @@ class Lock:
         self._released.set()
         with contextlib.suppress(OSError, NoAnswer):  # on a full disk the end of this process has the same effect
             if finished and not self.claim.lost_to():
-                shutil.rmtree(self.folder, ignore_errors=True)
+                patiently(lambda: shutil.rmtree(self.folder))
             else:
                 files.write_json(self.folder / str(self.claim.number), {"released": True})
 
@@ -124,8 +125,8 @@ class Lock:
         """Touch the lock every ten seconds, until another process has the run."""
         while not self._released.wait(BEAT):
             with contextlib.suppress(OSError, NoAnswer):  # the file system is unreachable for a moment
-                if (owner := claim.lost_to()) and not self._released.is_set():
-                    return None if self.saves else _exit(f"{self.folder.parent} was taken over by {owner}")
+                if latest(self.folder) > claim.number:
+                    return None if self.saves else _exit(f"{self.folder.parent} was taken over by {claim.lost_to()}")
                 os.utime(self.folder / str(claim.number))
 
 
@@ -199,6 +200,6 @@ def owner(folder: Path) -> Owner | None:
 
 def remove_locks(folder: Path) -> None:
     """Remove the locks that a process has left which was killed after it had finished the run."""
-    with contextlib.suppress(NoAnswer):
+    with contextlib.suppress(OSError, NoAnswer):
         if owner(folder) is None:
-            shutil.rmtree(folder / "claims", ignore_errors=True)
+            patiently(lambda: shutil.rmtree(folder / "claims"))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ssl_bench import temporary
+from ssl_bench.disk import temporary
 from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, world
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, local_device, release_memory

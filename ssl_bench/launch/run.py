@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import files, temporary
+from ssl_bench import files
 from ssl_bench.config.from_disk import find_prepared
+from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch import grid

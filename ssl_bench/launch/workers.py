@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
-from ssl_bench import temporary
+from ssl_bench.disk import temporary
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import METHOD, die_with, stop_after
 from ssl_bench.record import streams

@@ -12,7 +12,8 @@ from typing import Any
 import safetensors.torch
 from torch import nn
 
-from ssl_bench import files, temporary
+from ssl_bench import files
+from ssl_bench.disk import temporary
 from ssl_bench.networks.export import contiguous
 
 OF_OTHER_WEIGHTS = ("tag", "license", "description", "origin_url", "paper_name", "paper_ids", "notes")

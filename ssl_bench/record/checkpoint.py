@@ -25,9 +25,10 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from ssl_bench import files, temporary
+from ssl_bench import files
+from ssl_bench.disk import temporary
+from ssl_bench.disk.patience import NoAnswer, exists
 from ssl_bench.errors import RunError
-from ssl_bench.patience import NoAnswer, exists
 from ssl_bench.record import results
 from ssl_bench.record.claim import Claim, Taken
 

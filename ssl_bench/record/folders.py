@@ -7,7 +7,7 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config.identity import on_disk, recipe_id, run_dir
-from ssl_bench.patience import exists, is_file, patiently, unwritable
+from ssl_bench.disk.patience import exists, is_file, patiently, unwritable
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.index import Index
 from ssl_bench.record.results import is_finished, set_damaged_aside

@@ -5,7 +5,8 @@ import math
 import os
 from typing import Any, BinaryIO
 
-from ssl_bench import files, patience
+from ssl_bench import files
+from ssl_bench.disk import patience
 from ssl_bench.record import units
 
 Mark = tuple[int, int, int]  # time of change in ns, size, inode: a file or folder with the same mark has not changed

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ssl_bench import files
 from ssl_bench.config import identity
-from ssl_bench.patience import answer
+from ssl_bench.disk.patience import answer
 from ssl_bench.record import evaluations, results
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.evaluations import Entry

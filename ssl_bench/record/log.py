@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ssl_bench.patience import patiently
+from ssl_bench.disk.patience import patiently
 
 log = logging.getLogger("ssl_bench")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
-from ssl_bench.patience import exists
+from ssl_bench.disk.patience import exists
 from ssl_bench.record import results
 from ssl_bench.record.claim import Claim
 from ssl_bench.record.dashboard import Dashboard

@@ -8,8 +8,8 @@ from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.config.identity import run_id
+from ssl_bench.disk.patience import exists
 from ssl_bench.errors import ConfigError
-from ssl_bench.patience import exists
 from ssl_bench.record import evaluations
 
 NAME = "results.json"

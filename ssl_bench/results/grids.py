@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ssl_bench import files
+from ssl_bench.disk.liveness import alive
+from ssl_bench.disk.patience import answer
 from ssl_bench.launch.grid import SINGLE, Grid
 from ssl_bench.launch.outcome import FINISHED, Job, Outcome, State
-from ssl_bench.liveness import alive
-from ssl_bench.patience import answer
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.follow import find_mark
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
+from ssl_bench.disk.liveness import start_time
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.liveness import start_time
 from tests.evaluated import with_evaluations
 
 OUTPUTS = Path("outputs")

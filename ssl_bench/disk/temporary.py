@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from ssl_bench.liveness import alive, machine, start_time
+from ssl_bench.disk.liveness import alive, machine, start_time
 
 _NAME = re.compile(r"(?:\..*\.|ssl-bench-)(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-(?P<born>\d*)-\d+(?:\.tmp)?")
 _FORMER = re.compile(r"\..*\.\d+")  # of version 0.3: .<name>.<pid>
