@@ -68,7 +68,7 @@ def _replace(
             file.flush()
             os.fsync(file.fileno())
         before()
-        os.replace(fresh, path)
+        patiently(lambda: os.replace(fresh, path))
 
     try:
         with _with_file_name(path):

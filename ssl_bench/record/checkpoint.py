@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.disk import temporary
-from ssl_bench.disk.patience import NoAnswer, exists
+from ssl_bench.disk.patience import NoAnswer, exists, patiently
 from ssl_bench.errors import RunError
 from ssl_bench.record import results
 from ssl_bench.record.claim import Claim, Taken
@@ -57,7 +57,7 @@ def save(folder: Path, state: dict[str, Any], claim: Claim | None = None, rows: 
         if claim is not None:
             claim.require()
         if exists(spare):
-            os.replace(spare, previous)
+            patiently(lambda: os.replace(spare, previous))
 
     try:
         files.write_bytes(last, content, keep_former)

@@ -39,7 +39,8 @@ class FaultyFolder:
 
     def failed(self) -> list[str]:
         """The calls that have failed."""
-        return re.findall(r"^\d+ failed (\w+) ", self._log.read_text(), re.M)
+        text = self._log.read_text() if self._log.exists() else ""
+        return re.findall(r"^\d+ failed (\w+) ", text, re.M)
 
     def writers(self, path: Path) -> list[str]:
         """The processes that have replaced or opened a file, in that order, each once for all it did in a row."""

@@ -1,6 +1,5 @@
 """Errors of a file system that pass: no run is taken from its owner, no result is lost, and no file is half written."""
 
-import os
 import re
 import sys
 from collections import Counter
@@ -51,3 +50,41 @@ def test_two_processes_count_in_turn_and_lose_no_number(tmp_path: Path) -> None:
     assert not list(disk.path.rglob("*.tmp"))
     counted = Counter(disk.failed())
     assert counted.total() >= 40 and {"stat", "open", "rename", "opendir", "fsync"} <= counted.keys()
+
+
+RUN = [*SMALL, "evaluate=knn", "epochs=8", "batch_size.size=512", "checkpoint.every=1", "evaluate.every=3"]
+SENTENCES = ("does not answer", "after fixing that, the same command resumes")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_runs_end_with_the_bits_of_an_undisturbed_one(train: Callable[..., Any], tmp_path: Path) -> None:
+    """Two processes start the same run, and again until it is done, through 200 errors and more."""
+    assert train(*RUN, "paths.outputs=whole", small=False)[0] == 0
+    end, disk, attempt = kill_runs.left_by(Path("whole")), FaultyFolder(tmp_path, 9), 0
+    resumed, refused = 0, 0
+    while len(disk.failed()) < 200:
+        attempt += 1
+        outputs, left = disk.path / str(attempt), True
+        while left:
+            (saved,) = [checkpoint.read(path)["step"] for path in outputs.rglob("last.pt")] or [0]
+            command = ["-m", "ssl_bench", "train", *RUN, f"paths.outputs={outputs}"]
+            processes = [disk.start(10 * attempt + number, *command) for number in (1, 2)]
+            printed = [process.communicate(timeout=300)[0] for process in processes]
+            for process, text in zip(processes, printed, strict=True):
+                assert process.returncode in (0, 1) and "Traceback" not in text, text
+                assert process.returncode == 0 or any(sentence in text for sentence in SENTENCES), text
+                refused += process.returncode
+                if process.returncode:
+                    print(text.splitlines()[-1])
+            steps = [int(step) for text in printed for step in re.findall(r"resuming at step (\d+) ", text)]
+            assert not steps or saved in steps or not saved, (saved, printed)
+            resumed += len(steps)
+            left = any(process.returncode for process in processes)
+        run = only_run(outputs)
+        for path in (run / "checkpoints" / "last.pt", run / "metrics.jsonl"):  # nobody comes back: never two at once
+            writers = disk.writers(path)
+            assert writers and len(set(writers)) == len(writers), (path.name, writers)
+        assert train(*RUN, f"paths.outputs={outputs}", small=False)[0] == 0  # which removes what could not be
+        assert kill_runs.differences(end, kill_runs.left_by(outputs)) == []
+    print(f"{len(disk.failed())} errors in {attempt} runs: {refused} processes gave up, {resumed} resumed")
