@@ -81,6 +81,11 @@ def is_file(path: str | Path) -> bool:
     return at_path is not None and stat.S_ISREG(at_path.st_mode)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those that it is in, unless there is one."""
+    patiently(lambda: path.mkdir(parents=True, exist_ok=True))
+
+
 def unwritable(error: OSError) -> ConfigError | RunError:
     """The refusal of a results folder that cannot be written."""
     path = error.filename or "paths.outputs"

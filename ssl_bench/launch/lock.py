@@ -24,7 +24,7 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.disk import temporary
 from ssl_bench.disk.liveness import alive, machine
-from ssl_bench.disk.patience import NoAnswer, patiently, status, unwritable
+from ssl_bench.disk.patience import NoAnswer, make_folder, patiently, status, unwritable
 from ssl_bench.record.claim import BEAT, Claim, Owner, latest
 from ssl_bench.record.results import is_finished
 
@@ -111,11 +111,11 @@ class Lock:
         path = self.folder / str(number)
 
         def create() -> None:
-            self.folder.mkdir(parents=True, exist_ok=True)
             with open(path, "x") as file:
                 json.dump(asdict(Owner.this_process()), file)
 
         try:
+            make_folder(self.folder)
             patiently(create)
         except (FileExistsError, FileNotFoundError):  # the latter: the run has finished, and its locks were removed
             return False

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.disk import temporary
-from ssl_bench.disk.patience import NoAnswer, exists, patiently
+from ssl_bench.disk.patience import NoAnswer, exists, make_folder, patiently
 from ssl_bench.errors import RunError
 from ssl_bench.record import results
 from ssl_bench.record.claim import Claim, Taken
@@ -45,7 +45,7 @@ def save(folder: Path, state: dict[str, Any], claim: Claim | None = None, rows: 
     Raises:
         Taken: another process has the run: the state was set aside, with the rows.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     content = _packed(state)
     last, previous = folder / "last.pt", folder / "previous.pt"
     spare = temporary.beside(previous)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ssl_bench import files
+from ssl_bench.disk.patience import make_folder
 from ssl_bench.record.evaluations import Entry
 
 FOLDER = "hits"
@@ -27,7 +28,7 @@ def written(folder: Path, entry: Entry) -> Entry:
         if right is None:
             continue
         path = f"{FOLDER}/{name.replace('/', '-')}_{entry['id']}_{entry['epochs']}.bits"
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        make_folder(folder / FOLDER)
         files.write_bytes(folder / path, np.packbits(right.cpu().numpy()).tobytes())
         records[name] = {"file": path, "images": len(right)}
     return {**entry, "hits": records} if records else entry

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ssl_bench.disk.patience import patiently
+from ssl_bench.disk.patience import make_folder, patiently
 
 log = logging.getLogger("ssl_bench")
 
@@ -33,7 +33,7 @@ def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
         log.setLevel(logging.ERROR)
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     console, file = (
         logging.StreamHandler(sys.stdout),
         patiently(lambda: _LogFile(folder / "train.log", encoding="utf-8", errors="backslashreplace")),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
+from ssl_bench.disk.patience import make_folder
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram, Regions
 from ssl_bench.record.metrics import Row
 
@@ -56,7 +57,7 @@ def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact], record: Pat
 
     rows = [] if record is None else files.read_json_lines(record, Row)
     if artifacts or rows:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     for name, artifact in artifacts.items():
         data = {"kind": type(artifact).__name__.lower(), **dataclasses.asdict(artifact)}
         files.write_json(folder / f"{_file(name)}.json", data)

@@ -62,7 +62,7 @@ def test_runs_end_with_the_bits_of_an_undisturbed_one(train: Callable[..., Any],
     """Two processes start the same run, and again until it is done, through 200 errors and more."""
     assert train(*RUN, "paths.outputs=whole", small=False)[0] == 0
     end, disk, attempt = kill_runs.left_by(Path("whole")), FaultyFolder(tmp_path, 9), 0
-    resumed, refused = 0, 0
+    resumed, refused, reasons = 0, 0, list[str]()
     while len(disk.failed()) < 200:
         attempt += 1
         outputs, left = disk.path / str(attempt), True
@@ -75,8 +75,7 @@ def test_runs_end_with_the_bits_of_an_undisturbed_one(train: Callable[..., Any],
                 assert process.returncode in (0, 1) and "Traceback" not in text, text
                 assert process.returncode == 0 or any(sentence in text for sentence in SENTENCES), text
                 refused += process.returncode
-                if process.returncode:
-                    print(text.splitlines()[-1])
+                reasons += text.splitlines()[-1:] if process.returncode else []
             steps = [int(step) for text in printed for step in re.findall(r"resuming at step (\d+) ", text)]
             assert not steps or saved in steps or not saved, (saved, printed)
             resumed += len(steps)
@@ -87,4 +86,4 @@ def test_runs_end_with_the_bits_of_an_undisturbed_one(train: Callable[..., Any],
             assert writers and len(set(writers)) == len(writers), (path.name, writers)
         assert train(*RUN, f"paths.outputs={outputs}", small=False)[0] == 0  # which removes what could not be
         assert kill_runs.differences(end, kill_runs.left_by(outputs)) == []
-    print(f"{len(disk.failed())} errors in {attempt} runs: {refused} processes gave up, {resumed} resumed")
+    print(f"{len(disk.failed())} errors in {attempt} runs: {resumed} processes resumed, {refused} gave up: {reasons}")
