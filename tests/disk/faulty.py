@@ -25,7 +25,7 @@ class FaultyFolder:
             pytest.skip("needs Linux and gcc")
         self.path, self._log, self._library = folder / "disk", folder / "calls.txt", folder / "faults.so"
         self.path.mkdir()
-        compiled = ["gcc", "-std=gnu11", "-w", "-O1", "-fPIC", "-shared", SOURCE, "-o", self._library, "-ldl"]
+        compiled = ["gcc", "-std=gnu11", "-w", "-O1", "-fPIC", "-shared", str(SOURCE), "-o", str(self._library), "-ldl"]
         subprocess.run(compiled, check=True)
         self._environment = {"FAULTS_BELOW": str(self.path), "FAULTS_ONE_IN": str(one_in)}
         self._environment |= {"FAULTS_LOG": str(self._log), "LD_PRELOAD": str(self._library)}

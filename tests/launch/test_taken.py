@@ -23,7 +23,7 @@ from tests.conftest import SMALL, only_run
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import kill_runs
 
-ELSEWHERE = {"host": "node7", "pid": 4711, "machine": "node7/boot/pid"}
+ELSEWHERE: dict[str, Any] = {"host": "node7", "pid": 4711, "machine": "node7/boot/pid"}
 STATE: dict[str, Any] = {"run_id": "id", "method": {"weight": torch.arange(200.0)}}
 
 
