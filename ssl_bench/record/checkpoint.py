@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.disk import temporary
-from ssl_bench.disk.patience import NoAnswer, exists, make_folder, patiently
+from ssl_bench.disk.patience import NoAnswer, answer, exists, make_folder, patiently
 from ssl_bench.errors import RunError
 from ssl_bench.record import results
 from ssl_bench.record.claim import Claim, Taken
@@ -74,7 +74,7 @@ def save(folder: Path, state: dict[str, Any], claim: Claim | None = None, rows: 
         files.remove(spare)
     for step, path in _set_aside(folder):
         if step <= state["step"]:
-            path.unlink(missing_ok=True)
+            files.remove(path)
 
 
 def _packed(state: dict[str, Any]) -> memoryview:
@@ -92,7 +92,8 @@ def _link(path: Path, copy: Path) -> None:
 
 def _set_aside(folder: Path) -> Iterator[tuple[int, Path]]:
     """The states that former owners have set aside, with their steps, the furthest one first."""
-    names = (re.fullmatch(r"taken-(\d+)-(\d+)\.pt", path.name) for path in folder.iterdir())
+    listed = answer(folder, lambda: os.listdir(folder))
+    names = (re.fullmatch(r"taken-(\d+)-(\d+)\.pt", name) for name in listed)
     for step, name in sorted(((int(name[2]), name[0]) for name in names if name), reverse=True):
         yield step, folder / name
 

@@ -90,7 +90,7 @@ class SlowClaim(Claim):
 
 
 def test_a_process_that_was_suspended_before_its_renaming_does_not_replace_the_new_owners_checkpoint() -> None:
-    lock = Lock(Path("run"))
+    lock = Lock(Path("run"), saves=True)
     assert lock.take() is None and lock.claim is not None
     folder = Path("run/checkpoints").absolute()
     checkpoint.save(folder, STATE | {"step": 3}, lock.claim)
@@ -105,7 +105,7 @@ def test_a_process_that_was_suspended_before_its_renaming_does_not_replace_the_n
 
 
 def test_a_process_without_its_claim_writes_no_row_and_removes_no_lock() -> None:
-    lock = Lock(Path("run"))
+    lock = Lock(Path("run"), saves=True)
     assert lock.take() is None and lock.claim is not None
     tracker = Tracker(Path("run"), {"tracking": {"mode": "off"}}, "id", 0, {}, claim=lock.claim)
     tracker.row(1, {"loss": 1.0})
