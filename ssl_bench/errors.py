@@ -114,9 +114,3 @@ def shown(value: object) -> str:
     if getattr(value, "shape", ()):
         return f"{type(value).__name__} {list(value.shape)}"  # type: ignore[attr-defined]
     return str(value)
-
-
-def unwritable(error: OSError) -> ConfigError:
-    """The refusal of a results folder that cannot be written."""
-    path = error.filename or "paths.outputs"
-    return ConfigError(f"{path}: {error.strerror}; set paths.outputs to a folder that can be written")

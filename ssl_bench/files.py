@@ -3,6 +3,8 @@
 Writing: the new content goes to a temporary file beside the file, is flushed to the disk, and the file is renamed. So
 a file has its whole old content or its whole new content, never a part.
 
+Both wait for a file system that is out of reach for a moment (``patience.py``).
+
 Reading: only regular files, up to a size far above what a run writes, as plain data. A reader of a record names the
 shape that it needs (:mod:`ssl_bench.shapes`). A file of another shape counts as missing, and is named with what is
 wrong in it. A cache, which can be made again, is read only if it holds exactly what was written.
@@ -14,6 +16,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -24,6 +27,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ssl_bench import anchors
+from ssl_bench.disk import temporary
+from ssl_bench.disk.patience import NoAnswer, Result, answer, patiently
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.shapes import misfit
 
@@ -50,30 +55,43 @@ def mark(status: os.stat_result) -> Mark:
 
 
 def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
-    """Replace ``path`` by what ``fill`` writes into the open file that it is given."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Replace ``path`` by what ``fill`` writes into the open file that it is given. After an error it is as before."""
+    _replace(path, fill, lambda: None, lambda attempt: attempt())
+
+
+def _replace(
+    path: Path, fill: Callable[[BinaryIO], Any], before: Callable[[], None], tries: Callable[[Callable[[], None]], None]
+) -> None:
+    fresh = temporary.beside(path)
+
+    def attempt() -> None:
+        with open(fresh, "wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        before()
+        patiently(lambda: os.replace(fresh, path))
+
     try:
         with _with_file_name(path):
-            with open(temporary, "wb") as file:
-                fill(file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            tries(attempt)
+    except BaseException:
+        remove(fresh)
+        raise
 
 
-def remove_temporary(folder: Path) -> None:
-    """Remove the temporary files that killed processes have left in ``folder`` and in the folders inside it."""
-    for path in (*folder.glob(".*.*"), *folder.glob("*/.*.*")):
-        if path.name.rpartition(".")[2].isdecimal():
-            with contextlib.suppress(OSError):
-                path.unlink()
+def remove(path: Path) -> None:
+    """Remove a temporary file; where that is impossible, the next command that takes its folder does so."""
+    with contextlib.suppress(OSError):
+        patiently(lambda: path.unlink(missing_ok=True))
 
 
 def append(path: Path, text: str) -> None:
     """Add ``text`` to the end of ``path``."""
-    with _with_file_name(path), open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
+    with (
+        _with_file_name(path),
+        patiently(lambda: open(path, "a", encoding="utf-8", errors="surrogateescape")) as file,
+    ):
         file.write(text)
 
 
@@ -86,9 +104,15 @@ def _with_file_name(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content``."""
-    write(path, lambda file: file.write(content))
+def write_bytes(path: Path, content: bytes | memoryview, before: Callable[[], None] = lambda: None) -> None:
+    """Replace ``path`` by ``content``, in several tries if the file system gives no answer.
+
+    After an error it is as before.
+
+    Args:
+        before: called in each try when the content is on the disk, right before the renaming.
+    """
+    _replace(path, lambda file: file.write(content), before, patiently)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -121,6 +145,21 @@ def open_regular(path: str | Path) -> BinaryIO:
     return open(descriptor, "rb")
 
 
+def read_with(path: str | Path, read: Callable[[BinaryIO], Result]) -> Result:
+    """What ``read`` returns for an open regular file; it is called again if the file system gives no answer.
+
+    Raises:
+        NoAnswer: the file system gives none.
+        OSError: the file cannot be read.
+    """
+
+    def once() -> Result:
+        with open_regular(path) as file:
+            return read(file)
+
+    return answer(path, once)
+
+
 def compare_checksums(file: BinaryIO) -> None:
     """Raise an error if a part of a file of ``torch.save``, a zip archive, differs from its checksum.
 
@@ -137,10 +176,13 @@ def compare_checksums(file: BinaryIO) -> None:
 
 def read_bytes(path: str | Path, largest: int = LARGEST_FILE) -> bytes:
     """Content of a regular file; an OSError if it cannot be read or has more than ``largest`` bytes."""
-    with open_regular(path) as file:
+
+    def read(file: BinaryIO) -> bytes:
         if os.fstat(file.fileno()).st_size > largest:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read()
+
+    return read_with(path, read)
 
 
 def parse_json(content: bytes | str) -> Any:
@@ -217,9 +259,8 @@ def say_once(sentence: str, path: str = "") -> None:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a regular file one by one; an OSError if it cannot be read."""
-    with open_regular(path) as file:
-        yield from file
+    """The lines of a regular file; an OSError if it cannot be read."""
+    return iter(io.BytesIO(read_with(path, lambda file: file.read())))
 
 
 def read_json_lines(path: Path, wrong: Callable[[Any], str] = lambda value: "") -> list[Any]:
@@ -259,7 +300,7 @@ def read_cache(path: Path) -> Any:
         content = read_bytes(path)
         text = content[len(_seal(path, b"")) : -2]
         return parse_json(text) if content == f"{_seal(path, text)}".encode() + text + b"}\n" else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, NoAnswer):
         return None
 
 

@@ -74,6 +74,10 @@ class Interrupt:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.number:
             signal.signal(number, signal.SIG_DFL)  # after the second signal, a third one ends the process at once
+        self.ask(number)
+
+    def ask(self, number: int) -> None:
+        """Stop the run as that signal does."""
         self.number = self.number or number
 
     def agreed(self) -> int:

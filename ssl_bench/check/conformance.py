@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 import io
 import math
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from ssl_bench.check import formulas
 from ssl_bench.check.formulas import LABELLED, MOMENTUM, Formula, VectorBatch
 from ssl_bench.check.ranks import on_ranks
+from ssl_bench.disk import temporary
 from ssl_bench.distributed import join_local, rank, world
 from ssl_bench.errors import ConfigError, RunError, reason
 
@@ -178,9 +178,9 @@ def measure_on_ranks(subjects: Sequence[Subject]) -> list[dict[str, Measured | s
     """Measure each loss on 1, 2 and 4 ranks: by column its value and gradient, or how the loss failed there."""
     columns: list[dict[str, Measured | str]] = [{} for _ in subjects]
     for ranks in RANKS:
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary.folder() as folder:
             try:
-                parts = on_ranks(partial(_work, subjects, ranks, Path(folder)), ranks, Path(folder))
+                parts = on_ranks(partial(_work, subjects, ranks, folder), ranks, folder)
             except RunError as error:  # a rank has died
                 parts = [[str(error)] * len(subjects)]
         for by_column, of_ranks in zip(columns, zip(*parts, strict=True), strict=True):

@@ -8,7 +8,6 @@ import faulthandler
 import os
 import pickle
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import torch
 
 from ssl_bench.check import environment, methods, ranks, runs, speed
 from ssl_bench.check.answer import REPORT, Answer, Section, Setting, Verdict
+from ssl_bench.disk import temporary
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.workers import RESUMES, call_in_workers
 from ssl_bench.signals import Interrupted
@@ -74,8 +74,8 @@ def run(
     """
     device = torch.device("cuda", 0) if request.gpus else torch.device("cpu")
     for name in request.sections:
-        with tempfile.TemporaryDirectory(prefix="ssl-bench-check-", ignore_cleanup_errors=True) as place:
-            folder, started = Path(place), time.monotonic()
+        with temporary.folder() as folder:
+            started = time.monotonic()
             (folder / "work").mkdir()
             for file in ("findings", "log"):
                 (folder / file).touch()

@@ -9,7 +9,6 @@ An answer is good, wrong, or skipped: the question cannot be answered. A run is 
 """
 
 import math
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +18,7 @@ from ssl_bench.check import rounding
 from ssl_bench.check.answer import Answer, Verdict
 from ssl_bench.check.recorded import Recorded, State
 from ssl_bench.check.replayed import Replay, Trained
+from ssl_bench.disk import temporary
 from ssl_bench.errors import RunError
 from ssl_bench.record import hits
 from ssl_bench.record.evaluations import Entry
@@ -32,8 +32,8 @@ def answers(folder: Path, changes: Mapping[str, Any]) -> Iterator[Answer]:
         ConfigError: there is no finished run, or it cannot be carried out on this machine.
     """
     run = Recorded(folder, changes)
-    with tempfile.TemporaryDirectory(prefix="ssl-bench-", ignore_cleanup_errors=True) as scratch:
-        replay = Replay(run, Path(scratch))
+    with temporary.folder() as scratch:
+        replay = Replay(run, scratch)
         yield identity(run)
         begun = start(run, replay)
         yield begun

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.build import near, one_of
-from ssl_bench.errors import ConfigError, require, unwritable
+from ssl_bench.disk.patience import unwritable
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.files import given_path
 from ssl_bench.signals import Interrupted
 from ssl_bench.surroundings import without_gpus

@@ -15,6 +15,7 @@ from typing import Any
 
 from ssl_bench.commands import weights
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
+from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, RunError, require
 
 WEIGHTS = "evaluate networks from files, timm:NAME or random, for `backbone=...`; which=momentum: the second network"
@@ -98,6 +99,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     config, run = configuration(folder, overrides), folder
     if run.name != run.resolve().name:  # such as "." or a link: the name is the run_id
         run = run.resolve()
+    temporary.remove(run, inside=True)
     if not is_complete(run, config):
         if (results := read(run)) is None or results["run_id"] != run.name:
             raise RunError(f"{folder} is not trained to its end: start its training again")
@@ -111,10 +113,10 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
                 raise
             config = config | {"init": None}
             Parts(config).validate(1)
-        with locked(run, True):
+        with locked(run, True, saves=True) as lock:
             outcome = Outcome(State.DONE_BEFORE)
             if not is_complete(run, config):  # another process has not evaluated it meanwhile
-                outcome = ranks.launch(config, run, None)
+                outcome = ranks.launch(config, run, None, claim=lock.claim)
         if not outcome.finished:
             print(f"ssl-bench: {outcome.reason}", file=sys.stderr)
             return outcome.code

@@ -7,6 +7,7 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress, taken_outputs
+from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _write(figure: Any, path: Path) -> int:
+    temporary.remove(path.parent)
     files.write(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150))
     print(path)
     return 0

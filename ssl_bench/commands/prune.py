@@ -12,6 +12,7 @@ from pathlib import Path
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.commands.status import WHERE
 from ssl_bench.config.identity import extensible
+from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.launch.lock import locked
 from ssl_bench.record import checkpoint, results
@@ -32,13 +33,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _prune(runs: Sequence[RunFolder], options: Namespace) -> int:
+    temporary.remove(options.outputs, inside=True)
     freed, pruned, growing, code = 0, 0, 0, 0
     for run in runs:
         further = extensible(run.config)
         growing += further
         try:
-            with locked(run.folder, wait=False) as owner:
-                if owner is not None or not results.is_finished(run.folder):  # it was started again meanwhile
+            with locked(run.folder, wait=False) as lock:
+                if lock.other is not None or not results.is_finished(run.folder):  # it was started again meanwhile
                     continue
                 removed = 0 if further else checkpoint.prune(run.folder, options.dry_run)
         except (ConfigError, RunError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
+from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.report import html
 from ssl_bench.report.collect import Collector
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     data = collector.collect(path.parent.absolute())
     for sentence in collector.refusals():
         refuse(sentence)
+    temporary.remove(path.parent)
     files.write_text(path, html.render(data, options.watch))
     print(f"{path}: {len(data['runs'])} runs, {path.stat().st_size / 1e6:.1f} MB", flush=True)
     if options.open:

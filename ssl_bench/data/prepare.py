@@ -18,6 +18,7 @@ from ssl_bench.data.dataset import Dataset, MissingData
 from ssl_bench.data.folder import FolderDataset
 from ssl_bench.data.packed import pack
 from ssl_bench.data.shrink import shrink
+from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, require
 
 BY_TRAIN = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")  # classes with an argument ``train``
@@ -40,9 +41,11 @@ def prepare(dataset: Dataset, name: str, source: Path | None, progress: Progress
         RunError: too many photos are damaged.
     """
     if isinstance(dataset, FolderDataset) and dataset.packed:
+        temporary.remove(dataset.packed_path("train").parent)
         folder = _pack(dataset, source, progress)
     elif isinstance(dataset, ArrayDataset):
         folder = dataset.folder
+        temporary.remove(folder)
         if not _is_complete(dataset):
             if dataset.torchvision == "ImageFolder":
                 _shrink(dataset, source or dataset.root / "imagenet", progress)

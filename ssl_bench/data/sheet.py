@@ -18,6 +18,7 @@ from ssl_bench import files
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.source import Source
 from ssl_bench.data.views import Views
+from ssl_bench.disk import temporary
 
 LEAST, STRIP, GAP = 112, 16, 4  # pixels: the smallest side of a tile, the height of its bars, the gap between tiles
 FRAME = 96  # grey level between and around images
@@ -41,6 +42,7 @@ def write_png(path: Path, image: Tensor) -> None:
     from PIL import Image
 
     picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+    temporary.remove(path.parent)
     files.write(path, lambda file: picture.save(file, "PNG"))
 
 

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
+from ssl_bench.disk import temporary
+from ssl_bench.disk.liveness import start_time
+from ssl_bench.disk.patience import make_folder
 from ssl_bench.errors import ConfigError, pasteable
-from ssl_bench.launch.lock import start_time
 from ssl_bench.launch.outcome import Job, Outcome, State
 from ssl_bench.record.summary import Groups, print_grid
 
@@ -77,7 +79,11 @@ def begin(
     labels: Sequence[str] = (),
 ) -> None:
     """Write ``grid.json``, again for a grid to which runs were added; the arguments are those of :class:`Grid`."""
-    (folder / "jobs").mkdir(parents=True, exist_ok=True)
+    if not folder.exists():  # of a new grid
+        temporary.remove(folder.parent.parent, inside=True)
+        for grid in folder.parent.glob("*"):
+            temporary.remove(grid, inside=True)
+    make_folder(folder / "jobs")
     process = {"host": socket.gethostname(), "pid": os.getpid(), "born": start_time(os.getpid())}
     content: dict[str, Any] = {"runs": [list(run) for run in runs], "epochs": list(epochs)}
     content |= {"left_out": [list(run) for run in left_out]} if left_out else {}

@@ -1,61 +1,34 @@
 """Locks: one process at a time carries out a run, of all machines that share its directory.
 
-A lock is a file ``claims/<n>`` in the directory, created by an exclusive open. That is atomic on local file systems
-and on NFS from version 3 on; locks of the file system are not used. The highest number is the valid lock. A waiter
-takes over from an owner that is gone by creating the next number, which only one of many waiters can. Numbers are never
-used twice while a run is unfinished.
+A lock is a claim (``record/claim.py``), a file that is created by an exclusive open. That is atomic on local file
+systems and on NFS from version 3 on; locks of the file system are not used. A waiter takes over from an owner that is
+gone by creating the next number, which only one of many waiters can.
 
 An owner on this machine is gone if its process is. An owner on another machine touches its file every ten seconds; it
-is gone if the file has not changed for 90 seconds, by the clock of the observer. An owner that was only suspended
-exits as soon as it finds a higher number.
+is gone if the file has not changed for 90 seconds, by the clock of the observer. Only a claim that is seen unchanged,
+or is not there, has ended: one of which the file system says nothing has not.
 """
 
 import contextlib
 import json
 import os
 import shutil
-import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
-from functools import cache
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.errors import unwritable
+from ssl_bench.disk import temporary
+from ssl_bench.disk.liveness import alive, machine
+from ssl_bench.disk.patience import NoAnswer, make_folder, patiently, status, unwritable
+from ssl_bench.record.claim import BEAT, Claim, Owner, latest
 from ssl_bench.record.results import is_finished
-from ssl_bench.shapes import fits
 
-BEAT = 10.0  # seconds between two touches
 LEASE = 90.0  # longer than a minute, for which NFS may show an old state of a file
-
-
-@dataclass(frozen=True)
-class Owner:
-    """The process that carries out a run. ``since`` is in seconds of the epoch, ``born`` in the kernel's ticks."""
-
-    host: str
-    pid: int
-    since: float
-    machine: str
-    born: str | None
-
-    @classmethod
-    def this_process(cls) -> "Owner":
-        return cls(socket.gethostname(), os.getpid(), round(time.time(), 3), _machine(), start_time(os.getpid()))
-
-    @classmethod
-    def read(cls, content: Any) -> "Owner":
-        """The owner that a lock names; an unknown one, on another machine, while the lock is being written."""
-        if not fits(content, cls) or not 0 <= content["since"] < 2**35:
-            return cls("another process", 0, 0.0, "", None)
-        return cls(**{field.name: content[field.name] for field in fields(cls)})
-
-    def __str__(self) -> str:
-        return f"{self.host} (process {self.pid}) since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
 
 
 class Lock:
@@ -64,150 +37,174 @@ class Lock:
     Args:
         folder: the run's directory.
         lease: seconds without a change after which an owner on another machine is gone.
+        saves: whether what this process does with the run ends by itself once another process has it, and saves its
+            state before (``Claim.watched``). Otherwise the process exits.
+
+    Attributes:
+        other: the owner that the last try has found.
+        claim: of this process; None: it has no lock.
     """
 
-    def __init__(self, folder: Path, lease: float = LEASE) -> None:
-        self.folder, self.lease = folder / "claims", lease
-        self.number = 0  # of this process; 0: it has no lock
+    def __init__(self, folder: Path, lease: float = LEASE, saves: bool = False) -> None:
+        self.folder, self.lease, self.saves = folder.absolute() / "claims", lease, saves
+        self.other: Owner | None = None
+        self.claim: Claim | None = None
         self._seen: tuple[int, int, float] = (0, 0, 0.0)  # number, time of change, when this process first saw that
         self._released = threading.Event()
 
     def take(self) -> Owner | None:
-        """Try to take the run. Return None on success, else the owner; ask again later, it may be gone then."""
-        number = _latest(self.folder)
-        while True:
-            if number and (owner := self.owner(number)) is not None:
-                return owner
+        """Try to take the run. Return None on success, else the owner; ask again later, it may be gone then.
+
+        The temporary files that others have left in the run's directory are removed.
+
+        Raises:
+            NoAnswer: the file system does not say whether there is an owner, so there may be one.
+            OSError: the folder cannot be written.
+        """
+        number = latest(self.folder)
+        while not number or (owner := self.owner(number)) is None:
             number += 1
             if self._make(number):
-                self.number = number
-                threading.Thread(target=self._beat, daemon=True).start()
+                self.other, self.claim = None, Claim(self.folder, number)
+                temporary.remove(self.folder.parent, inside=True, owned=True)
+                threading.Thread(target=self._beat, args=(self.claim,), daemon=True).start()
                 return None
+        self.other = owner
+        return owner
 
     def release(self, finished: bool) -> None:
-        """Give the run back. The locks of a finished run are removed."""
+        """Give the run back, unless another process has it. The locks of a finished run are removed."""
+        assert self.claim is not None
         self._released.set()
-        if finished:
-            remove_locks(self.folder.parent)
-            return
-        with contextlib.suppress(OSError):  # on a full disk the end of this process has the same effect
-            files.write_json(self.folder / str(self.number), {"released": True})
+        with contextlib.suppress(OSError, NoAnswer):  # on a full disk the end of this process has the same effect
+            if finished and not self.claim.lost_to():
+                patiently(lambda: shutil.rmtree(self.folder))
+            else:
+                files.write_json(self.folder / str(self.claim.number), {"released": True})
 
     def owner(self, number: int) -> Owner | None:
-        """The owner of a lock; None if it has released the lock or is gone."""
+        """The owner of a lock; None if it has released the lock or is gone.
+
+        Raises:
+            NoAnswer: that cannot be known. The time without an answer is no time without a change.
+        """
         path = self.folder / str(number)
-        content: Any = files.read_json(path, named=False)
-        if isinstance(content, dict) and "released" in content:
-            return None
-        owner = Owner.read(content)
-        if owner.machine == _machine():
-            return owner if start_time(owner.pid) == owner.born else None
         try:
-            changed = path.stat().st_mtime_ns
-        except OSError:
-            return None  # the run has finished meanwhile
+            content: Any = files.read_json(path, named=False)
+            if isinstance(content, dict) and "released" in content:
+                return None
+            owner = Owner.read(content)
+            if owner.machine == machine():
+                return owner if alive(owner.pid, owner.born) else None
+            if (at_path := status(path)) is None:
+                return None  # the run has finished meanwhile
+        except NoAnswer:
+            self._seen = 0, 0, 0.0
+            raise
         now = time.monotonic()
-        if (number, changed) != self._seen[:2]:
-            self._seen = number, changed, now
+        if (number, at_path.st_mtime_ns) != self._seen[:2]:
+            self._seen = number, at_path.st_mtime_ns, now
         return owner if now - self._seen[2] < self.lease else None
 
     def _make(self, number: int) -> bool:
         """Create a lock; return False if another process was faster."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / str(number)
+
+        def create() -> None:
+            file = open(path, "x")  # noqa: SIM115
+            try:
+                with file:
+                    json.dump(asdict(Owner.this_process()), file)
+            except BaseException:  # a claim without an owner, as on a full disk, would hold all others up
+                files.remove(path)
+                raise
+
         try:
-            with open(self.folder / str(number), "x") as file:
-                json.dump(asdict(Owner.this_process()), file)
+            make_folder(self.folder)
+            patiently(create)
         except (FileExistsError, FileNotFoundError):  # the latter: the run has finished, and its locks were removed
             return False
         return True
 
-    def _beat(self) -> None:
-        """Touch the lock every ten seconds; exit if another process has taken over."""
+    def _beat(self, claim: Claim) -> None:
+        """Touch the lock every ten seconds, until another process has the run."""
         while not self._released.wait(BEAT):
-            if _latest(self.folder) > self.number:
-                print(f"ssl-bench: {self.folder.parent} was taken over by another process", file=sys.stderr)
-                os._exit(1)
-            with contextlib.suppress(OSError):  # the file system is unreachable for a moment
-                os.utime(self.folder / str(self.number))
+            with contextlib.suppress(OSError, NoAnswer):  # the file system is unreachable for a moment
+                if latest(self.folder) > claim.number:
+                    return None if self.saves else _exit(f"{self.folder.parent} was taken over by {claim.lost_to()}")
+                os.utime(self.folder / str(claim.number))
+
+
+def _exit(sentence: str) -> None:
+    print(f"ssl-bench: {sentence}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 @contextlib.contextmanager
-def locked(folder: Path, wait: bool) -> Iterator[Owner | None]:
-    """Hold the lock on the run in ``folder``; yield None, or the owner if there is one and ``wait`` is False.
+def locked(folder: Path, wait: bool, saves: bool = False) -> Iterator[Lock]:
+    """Hold the lock on the run in ``folder``; yield it. It has an ``other`` owner if there is one and not ``wait``.
+
+    A process that waits also waits for a file system that does not answer.
+
+    Args:
+        saves: as of :class:`Lock`.
 
     Raises:
         ConfigError: the folder cannot be written.
+        NoAnswer: its file system does not answer, and ``wait`` is False.
     """
-    lock, announced = Lock(folder), None
+    lock, announced = Lock(folder, saves=saves), ""
     try:
-        while (other := lock.take()) is not None and wait:
-            if other != announced:
-                print(f"{folder} is being trained by {other}: waiting", flush=True)
-            announced = other
+        while (obstacle := _obstacle(lock, folder, wait)) and wait:
+            if obstacle != announced:
+                print(f"{obstacle}: waiting", flush=True)
+            announced = obstacle
             time.sleep(0.5)
     except OSError as error:
         raise unwritable(error) from error
     try:
-        yield other
+        yield lock
     finally:
-        if other is None:
-            lock.release(is_finished(folder))
+        if lock.claim is not None:
+            lock.release(_finished(folder))
+
+
+def _obstacle(lock: Lock, folder: Path, wait: bool) -> str:
+    """Try to take a run; return why that is impossible, or empty."""
+    try:
+        return f"{folder} is being trained by {owner}" if (owner := lock.take()) else ""
+    except NoAnswer as error:
+        if not wait:
+            raise
+        return str(error)
+
+
+def _finished(folder: Path) -> bool:
+    try:
+        return is_finished(folder)
+    except NoAnswer:
+        return False
 
 
 def owner(folder: Path) -> Owner | None:
     """The process that carries out the run in ``folder``, as far as one look can tell.
 
     For an owner on another machine, the time of the last touch is compared with this machine's clock.
+
+    Raises:
+        NoAnswer: the file system does not say whether there is one.
     """
     lock = Lock(folder)
-    number = _latest(lock.folder)
+    number = latest(lock.folder)
     claimed_by = lock.owner(number) if number else None
-    if claimed_by is None or claimed_by.machine == _machine():
+    if claimed_by is None or claimed_by.machine == machine():
         return claimed_by
-    try:
-        silent = time.time() - (lock.folder / str(number)).stat().st_mtime
-    except OSError:
-        return None
-    return claimed_by if silent < LEASE else None
+    claim = status(lock.folder / str(number))
+    return claimed_by if claim is not None and time.time() - claim.st_mtime < LEASE else None
 
 
 def remove_locks(folder: Path) -> None:
-    """Remove the locks of a finished run."""
-    shutil.rmtree(folder / "claims", ignore_errors=True)
-
-
-def _latest(folder: Path) -> int:
-    """The highest number of a lock in ``folder``; 0 if there is none."""
-    try:
-        return max((int(name) for name in os.listdir(folder) if name.isdecimal()), default=0)
-    except OSError:
-        return 0
-
-
-@cache
-def _machine() -> str:
-    """Identity of this machine since its start, and of the PID namespace, which containers have of their own."""
-    parts = [socket.gethostname()]
-    with contextlib.suppress(OSError):  # only Linux has these
-        parts += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
-    return "/".join(parts)
-
-
-def start_time(pid: int) -> str | None:
-    """Start time of a process, which distinguishes it from a later one with the same PID; "" if there is none.
-
-    None if the process exists and the system does not tell its start time (not Linux).
-    """
-    if not sys.platform.startswith("linux"):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return ""
-        except PermissionError:
-            pass
-        return None
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]  # a zombie has ended
+    """Remove the locks that a process has left which was killed after it had finished the run."""
+    with contextlib.suppress(OSError, NoAnswer):
+        if owner(folder) is None:
+            patiently(lambda: shutil.rmtree(folder / "claims"))

@@ -15,7 +15,8 @@ from ssl_bench.config.asked import Asked
 from ssl_bench.config.compose import load_of_many
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.hydra_errors import NoSuchKey
-from ssl_bench.errors import ConfigError, unwritable
+from ssl_bench.disk.patience import unwritable
+from ssl_bench.errors import ConfigError
 from ssl_bench.files import given_path
 from ssl_bench.launch import grid, impossible
 from ssl_bench.launch.lock import remove_locks

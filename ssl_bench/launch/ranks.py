@@ -3,7 +3,6 @@
 import atexit
 import os
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ssl_bench.disk import temporary
 from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, world
 from ssl_bench.errors import ConfigError, GoneOn, RunError
 from ssl_bench.hardware import available_cores, local_device, release_memory
@@ -19,6 +19,7 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import die_with
 from ssl_bench.launch.workers import LOST, call_in_workers
 from ssl_bench.record import results
+from ssl_bench.record.claim import Claim
 from ssl_bench.record.log import logging_to
 from ssl_bench.record.streams import waiting
 from ssl_bench.signals import Halted, Interrupted
@@ -35,6 +36,7 @@ def launch(
     torchrun: bool = False,
     separate: bool = False,
     quiet: bool = False,
+    claim: Claim | None = None,
 ) -> Outcome:
     """Carry out a validated run and wait for it.
 
@@ -44,19 +46,25 @@ def launch(
         torchrun: this process is one of the ranks already.
         separate: use a process of its own even for one device.
         quiet: print nothing.
+        claim: as for :func:`ssl_bench.training.engine.train`.
     """
     if torchrun:
         die_with(os.getppid())
-        return join(config, folder, command)
+        return join(config, folder, command, claim=claim)
     if config["devices"] == 1 and separate:
-        return call_in_workers(train_here, {"the process of the run": (config, folder, command, quiet)})
+        return call_in_workers(train_here, {"the process of the run": (config, folder, command, quiet, claim)})
     if config["devices"] == 1:
-        return train_here(config, folder, command, quiet)
-    return _start(config, folder, command, quiet)
+        return train_here(config, folder, command, quiet, claim)
+    return _start(config, folder, command, quiet, claim)
 
 
 def join(
-    config: dict[str, Any], folder: Path, command: str | None, quiet: bool = False, meeting: Path | str | None = None
+    config: dict[str, Any],
+    folder: Path,
+    command: str | None,
+    quiet: bool = False,
+    claim: Claim | None = None,
+    meeting: Path | str | None = None,
 ) -> Outcome:
     """Carry out a run as the rank that ``RANK`` and ``WORLD_SIZE`` name. Rank 0 tells the others if it is done already.
 
@@ -68,7 +76,7 @@ def join(
     outcome = None
     try:
         done = broadcast(rank() == 0 and results.is_complete(folder, config))
-        outcome = Outcome(State.DONE_BEFORE) if done else train_here(config, folder, command, quiet, device)
+        outcome = Outcome(State.DONE_BEFORE) if done else train_here(config, folder, command, quiet, claim, device)
     finally:
         _leave(outcome)
     if meeting is None and rank() > 0 and outcome.state is State.FAILED and LOST not in outcome.reason:
@@ -94,23 +102,30 @@ def _end_at_once(code: int) -> None:
 
 
 def train_here(
-    config: dict[str, Any], folder: Path, command: str | None, quiet: bool = False, device: torch.device | None = None
+    config: dict[str, Any],
+    folder: Path,
+    command: str | None,
+    quiet: bool = False,
+    claim: Claim | None = None,
+    device: torch.device | None = None,
 ) -> Outcome:
     """Train on this rank; ``device`` None: the first one of this machine."""
     device = device or local_device(0, config["device"])
     if config["threads"]:
         torch.set_num_threads(config["threads"])
     with logging_to(folder if rank() == 0 else None, quiet):
-        outcome = _train(config, folder, device, command)
+        outcome = _train(config, folder, device, command, claim)
     if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
         release_memory(device)
     return outcome
 
 
-def _train(config: dict[str, Any], folder: Path, device: torch.device, command: str | None) -> Outcome:
+def _train(
+    config: dict[str, Any], folder: Path, device: torch.device, command: str | None, claim: Claim | None
+) -> Outcome:
     """Train. Known errors become the outcome; others of several ranks are raised."""
     try:
-        train(config, folder.name, folder, device, command)
+        train(config, folder.name, folder, device, command, claim)
     except Interrupted as stop:
         return Outcome.interrupted(stop.number)
     except Halted as halt:
@@ -167,15 +182,15 @@ def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
 # ---- ranks that are started here
 
 
-def _start(config: dict[str, Any], folder: Path, command: str | None, quiet: bool) -> Outcome:
+def _start(config: dict[str, Any], folder: Path, command: str | None, quiet: bool, claim: Claim | None) -> Outcome:
     team = nodes()
     beside = team.share(config["devices"])
-    with tempfile.TemporaryDirectory(prefix="ssl-bench-", ignore_cleanup_errors=True) as private:  # of this user only
-        meeting = Path(private) / "store" if team.count == 1 else team.rendezvous
+    with temporary.folder() as private:
+        meeting = private / "store" if team.count == 1 else team.rendezvous
         calls, environments = dict[str, Any](), dict[str, Any]()
         for local in range(beside):
             number = team.index * beside + local
             place = {"RANK": number, "WORLD_SIZE": config["devices"], "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": beside}
             environments[f"rank {number}"] = {name: str(value) for name, value in place.items()}
-            calls[f"rank {number}"] = config, folder, command, quiet, meeting
+            calls[f"rank {number}"] = config, folder, command, quiet, claim, meeting
         return call_in_workers(join, calls, environments)

@@ -10,7 +10,8 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config.from_disk import find_prepared
-from ssl_bench.errors import ConfigError
+from ssl_bench.disk import temporary
+from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch import grid
 from ssl_bench.launch.lock import locked, remove_locks
@@ -73,7 +74,7 @@ def carry_out(run: Run, wait: bool, quiet: bool = False) -> Outcome:
         folder = folders.find(config)
         run.record(Outcome(State.RUNNING, folder=str(folder)))
         outcome = _carry_out(run, config, folder, wait, quiet, torchrun)
-    except ConfigError as error:
+    except (ConfigError, RunError) as error:
         outcome = Outcome.failed(str(error), error.exit_code)
     except OSError as error:  # of a file system, or of what the ranks share
         where = error.filename or "what the processes share in /dev/shm or TMPDIR"
@@ -99,9 +100,10 @@ def _carry_out(run: Run, config: dict[str, Any], folder: Path, wait: bool, quiet
         if run.grid is not None:  # since its grid was checked the data may have gone
             Parts(config).validate(local)
         config = config | {"threads": threads(config, folder, local)}
-    with locked(folder, wait or restarted()) if first and not done else contextlib.nullcontext() as owner:
-        if owner is not None:
-            outcome = Outcome(State.HELD, 1, f"{folder} is being trained by {owner}")
+    waits = wait or restarted()
+    with locked(folder, waits, saves=True) if first and not done else contextlib.nullcontext() as lock:
+        if lock is not None and lock.other is not None:
+            outcome = Outcome(State.HELD, 1, f"{folder} is being trained by {lock.other}")
         elif first and not done and is_complete(folder, config):  # while this process waited
             pass
         elif not done or several_parents:
@@ -109,7 +111,8 @@ def _carry_out(run: Run, config: dict[str, Any], folder: Path, wait: bool, quiet
                 folders.begin(folder, config, run.command)
             if first and not done and not quiet:
                 print(f"run {folder.name} in {folder}", flush=True)
-            outcome = ranks.launch(config, folder, run.command, torchrun, quiet=quiet)
+            claim = lock.claim if lock is not None else None
+            outcome = ranks.launch(config, folder, run.command, torchrun, quiet=quiet, claim=claim)
         if first:
             _conclude(outcome, config, folder, quiet)
     return outcome
@@ -145,7 +148,7 @@ def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: boo
     """Show the results of a finished run; keep the reason of a failed one, unless it stands as it did before."""
     if outcome.state is State.DONE_BEFORE:  # perhaps in a process that was killed after it wrote the results
         remove_locks(folder)
-        files.remove_temporary(folder)
+        temporary.remove(folder, inside=True)
         show_agent(config, folder.name, folder)
     if outcome.finished and not quiet:
         print("" if outcome.state is State.DONE else f"already done: {folder}\n", end="")

@@ -11,6 +11,7 @@ The main module of the program is not imported in a worker: a script would start
 import contextlib
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -18,12 +19,15 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
-from multiprocessing.util import get_temp_dir
+from multiprocessing.util import Finalize, get_temp_dir
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
+from ssl_bench.disk import temporary
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import METHOD, die_with, stop_after
 from ssl_bench.record import streams
@@ -33,7 +37,8 @@ from ssl_bench.surroundings import become, temporary_files_in
 Task = TypeVar("Task")
 PATIENCE = 30.0  # seconds that the other workers have to end, or to save their state, once one has failed
 PAUSE = 0.5  # seconds between two looks for a free slot
-LONGEST_FOLDER = 70  # bytes of the folder of the server's socket, whose path has at most 107
+LONGEST_FOLDER = 30  # bytes of TMPDIR for the server's socket, whose path has at most 107
+LAST = -101  # after multiprocessing has removed its folder
 RESUMES = "; the same command resumes"  # the end of the reason of one that has died
 LOST = "has lost the others"  # in the reason of a worker that failed because another one did
 
@@ -108,13 +113,20 @@ def start_server() -> None:
     if METHOD != "forkserver":
         return
     multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded"])
+    with temporary_files_in(_server_folder(os.getpid())), _without_main():
+        forkserver.ensure_running()
+
+
+@cache
+def _server_folder(pid: int) -> str:
+    """The folder of the server's socket and of what its imports leave, which this process removes at its end."""
     former = tempfile.tempdir
-    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
-        tempfile.tempdir = "/tmp"
+    parent = tempfile.gettempdir()
+    folder = temporary.make_folder(Path(parent if len(os.fsencode(parent)) <= LONGEST_FOLDER else "/tmp"))
+    Finalize(None, shutil.rmtree, (folder, True), exitpriority=LAST)
+    tempfile.tempdir = str(folder)
     try:
-        # This process removes the folder at its end, with what imports leave in it.
-        with temporary_files_in(get_temp_dir()), _without_main():
-            forkserver.ensure_running()
+        return get_temp_dir()
     finally:
         tempfile.tempdir = former
 

@@ -6,15 +6,14 @@ replaced; timm then refuses the weights because their shapes differ.
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 from torch import nn
 
 from ssl_bench import files
+from ssl_bench.disk import temporary
 from ssl_bench.networks.export import contiguous
 
 OF_OTHER_WEIGHTS = ("tag", "license", "description", "origin_url", "paper_name", "paper_ids", "notes")
@@ -42,10 +41,10 @@ def timm_files(
         "crop_pct": size / resize,
         "interpolation": eval_view.get("interpolation", "bilinear"),
     }
-    with tempfile.TemporaryDirectory() as folder:
-        timm.models.save_for_hf(model, folder, model_args=args, safe_serialization=True, data_config=data)
-        weights = Path(folder, "model.safetensors").read_bytes()
-        config = json.loads(Path(folder, "config.json").read_text())
+    with temporary.folder() as folder:
+        timm.models.save_for_hf(model, str(folder), model_args=args, safe_serialization=True, data_config=data)
+        weights = (folder / "model.safetensors").read_bytes()
+        config = json.loads((folder / "config.json").read_text())
     for key in OF_OTHER_WEIGHTS:  # timm takes them from the weights that it publishes for this network
         config["pretrained_cfg"].pop(key, None)
     return _files(weights, config)

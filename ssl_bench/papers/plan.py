@@ -74,7 +74,7 @@ class PlannedRuns:
         cells: names of the cells that the runs fill.
         composition: the composed configuration; None if there can be no run.
         unavailable: why there can be no run; empty if there can.
-        done: seeds of the finished runs.
+        done: directories of the finished runs, by their seeds.
         flags: of the command, with the settings of Hydra's launcher.
         recorded: a cell is filled by what is recorded during the training.
     """
@@ -84,7 +84,7 @@ class PlannedRuns:
     cells: list[str] = field(default_factory=list)
     composition: Composition | None = None
     unavailable: str = ""
-    done: list[int] = field(default_factory=list)
+    done: dict[int, list[Path]] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
     recorded: bool = False
 
@@ -144,8 +144,8 @@ def plan(request: Request, progress: Progress = lambda requests, count: requests
     for its_runs in planned.values():
         configs = {seed: its_runs.composition.config(seed) for seed in its_runs.seeds} if its_runs.composition else {}
         for seed, config in configs.items():
-            if any(is_complete(run.folder, config) for run in trained(runs, config)):
-                its_runs.done.append(seed)
+            if folders := [run.folder for run in trained(runs, config) if is_complete(run.folder, config)]:
+                its_runs.done[seed] = folders
     return sorted(planned.values(), key=lambda its_runs: not its_runs.recorded)
 
 

@@ -4,37 +4,98 @@
 conditions ends with the same bits as one that was not. A training goes on from ``previous.pt`` if ``last.pt`` cannot
 be read (:func:`load`); whatever reads a run takes ``last.pt`` or nothing (:func:`final`). After :func:`prune` a
 finished run has only ``last.pt``, with networks and without moments: it is read as before, and cannot be trained on.
+
+Only the owner of a run replaces ``last.pt`` (``claim.py``). One that finds its run taken over writes its state to
+``taken-<claim>-<step>.pt``, with the rows of metrics since its last checkpoint. The next start goes on from there if no
+other state is further, and a checkpoint of that step or a later one removes the file.
 """
 
+import contextlib
 import hashlib
 import io
 import logging
 import os
+import re
+import shutil
 import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from ssl_bench import files
+from ssl_bench.disk import temporary
+from ssl_bench.disk.patience import NoAnswer, answer, exists, make_folder, patiently
 from ssl_bench.errors import RunError
 from ssl_bench.record import results
+from ssl_bench.record.claim import Claim, Taken
 
 log = logging.getLogger(__name__)
 
 
-def save(folder: Path, state: dict[str, Any]) -> None:
-    """Write ``state`` to ``last.pt`` in ``folder``, and rename the former ``last.pt`` to ``previous.pt``."""
-    folder.mkdir(parents=True, exist_ok=True)
+def save(folder: Path, state: dict[str, Any], claim: Claim | None = None, rows: Sequence[str] = ()) -> None:
+    """Write ``state`` to ``last.pt`` in ``folder``, and keep the former ``last.pt`` as ``previous.pt``.
+
+    Args:
+        claim: on this run; None: no other process can have it.
+        rows: of metrics since the last checkpoint.
+
+    Raises:
+        Taken: another process has the run: the state was set aside, with the rows.
+    """
+    make_folder(folder)
+    content = _packed(state)
+    last, previous = folder / "last.pt", folder / "previous.pt"
+    spare = temporary.beside(previous)
+
+    def keep_former() -> None:
+        files.remove(spare)
+        if exists(last):
+            _link(last, spare)
+        if claim is not None:
+            claim.require()
+        if exists(spare):
+            patiently(lambda: os.replace(spare, previous))
+
+    try:
+        files.write_bytes(last, content, keep_former)
+    except (Taken, FileNotFoundError):  # the latter: a new owner has removed the temporary files
+        if claim is None or not claim.lost_to():
+            raise
+        path = folder / f"taken-{claim.number}-{state['step']}.pt"
+        aside = _packed(state | {"rows": list(rows)})
+        files.write_bytes(path, aside)
+        goes_on = "from which the same command goes on if that process ends before it"
+        reason = f"{claim.folder.parent} was taken over by {claim.lost_to()}"
+        raise Taken(f"{reason}: step {state['step']} is in {path.name}, {goes_on}") from None
+    finally:
+        files.remove(spare)
+    for step, path in _set_aside(folder):
+        if step <= state["step"]:
+            files.remove(path)
+
+
+def _packed(state: dict[str, Any]) -> memoryview:
     buffer = io.BytesIO()  # torch.save to a file hides the reason of a failure such as a full disk
     torch.save(state, buffer)
-    last = folder / "last.pt"
-    fresh = folder / "next.pt"
-    files.write(fresh, lambda file: file.write(buffer.getbuffer()))
-    if last.exists():
-        os.replace(last, folder / "previous.pt")
-    os.replace(fresh, last)
+    return buffer.getbuffer()
+
+
+def _link(path: Path, copy: Path) -> None:
+    try:
+        os.link(path, copy)
+    except OSError:  # a file system without links
+        shutil.copyfile(path, copy)
+
+
+def _set_aside(folder: Path) -> Iterator[tuple[int, Path]]:
+    """The states that former owners have set aside, with their steps, the furthest one first."""
+    listed = answer(folder, lambda: os.listdir(folder))
+    names = (re.fullmatch(r"taken-(\d+)-(\d+)\.pt", name) for name in listed)
+    for step, name in sorted(((int(name[2]), name[0]) for name in names if name), reverse=True):
+        yield step, folder / name
 
 
 def load(folder: Path, run_id: str) -> dict[str, Any] | None:
@@ -42,25 +103,31 @@ def load(folder: Path, run_id: str) -> dict[str, Any] | None:
 
     Raises:
         RunError: no checkpoint can be read, or one belongs to another run.
+        NoAnswer: the file system does not answer.
     """
-    refused = []
-    for path in (folder / "last.pt", folder / "next.pt", folder / "previous.pt"):  # next.pt: killed before its renaming
-        if not os.path.lexists(path):
+    refused, newest = list[str](), None
+    for path in (folder / "last.pt", folder / "previous.pt"):
+        if not exists(path):
             continue
         try:
-            state = read(path)
+            newest = read(path)
         except ValueError as error:
             refused.append(f"{path} {error}")
             continue
-        owner = state["run_id"]
+        owner = newest["run_id"]
         if owner != run_id:
             raise RunError(f"{path} belongs to run {owner}, not to {run_id}: remove it to start again")
         if refused:
             log.warning("%s; resuming from %s", refused[0], path)
-        return state
-    if refused:
+        break
+    for step, path in _set_aside(folder) if exists(folder) else ():
+        with contextlib.suppress(ValueError):
+            if (newest is None or step > newest["step"]) and (state := read(path))["run_id"] == run_id:
+                log.info("resuming from %s, of a process from which the run was taken over", path)
+                return state
+    if newest is None and refused:
         raise RunError(f"{'; '.join(refused)}: remove {folder} to start again")
-    return None
+    return newest
 
 
 def prune(run: Path, dry: bool) -> int:
@@ -76,7 +143,7 @@ def prune(run: Path, dry: bool) -> int:
         RunError: as :func:`final`; nothing is removed then.
     """
     state, last = final(run), run / "checkpoints" / "last.pt"
-    earlier = [path for path in map(last.with_name, ("next.pt", "previous.pt")) if path.exists()]
+    earlier = [path for path in last.parent.iterdir() if path.suffix == ".pt" and path != last]
     freed, buffer = sum(path.stat().st_size for path in earlier), io.BytesIO()
     if not state.get("pruned"):
         empty = {"optimizer": {**state["optimizer"], "state": {}}, **({"snr": {}} if "snr" in state else {})}
@@ -102,7 +169,7 @@ def final(run: Path) -> dict[str, Any]:
     path, run_id, content = run / "checkpoints" / "last.pt", run.resolve().name, results.read(run)
     finished = content is not None and content["run_id"] == run_id  # those of another run are no results of this one
     again = f"remove {run / results.NAME}, and start its training again" if finished else "start its training again"
-    if not os.path.lexists(path):
+    if not exists(path):
         raise RunError(f"{run} has no checkpoints/last.pt: {again}")
     try:
         state = read(path)
@@ -142,13 +209,12 @@ def read(path: Path) -> dict[str, Any]:
 
     Raises:
         ValueError: it cannot be read; the message goes on after the file's name.
+        NoAnswer: the file system does not answer.
     """
     try:
-        with files.open_regular(path) as file:
-            files.compare_checksums(file)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                state: Any = torch.load(file, map_location="cpu", weights_only=True)
+        state: Any = files.read_with(path, _unpacked)
+    except NoAnswer:
+        raise
     except OSError as error:
         raise ValueError(f"cannot be read ({error.strerror or error})") from error
     except Exception as error:  # zipfile and torch raise many kinds of errors; torch's advise to run the file's code
@@ -156,3 +222,10 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or not isinstance(state.get("run_id"), str):
         raise ValueError("cannot be read (it has no run_id)")
     return state
+
+
+def _unpacked(file: BinaryIO) -> Any:
+    files.compare_checksums(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(file, map_location="cpu", weights_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config.identity import on_disk, recipe_id, run_dir
-from ssl_bench.errors import unwritable
+from ssl_bench.disk.patience import exists, is_file, patiently, unwritable
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.index import Index
 from ssl_bench.record.results import is_finished, set_damaged_aside
@@ -40,7 +40,7 @@ def find_named(word: str, outputs: Path) -> Path:
 
 def fresh(folder: Path) -> bool:
     """Whether there is nothing in a run's directory yet that a refused command could spoil."""
-    return not is_finished(folder) and not any(folder.glob("checkpoints/*.pt"))
+    return not is_finished(folder) and not exists(folder / "checkpoints")
 
 
 def begin(folder: Path, config: Mapping[str, Any], command: str) -> None:
@@ -49,10 +49,9 @@ def begin(folder: Path, config: Mapping[str, Any], command: str) -> None:
     Raises:
         ConfigError: the directory cannot be written.
     """
-    files.remove_temporary(folder)
     try:
         set_damaged_aside(folder)
-        (folder / "failed.json").unlink(missing_ok=True)
+        patiently(lambda: (folder / "failed.json").unlink(missing_ok=True))
         files.write_text(folder / "command.txt", command + "\n")
         files.write_text(folder / "config.yaml", as_yaml(config))
     except OSError as error:
@@ -81,4 +80,4 @@ def _index(outputs: Path) -> Index:
 
 
 def _has_run(folder: Path) -> bool:
-    return (folder / "config.yaml").is_file() or (folder / "results.json").is_file()
+    return is_file(folder / "config.yaml") or is_file(folder / "results.json")

@@ -5,9 +5,10 @@ import math
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 from ssl_bench import files
+from ssl_bench.disk import patience
 from ssl_bench.record import rows, units
 
 Mark = tuple[int, int, int]  # time of change in ns, size, inode: a file or folder with the same mark has not changed
@@ -20,10 +21,10 @@ TAIL = 2**16  # bytes at the end of a metrics file that have its last row
 def find_mark(path: str) -> Mark | None:
     """The mark of the file or folder at ``path``; None if there is none."""
     try:
-        status = os.stat(path)
+        status = patience.status(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return (status.st_mtime_ns, status.st_size, status.st_ino) if status else None
 
 
 def read_rows(
@@ -40,12 +41,15 @@ def read_rows(
         recorded: the units of the values, which say which are best, as :func:`ssl_bench.record.units.metric` has them.
         config: of the run, as :func:`ssl_bench.record.rows.read` has it.
     """
+
+    def end(file: BinaryIO) -> tuple[float, list[bytes]]:
+        status = os.fstat(file.fileno())
+        start = max(0, status.st_size - (files.LARGEST_FILE if going and evaluated else TAIL))
+        file.seek(start)
+        return status.st_mtime, file.read().split(b"\n")[start > 0 : -1]
+
     try:
-        with files.open_regular(path) as file:
-            status = os.fstat(file.fileno())
-            start = max(0, status.st_size - (files.LARGEST_FILE if going and evaluated else TAIL))
-            file.seek(start)
-            lines = file.read().split(b"\n")[start > 0 : -1]
+        changed, lines = files.read_with(path, end)
     except OSError:
         return {}
     best, last, watched, damaged = dict[str, float](), dict[str, Any](), None, list[str]()
@@ -72,7 +76,7 @@ def read_rows(
         last = {"step": step, "epoch": epoch, "trained": seconds, "speed": speed, "loss": loss}
         if not going:
             break
-    return {**last, "watched": watched, "evaluated": best, "changed": status.st_mtime, "damaged": damaged}
+    return {**last, "watched": watched, "evaluated": best, "changed": changed, "damaged": damaged}
 
 
 def finite(node: Any, key: str) -> float | None:

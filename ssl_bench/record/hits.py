@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ssl_bench import files
+from ssl_bench.disk.patience import make_folder
 from ssl_bench.record.evaluations import Entry
 
 FOLDER = "hits"
@@ -29,7 +30,7 @@ def written(folder: Path, entry: Entry) -> Entry:
             continue
         of = "_".join(str(part) for part in (entry["id"], entry.get("images"), entry["epochs"]) if part is not None)
         path = f"{FOLDER}/{name.replace('/', '-')}_{of}.bits"
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        make_folder(folder / FOLDER)
         files.write_bytes(folder / path, np.packbits(right.cpu().numpy()).tobytes())
         records[name] = {"file": path, "images": len(right)}
     return {**entry, "hits": records} if records else entry

@@ -7,11 +7,13 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ssl_bench import files
 from ssl_bench.config import identity
+from ssl_bench.disk.patience import answer
 from ssl_bench.errors import one_line
 from ssl_bench.record import evaluations, results
 from ssl_bench.record.cache import Cache
@@ -82,13 +84,17 @@ class Index:
                 continue
             start = f"{path}/" if path else ""
             try:
-                with os.scandir(f"{self._outputs}/{path}") as inside:
-                    names = [entry.name for entry in inside if entry.is_dir(follow_symlinks=False)]
+                names = answer(f"{self._outputs}/{path}", partial(self._folders, path))
             except OSError as error:
                 self.unreadable += [f"{self._outputs}/{path}"] if isinstance(error, PermissionError) else []
                 continue
             self.sweeps += [start + name for name in names if name == ".sweeps"]
             folders += [start + name for name in names if name[0] != "." and name != "wandb"]
+
+    def _folders(self, path: str) -> list[str]:
+        """The names of the folders in one."""
+        with os.scandir(f"{self._outputs}/{path}") as inside:
+            return [entry.name for entry in inside if entry.is_dir(follow_symlinks=False)]
 
     def _entry(self, path: str) -> Indexed | None:
         """The run in a folder; None if there is none.

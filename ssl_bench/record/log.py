@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from ssl_bench.disk.patience import make_folder, patiently
+
 log = logging.getLogger("ssl_bench")
 
 
@@ -31,10 +33,10 @@ def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
         log.setLevel(logging.ERROR)
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     console, file = (
         logging.StreamHandler(sys.stdout),
-        _LogFile(folder / "train.log", encoding="utf-8", errors="backslashreplace"),
+        patiently(lambda: _LogFile(folder / "train.log", encoding="utf-8", errors="backslashreplace")),
     )
     console.setFormatter(logging.Formatter("%(message)s"))
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

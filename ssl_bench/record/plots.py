@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
+from ssl_bench.disk.patience import make_folder
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram, Regions
 from ssl_bench.record import rows
 
@@ -51,12 +52,12 @@ def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact], record: Pat
             log.warning("%s was not drawn: %s", path, error)
             return
         if png:
-            files.write(path, lambda file: file.write(png))
+            files.write_bytes(path, png)
             pictures[name] = path
 
     recorded = [] if record is None else rows.read(record)
     if artifacts or recorded:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     for name, artifact in artifacts.items():
         data = {"kind": type(artifact).__name__.lower(), **dataclasses.asdict(artifact)}
         files.write_json(folder / f"{_file(name)}.json", data)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config.identity import run_id
+from ssl_bench.disk.patience import exists
 from ssl_bench.errors import ConfigError
 from ssl_bench.record import evaluations, hits
 from ssl_bench.record.content import Config, RunResults, impossible
@@ -106,7 +107,7 @@ def set_damaged_aside(folder: Path) -> None:
         OSError: it cannot be renamed.
     """
     path = folder / NAME
-    if not os.path.lexists(path) or is_finished(folder):
+    if not exists(path) or is_finished(folder):
         return
     try:
         files.read_bytes(path)

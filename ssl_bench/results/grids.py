@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ssl_bench import files
-from ssl_bench.launch import lock
+from ssl_bench.disk.liveness import alive
+from ssl_bench.disk.patience import answer
 from ssl_bench.launch.grid import SINGLE, Grid
 from ssl_bench.launch.outcome import FINISHED, Job, Outcome, State
 from ssl_bench.record.cache import Cache
@@ -80,7 +81,7 @@ class GridFolder:
         """The records in the grid's folder."""
         records, jobs = dict[int, Record](), self.folder / "jobs"
         with contextlib.suppress(OSError):
-            for name in os.listdir(jobs):
+            for name in answer(jobs, partial(os.listdir, jobs)):
                 mark = find_mark(f"{jobs}/{name}") if name.endswith(".json") and name[:-5].isdecimal() else None
                 if mark is None:
                     continue
@@ -108,7 +109,7 @@ class GridFolder:
         if len(states) == len(self.runs) and all(state in ENDED for state in states):
             return False
         if self.host == socket.gethostname():
-            return lock.start_time(self._pid) == self._born or (busy and self.slurm)
+            return alive(self._pid, self._born) or (busy and self.slurm)
         return busy or now - max([self.started, *(record.when for record in self.records.values())]) < RECENT
 
 
@@ -117,7 +118,8 @@ def find_grids(outputs: Path, sweeps: Sequence[str], cache: Cache) -> list[GridF
     grids = []
     for folder in sweeps:
         with contextlib.suppress(OSError):
-            for path in (f"{folder}/{start}" for start in os.listdir(outputs / folder)):
+            starts = answer(outputs / folder, partial(os.listdir, outputs / folder))
+            for path in (f"{folder}/{start}" for start in starts):
                 if content := files.read_json(outputs / path / "grid.json", Grid):
                     try:
                         grids.append(GridFolder(outputs, path, content, cache))

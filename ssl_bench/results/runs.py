@@ -10,9 +10,9 @@ from typing import Any
 
 from ssl_bench.config import identity
 from ssl_bench.launch import lock
-from ssl_bench.launch.lock import Owner
 from ssl_bench.record import results
 from ssl_bench.record.cache import Cache
+from ssl_bench.record.claim import Owner
 from ssl_bench.record.dashboard import flat_config
 from ssl_bench.record.follow import finite
 from ssl_bench.record.index import Index, Indexed, as_text

@@ -22,6 +22,7 @@ from ssl_bench.errors import GoneOn, RunError
 from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.negatives import Queue
 from ssl_bench.record import evaluations, folders, results
+from ssl_bench.record.claim import Claim
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
 from ssl_bench.signals import Halted, Interrupt, Interrupted, stop_if_asked
@@ -43,7 +44,14 @@ log = logging.getLogger("ssl_bench")
 TAIL, SHARE = 10, 100
 
 
-def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, command: str | None) -> None:
+def train(
+    config: dict[str, Any],
+    run_id: str,
+    folder: Path,
+    device: torch.device,
+    command: str | None,
+    claim: Claim | None = None,
+) -> None:
     """Carry out a run on this rank: train it from its last checkpoint on, and write its ``results.json``.
 
     A run that is trained already is evaluated only, as far as ``results.json`` is not complete. If the run cannot go
@@ -51,14 +59,20 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
 
     Args:
         command: the command that trains the run, to be written beside its configuration; None: train nothing.
+        claim: on the run; None: no other process can have it.
 
     Raises:
+        Taken: another process has the run; the state was set aside.
         Halted: at ``halt_at``; a checkpoint was written.
         Interrupted: a signal came; a checkpoint was written.
         RunError: the loss became NaN or infinite, a file cannot be written or read, or the run cannot go on so.
     """
+    claim = claim if rank() == 0 else None
     run = Training(config, run_id, folder, device)
-    with Interrupt(Votes(config["timeout"])) as interrupt:
+    with contextlib.ExitStack() as block:
+        interrupt = block.enter_context(Interrupt(Votes(config["timeout"])))
+        if claim is not None:
+            block.enter_context(claim.watched(interrupt))
         former = results.read(folder)
         former = former if former and former["run_id"] == run_id else None
         recorded = evaluations.entries(former) if former is not None else []
@@ -67,12 +81,13 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
             folders.begin(folder, config, command)
         facts = run.announce() if trained is None else trained.get("facts", {})
         progress = run.state.step, facts, run.state.evaluated_step
-        record = Tracker(folder, config, run_id, *progress) if rank() == 0 else contextlib.nullcontext()
+        rows = run.state.rows
+        record = Tracker(folder, config, run_id, *progress, claim, rows) if rank() == 0 else contextlib.nullcontext()
         with record as tracker:
             if run.state.step < run.last_step:
                 run.loop(interrupt, tracker)
             elif trained is None and not run.last_step:  # no step is to be trained: keep the network that is evaluated
-                run.save()
+                run.save(tracker)
             interrupt.saved = True
             if run.state.step < run.schedule.last_step:
                 run.halt(tracker)
@@ -158,11 +173,11 @@ class Training:
                 progress.advance(state.step)
                 stop = interrupt.agreed()
                 if stop or self._is_saved(state.step):
-                    self.save()
+                    self.save(tracker)
                 if stop:
                     raise Interrupted(stop)
                 if self.evaluation.if_due(tracker):
-                    self.save()
+                    self.save(tracker)
                     progress.restart(state.step)
 
     def _is_saved(self, step: int) -> bool:
@@ -221,8 +236,11 @@ class Training:
         skips = {"skipped_steps": skipped} if scaled else {}
         return {"epoch": self.schedule.epoch(step), "loss": loss, "lr": self.schedule.lr_at(step - 1), **named, **skips}
 
-    def save(self) -> None:
-        self.state.save(self.folder, self.run_id, self.schedule.lr_at)
+    def save(self, tracker: Tracker | None) -> None:
+        """Write a checkpoint."""
+        claim, rows = (tracker.claim, tracker.unsaved) if tracker is not None else (None, [])
+        self.state.save(self.folder, self.run_id, self.schedule.lr_at, claim, rows)
+        rows.clear()
 
     def halt(self, tracker: Tracker | None) -> NoReturn:
         """End before the end of the training, at ``halt_at``: evaluate the network and save the state.
@@ -232,7 +250,7 @@ class Training:
         evaluated = self.state.evaluated_step == self.state.step
         self.evaluation.on_the_way(tracker)
         if not evaluated:
-            self.save()
+            self.save(tracker)
         raise Halted(self.config["halt_at"])
 
     # ---- announcements

@@ -77,6 +77,8 @@ class Evaluation:
         evaluated, artifacts = self._evaluate(evaluations.missing(recorded, self.config), recorded)
         if tracker is None:
             return
+        if tracker.claim is not None:
+            tracker.claim.require()
         entries = [*recorded, *(hits.written(folder, entry) for entry in evaluated)]
         content = self._results(run_id, entries, facts)
         if trained is not None:

@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ssl_bench.errors import RunError, in_one_line
 from ssl_bench.hardware import move
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.record import checkpoint
+from ssl_bench.record.claim import Claim, Taken
 from ssl_bench.record.environment import commit, conditions, now
 from ssl_bench.record.results import OF_GPUS, SETTINGS
 from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
@@ -38,6 +39,7 @@ class TrainingState:
             commit.
         former_conditions: conditions of the process that wrote the checkpoint; empty at the beginning of a run.
         pruned: the checkpoint has no moments, without which no step can follow.
+        rows: of metrics that the checkpoint has, and that may lack in the file: lines of JSON.
     """
 
     def __init__(self, parts: Parts, precision: Precision, device: torch.device) -> None:
@@ -59,6 +61,7 @@ class TrainingState:
         self.device, self.former_conditions, self.pruned = device, dict[str, Any](), False
         self._settings = {name: config[name] for name in SETTINGS if device.type == "cuda" or name not in OF_GPUS}
         self.starts: list[dict[str, str | None]] = [{"git": commit(), "at": now()}]
+        self.rows = list[str]()
 
     def scale(self) -> torch.Tensor:
         """Factor [] of the loss in the backward pass; 1 unless in fp16."""
@@ -72,20 +75,34 @@ class TrainingState:
         """The conditions that the bits of a result depend on, beside what the run_id says."""
         return conditions(self.device) | self._settings
 
-    def save(self, folder: Path, run_id: str, lr_at: Callable[[int], float]) -> None:
+    def save(
+        self,
+        folder: Path,
+        run_id: str,
+        lr_at: Callable[[int], float],
+        claim: Claim | None = None,
+        rows: Sequence[str] = (),
+    ) -> None:
         """Write a checkpoint, in which every rank takes part.
 
         Its key ``judged`` is ``evaluated_step``; ``ranks`` has what differs between the ranks.
 
+        Args:
+            claim: on the run, of rank 0; None: no other process can have it.
+            rows: of metrics since the last checkpoint, which are kept in one that is set aside.
+
         Raises:
+            Taken: another process has the run; the checkpoint was set aside.
             RunError: a loss since the last row of metrics was not finite, or a weight is not; nothing is written.
                 ``lr_at`` gives the learning rate of that step.
         """
         local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": self.conditions()}
+        local["lost_to"] = claim.lost_to() if claim is not None else ""  # all ranks must end together
         ranks: list[Any] = [local]
         if world() > 1:
             ranks = [None] * world()
             dist.all_gather_object(ranks, local)
+        lost_to = "".join(of_rank.pop("lost_to") for of_rank in ranks)
         for _, _, bad_step, tau, _ in (of_rank["meter"] for of_rank in ranks):
             if bad_step >= 0:
                 raise_bad_loss(int(bad_step), lr_at(int(bad_step)), tau)
@@ -97,7 +114,9 @@ class TrainingState:
             counters = {"run_id": run_id, "step": self.step, "judged": self.evaluated_step, "ranks": ranks}
             states = {name: part.state_dict() for name, part in self._stateful_parts().items()}
             clocks = {"seconds": self.seconds(), "starts": self.starts}
-            checkpoint.save(folder / "checkpoints", counters | clocks | states)
+            checkpoint.save(folder / "checkpoints", counters | clocks | states, claim, rows)
+        if lost_to:  # rank 0 has raised it already
+            raise Taken(f"{folder} was taken over by {lost_to}")
 
     def resume(self, folder: Path, run_id: str, trains: bool = True) -> bool:
         """Restore the last checkpoint; False if there is none.
@@ -132,6 +151,7 @@ class TrainingState:
                 raise ValueError(f"moments of shape {shapes} for a weight of shape {parameter.shape}")
         self.step, self.evaluated_step = int(state["step"]), int(state["judged"])
         self.pruned = bool(state.get("pruned"))
+        self.rows = [str(row) for row in state.get("rows", ())]
         self._earlier_seconds = float(state["seconds"])
         if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
             raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")

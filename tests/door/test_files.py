@@ -92,14 +92,6 @@ def test_no_checkpoint_runs_code_and_torchs_advice_is_not_repeated(tmp_path: Pat
     assert not Path("hacked").exists()
 
 
-def test_a_checkpoint_from_before_its_renaming_is_used(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, STATE)
-    (tmp_path / "last.pt").rename(tmp_path / "next.pt")
-    (tmp_path / "previous.pt").write_bytes(b"damaged")
-    state = checkpoint.load(tmp_path, "id")
-    assert state is not None and state["step"] == 3
-
-
 # ---- whole commands
 
 TRAIN = ["max_steps=2", "batch_size.size=64", "checkpoint.every=1", "evaluate=knn", "name=r"]

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ssl_bench.launch.lock import Lock, Owner, owner
+from ssl_bench.launch.lock import Lock, owner
+from ssl_bench.record.claim import Claim, Owner
 
 RUN = Path("run")
 # Tries to take a hundred runs, each at the same moment as all other racers, and prints which it has taken.
@@ -77,13 +78,13 @@ def test_the_lock_of_a_killed_process_ends_at_once_and_no_number_is_used_twice()
         while Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.01)  # until it is a zombie, whose locks do not count
         assert owner(RUN) is None
-        assert lock.take() is None and lock.number == 2
+        assert lock.take() is None and lock.claim == Claim(RUN.absolute() / "claims", 2)
         found = owner(RUN)
         assert found is not None and found.pid == os.getpid()
         lock.release(finished=False)
     assert owner(RUN) is None
     again = Lock(RUN)
-    assert again.take() is None and again.number == 3
+    assert again.take() is None and again.claim == Claim(RUN.absolute() / "claims", 3)
     again.release(finished=True)
     assert not (RUN / "claims").exists()
 
@@ -102,7 +103,7 @@ def test_an_owner_on_another_machine_keeps_its_lock_while_it_touches_it() -> Non
         os.utime(path)
     assert lock.take() is not None
     time.sleep(0.6)
-    assert lock.take() is None and lock.number == 2
+    assert lock.take() is None and lock.claim == Claim(RUN.absolute() / "claims", 2)
 
 
 def test_a_process_whose_run_was_taken_over_exits() -> None:

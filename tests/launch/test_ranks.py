@@ -128,7 +128,7 @@ def test_a_failure_of_a_rank_ends_all_with_its_sentence_or_its_traceback(tmp_pat
 
 def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) -> None:
     with patch.object(ranks, "train", lambda *_: torch.empty(2**52)):
-        outcome = ranks.train_here(CONFIG, tmp_path, "", True, torch.device("cpu"))
+        outcome = ranks.train_here(CONFIG, tmp_path, "", True, device=torch.device("cpu"))
     assert outcome.reason.startswith("out of memory on cpu: ") and not outcome.detail
     assert outcome.reason.endswith("Set batch_size.chunk, a smaller batch_size.size or more devices")
     assert outcome.code == 1

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
+from ssl_bench.disk.liveness import start_time
 from ssl_bench.launch.grid import record
-from ssl_bench.launch.lock import start_time
 from ssl_bench.launch.outcome import Outcome, State
 from tests.evaluated import with_evaluations
 

@@ -1,0 +1,1 @@
+"""File systems that fail for a moment, and temporary files of killed processes."""

@@ -1,0 +1,143 @@
+"""Temporary files name their process: those of killed ones go with the next command, those of living ones stay."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssl_bench import files
+from ssl_bench.disk import temporary
+from ssl_bench.disk.liveness import alive, machine, start_time
+from ssl_bench.launch import grid
+from ssl_bench.launch.lock import locked
+from tests.conftest import only_run
+
+# Is killed, or waits, in the middle of each kind of write.
+WRITER = """
+import os, signal, sys
+from pathlib import Path
+from ssl_bench import files
+from ssl_bench.disk import temporary
+
+def stop(*file):
+    if sys.argv[1] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("writing", flush=True)
+    sys.stdin.read()
+
+kind, path = sys.argv[2], Path(sys.argv[3])
+if kind == "folder":
+    with temporary.folder() as folder:
+        (folder / "inside").mkdir()
+        stop()
+elif kind == "checkpoint":
+    from ssl_bench.record import checkpoint
+    checkpoint.save(path.parent, {"run_id": "id", "step": 1})
+    checkpoint.exists = lambda path: stop() if "previous" in path.name else True  # both files are there
+    checkpoint.save(path.parent, {"run_id": "id", "step": 2})
+else:
+    files.write(path, stop)
+"""
+KINDS = {
+    "checkpoint": "outputs/name/run/checkpoints/last.pt",
+    "results": "outputs/name/run/results.json",
+    "hits": "outputs/name/run/hits/knn-top1.bits",
+    "figure": "outputs/name/run/figures/curves.png",
+    "job": "outputs/.sweeps/2026-01-01/jobs/1.json",
+    "grid": "outputs/.sweeps/2026-01-01/grid.json",
+    "baseline": "outputs/.baselines/1.json",
+    "cache": "outputs/.runs.json",
+    "folder": "unused",
+}
+
+
+def write(how: str, kind: str) -> "subprocess.Popen[str]":
+    path = Path(KINDS[kind])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-c", WRITER, how, kind, str(path)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def left() -> set[Path]:
+    temporary_folder = Path(os.environ["TMPDIR"])
+    return {*Path().rglob("*.tmp"), *temporary_folder.glob("ssl-bench-*-*-*")}
+
+
+def next_commands(number: int) -> None:
+    """What takes the folders: the owner of a run, a grid, and whatever needs a folder in TMPDIR."""
+    with locked(Path("outputs/name/run"), wait=False) as lock:
+        assert lock.other is None
+    grid.begin(Path(f"outputs/.sweeps/2026-01-0{number}"), "ssl-bench train -m", [], {}, [])
+    with temporary.folder():
+        pass
+
+
+def test_what_a_killed_process_was_writing_is_removed_and_what_a_living_one_writes_stays() -> None:
+    living = [write("living", kind) for kind in KINDS]
+    for process in living:
+        assert process.stdout is not None and process.stdout.readline() == "writing\n"
+    for process in [write("killed", kind) for kind in KINDS]:
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL
+    pids = {f"-{process.pid}-" for process in living}
+    assert len(left()) == 2 * (len(KINDS) + 1)  # a checkpoint has two
+    next_commands(2)
+    assert len(left()) == len(KINDS) + 1 and all(any(pid in path.name for pid in pids) for path in left())
+    for process in living:
+        process.kill()
+        process.communicate()
+    next_commands(3)
+    assert left() == set()
+
+
+def test_files_of_other_machines_go_only_where_nobody_else_may_write() -> None:
+    name = temporary.beside(Path("x.json")).name
+    other = name.replace(temporary._machine(), "0123abcd")
+    for path in (other, ".x.json.4711", ".x.json", "x.4711", "name.tmp"):
+        Path(path).write_text("")
+    temporary.remove(Path())
+    assert len(list(Path().iterdir())) == 5
+    temporary.remove(Path(), owned=True)
+    assert {path.name for path in Path().iterdir()} == {".x.json", "x.4711", "name.tmp"}
+
+
+def test_a_failed_write_leaves_the_former_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 250)
+    files.write_text(path, "former")
+
+    def fail(file: Any) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left on device"):
+        files.write(path, fail)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["former"]
+
+
+def test_processes_are_told_apart_from_later_ones_with_their_number() -> None:
+    born = start_time(os.getpid())
+    assert born and alive(os.getpid(), born) and not alive(os.getpid(), "1")
+    assert start_time(2**22 + 1) == start_time(0) == start_time(-1) == start_time(2**40) == ""
+    assert start_time(1) != "" and machine() == machine()
+
+
+@pytest.mark.slow
+def test_a_killed_verify_leaves_nothing_after_the_next_command(
+    train: Callable[..., Any], cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    assert train("max_steps=12", "evaluate=knn")[0] == 0
+    run, scratch = only_run(), tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "ssl_bench", "verify", str(run)]
+    verify = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(scratch)}, stdout=subprocess.PIPE, text=True)
+    assert verify.stdout is not None and verify.stdout.readline()  # its first answer
+    verify.kill()
+    verify.communicate()
+    assert list(scratch.iterdir()) != []
+    assert cli("verify", str(run), TMPDIR=str(scratch)).returncode == 0
+    assert [path.name for path in scratch.iterdir() if path.name != f"ssl-bench-{os.getuid()}"] == []

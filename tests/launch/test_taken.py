@@ -1,0 +1,117 @@
+"""A run that another process has taken over: its state is saved beside that of the new owner, which nothing damages."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ssl_bench import files
+from ssl_bench.launch.lock import Lock
+from ssl_bench.record import checkpoint
+from ssl_bench.record.claim import Claim, Owner, Taken
+from ssl_bench.record.metrics import Tracker
+from tests.conftest import SMALL, only_run
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+import kill_runs
+
+ELSEWHERE: dict[str, Any] = {"host": "node7", "pid": 4711, "machine": "node7/boot/pid"}
+STATE: dict[str, Any] = {"run_id": "id", "method": {"weight": torch.arange(200.0)}}
+
+
+def take_over(folder: Path, number: int) -> None:
+    """Write the claim of a process on another machine."""
+    owner = asdict(replace(Owner.this_process(), **ELSEWHERE))
+    files.write_json(folder / "claims" / str(number), owner)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_taken_over_saves_its_state_and_the_next_start_goes_on_from_there(
+    train: Callable[..., Any],
+) -> None:
+    long = [*SMALL, "epochs=20", "batch_size.size=512", "evaluate=knn"]
+    assert train(*long, "paths.outputs=whole", small=False)[0] == 0
+
+    def wait_and_take_over() -> None:
+        while not (saved := list(Path("outputs").rglob("last.pt"))):
+            time.sleep(0.001)
+        take_over(saved[0].parents[1], 2)
+
+    other = threading.Thread(target=wait_and_take_over)
+    other.start()
+    code, printed = train(*long, "checkpoint.every=1", small=False)
+    other.join()
+    run = only_run()
+    (aside,) = run.glob("checkpoints/taken-*.pt")
+    state, last = checkpoint.read(aside), checkpoint.read(run / "checkpoints" / "last.pt")
+    assert code == 1 and "was taken over by node7 (process 4711) since" in printed
+    assert f"step {state['step']} is in {aside.name}" in printed and not (run / "results.json").exists()
+    assert state["step"] > last["step"] and aside.name == f"taken-1-{state['step']}.pt"
+    assert files.read_json(run / "claims" / "2", dict)["host"] == "node7"
+    steps = [json.loads(row)["step"] for row in state["rows"]]
+    assert steps == list(range(last["step"] + 1, state["step"] + 1))
+    rows = [row for row in files.read_json_lines(run / "metrics.jsonl") if row["step"] <= last["step"]]
+    files.write_text(run / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))  # as the new owner has it
+
+    files.write_json(run / "claims" / "2", {"released": True})
+    code, printed = train(*long, small=False)
+    assert code == 0 and f"resuming at step {state['step']} of" in printed and f"resuming from {aside}" in printed
+    assert kill_runs.differences(*(kill_runs.left_by(Path(folder)) for folder in ("whole", "outputs"))) == []
+
+
+# Takes the run over as a process of another machine, and saves a state.
+NEW_OWNER = """
+import torch
+from pathlib import Path
+from ssl_bench.disk import temporary
+temporary._machine = lambda: "0123abcd"
+from ssl_bench.launch.lock import Lock
+from ssl_bench.record import checkpoint
+assert Lock(Path("run")).take() is None
+checkpoint.save(Path("run/checkpoints"), {"run_id": "id", "method": {"weight": torch.arange(200.0)}, "step": 4})
+"""
+
+
+class SlowClaim(Claim):
+    """The claim of a process that is suspended right after its look, while another one takes over and saves."""
+
+    def require(self) -> None:
+        super().require()
+        files.write_json(self.folder / str(self.number), {"released": True})
+        subprocess.run([sys.executable, "-c", NEW_OWNER], check=True)
+
+
+def test_a_process_that_was_suspended_before_its_renaming_does_not_replace_the_new_owners_checkpoint() -> None:
+    lock = Lock(Path("run"), saves=True)
+    assert lock.take() is None and lock.claim is not None
+    folder = Path("run/checkpoints").absolute()
+    checkpoint.save(folder, STATE | {"step": 3}, lock.claim)
+    with pytest.raises(Taken, match=r"run was taken over by \S+ \(process \d+\) since .*: step 5 is in taken-1-5\.pt"):
+        checkpoint.save(folder, STATE | {"step": 5}, SlowClaim(lock.claim.folder, lock.claim.number))
+    steps = {path.name: checkpoint.read(path)["step"] for path in folder.iterdir()}
+    assert steps == {"last.pt": 4, "previous.pt": 3, "taken-1-5.pt": 5}
+    furthest = checkpoint.load(folder, "id")
+    assert furthest is not None and furthest["step"] == 5
+    checkpoint.save(folder, STATE | {"step": 5})
+    assert {path.name for path in folder.iterdir()} == {"last.pt", "previous.pt"}
+
+
+def test_a_process_without_its_claim_writes_no_row_and_removes_no_lock() -> None:
+    lock = Lock(Path("run"), saves=True)
+    assert lock.take() is None and lock.claim is not None
+    tracker = Tracker(Path("run"), {"tracking": {"mode": "off"}}, "id", 0, {}, claim=lock.claim)
+    tracker.row(1, {"loss": 1.0})
+    take_over(Path("run"), 2)
+    tracker.row(2, {"loss": 2.0})
+    assert files.read_json_lines(tracker.path) == [{"step": 1, "loss": 1.0}]
+    assert [json.loads(row)["step"] for row in tracker.unsaved] == [1, 2]
+    lock.release(finished=True)
+    assert lock.claim.lost_to().startswith("node7 (process 4711)") and Path("run/claims/2").exists()
