@@ -72,12 +72,18 @@ class Lock:
         self.other = owner
         return owner
 
+    def holds(self) -> bool:
+        """Whether the run is known to be still that of this process."""
+        with contextlib.suppress(NoAnswer):
+            return self.claim is not None and not self.claim.lost_to()
+        return False
+
     def release(self, finished: bool) -> None:
         """Give the run back, unless another process has it. The locks of a finished run are removed."""
         assert self.claim is not None
         self._released.set()
         with contextlib.suppress(OSError, NoAnswer):  # on a full disk the end of this process has the same effect
-            if finished and not self.claim.lost_to():
+            if finished and self.holds():
                 patiently(lambda: shutil.rmtree(self.folder))
             else:
                 files.write_json(self.folder / str(self.claim.number), {"released": True})

@@ -114,7 +114,7 @@ def _carry_out(run: Run, config: dict[str, Any], folder: Path, wait: bool, quiet
             claim = lock.claim if lock is not None else None
             outcome = ranks.launch(config, folder, run.command, torchrun, quiet=quiet, claim=claim)
         if first:
-            _conclude(outcome, config, folder, quiet)
+            _conclude(outcome, config, folder, quiet, lock is not None and lock.holds())
     return outcome
 
 
@@ -144,8 +144,12 @@ def threads(config: dict[str, Any], folder: Path, local: int, concurrent: int | 
     return max(1, available_cores() // (concurrent or 1) // local) if shared else THREADS
 
 
-def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: bool) -> None:
-    """Show the results of a finished run; keep the reason of a failed one, unless it stands as it did before."""
+def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: bool, held: bool) -> None:
+    """Show the results of a finished run; keep the reason of a failed one, unless it stands as it did before.
+
+    Args:
+        held: the run is that of this process, and not of another one which has taken it over.
+    """
     if outcome.state is State.DONE_BEFORE:  # perhaps in a process that was killed after it wrote the results
         remove_locks(folder)
         temporary.remove(folder, inside=True)
@@ -155,7 +159,7 @@ def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: boo
         print_run(folder, config)
     if outcome.state is State.FAILED and outcome.detail:
         print(outcome.detail, file=sys.stderr, flush=True)
-    if outcome.state is State.FAILED and folders.begun(folder, config):
+    if outcome.state is State.FAILED and held and folders.begun(folder, config):
         with contextlib.suppress(OSError):  # a full disk may be the reason, which is reported anyway
             files.write_json(folder / "failed.json", {"reason": outcome.reason, "detail": outcome.detail})
 

@@ -64,17 +64,25 @@ def save(folder: Path, state: dict[str, Any], claim: Claim | None = None, rows: 
     except (Taken, FileNotFoundError):  # the latter: a new owner has removed the temporary files
         if claim is None or not claim.lost_to():
             raise
-        path = folder / f"taken-{claim.number}-{state['step']}.pt"
-        aside = _packed(state | {"rows": list(rows)})
-        files.write_bytes(path, aside)
-        goes_on = "from which the same command goes on if that process ends before it"
-        reason = f"{claim.folder.parent} was taken over by {claim.lost_to()}"
-        raise Taken(f"{reason}: step {state['step']} is in {path.name}, {goes_on}") from None
+        files.write_bytes(folder / _aside(claim, state["step"]), _packed(state | {"rows": list(rows)}))
+        raise Taken(takeover(claim, state["step"])) from None
     finally:
         files.remove(spare)
     for step, path in _set_aside(folder):
         if step <= state["step"]:
             files.remove(path)
+
+
+def takeover(claim: Claim, step: int) -> str:
+    """Say who has the run of a claim now, and where its state at a step is; empty while the claim is valid."""
+    if not (owner := claim.lost_to()):
+        return ""
+    goes_on = "from which the same command goes on if that process ends before it"
+    return f"{claim.folder.parent} was taken over by {owner}: step {step} is in {_aside(claim, step)}, {goes_on}"
+
+
+def _aside(claim: Claim, step: int) -> str:
+    return f"taken-{claim.number}-{step}.pt"
 
 
 def _packed(state: dict[str, Any]) -> memoryview:

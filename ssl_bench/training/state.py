@@ -97,12 +97,12 @@ class TrainingState:
                 ``lr_at`` gives the learning rate of that step.
         """
         local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": self.conditions()}
-        local["lost_to"] = claim.lost_to() if claim is not None else ""  # all ranks must end together
+        local["taken"] = checkpoint.takeover(claim, self.step) if claim is not None else ""  # all ranks end together
         ranks: list[Any] = [local]
         if world() > 1:
             ranks = [None] * world()
             dist.all_gather_object(ranks, local)
-        lost_to = "".join(of_rank.pop("lost_to") for of_rank in ranks)
+        taken = "".join(of_rank.pop("taken") for of_rank in ranks)
         for _, _, bad_step, tau, _ in (of_rank["meter"] for of_rank in ranks):
             if bad_step >= 0:
                 raise_bad_loss(int(bad_step), lr_at(int(bad_step)), tau)
@@ -115,8 +115,8 @@ class TrainingState:
             states = {name: part.state_dict() for name, part in self._stateful_parts().items()}
             clocks = {"seconds": self.seconds(), "starts": self.starts}
             checkpoint.save(folder / "checkpoints", counters | clocks | states, claim, rows)
-        if lost_to:  # rank 0 has raised it already
-            raise Taken(f"{folder} was taken over by {lost_to}")
+        if taken:  # rank 0 has raised it already
+            raise Taken(taken)
 
     def resume(self, folder: Path, run_id: str, trains: bool = True) -> bool:
         """Restore the last checkpoint; False if there is none.

@@ -54,6 +54,7 @@ def test_a_run_that_is_taken_over_saves_its_state_and_the_next_start_goes_on_fro
     state, last = checkpoint.read(aside), checkpoint.read(run / "checkpoints" / "last.pt")
     assert code == 1 and "was taken over by node7 (process 4711) since" in printed
     assert f"step {state['step']} is in {aside.name}" in printed and not (run / "results.json").exists()
+    assert not (run / "failed.json").exists()  # the run has not failed: another process trains it
     assert state["step"] > last["step"] and aside.name == f"taken-1-{state['step']}.pt"
     assert files.read_json(run / "claims" / "2", dict)["host"] == "node7"
     steps = [json.loads(row)["step"] for row in state["rows"]]
