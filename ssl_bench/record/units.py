@@ -39,9 +39,9 @@ def metric(name: str, units: Any, evaluate: Any) -> Metric:
         evaluate: the node of the run's configuration.
     """
     evaluator = evaluator_of(name)
-    if isinstance(recorded := _at(units, evaluator), Mapping):
-        return declared({pattern: _read(node) for pattern, node in recorded.items()}, name) or NUMBER
-    return declared(ACCURACIES, name) or declared(_of_class(_at(_at(evaluate, evaluator), "_target_")), name) or NUMBER
+    recorded = _at(units, evaluator)
+    known = {pattern: _read(node) for pattern, node in recorded.items()} if isinstance(recorded, Mapping) else ACCURACIES
+    return declared(known, name) or declared(_of_class(_at(_at(evaluate, evaluator), "_target_")), name) or NUMBER
 
 
 def evaluator_of(name: str) -> str:

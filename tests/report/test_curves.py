@@ -26,10 +26,10 @@ def test_read_counts_rows_and_leaves_out_what_is_no_number(tmp_path: Path) -> No
     rows[1]["loss"] = math.nan
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"loss": 9.0}]) + '{"step": 7, "lo')
-    found, steps_per_epoch = curves.read(path, 40)
+    found, steps_per_epoch = curves.read(path, 40, {})
     assert steps_per_epoch == pytest.approx(10)
     assert found == {
         "loss": [[2, 6], [1.333, 3.333], 3, 1],
         "tau": [[], [], 3, 3],
     }
-    assert curves.read(tmp_path / "none", 40) == ({}, None)
+    assert curves.read(tmp_path / "none", 40, {}) == ({}, None)
