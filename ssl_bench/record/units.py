@@ -39,8 +39,9 @@ def metric(name: str, units: Any, evaluate: Any) -> Metric:
         evaluate: the node of the run's configuration.
     """
     evaluator = evaluator_of(name)
-    recorded = _at(units, evaluator)
-    known = {pattern: _read(node) for pattern, node in recorded.items()} if isinstance(recorded, Mapping) else ACCURACIES
+    known, recorded = ACCURACIES, _at(units, evaluator)
+    if isinstance(recorded, Mapping):
+        known = {pattern: _read(node) for pattern, node in recorded.items()}
     return declared(known, name) or declared(_of_class(_at(_at(evaluate, evaluator), "_target_")), name) or NUMBER
 
 

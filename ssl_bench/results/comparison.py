@@ -198,7 +198,7 @@ def _made_by(run: RunFolder, key: Key) -> str:
 
 @lru_cache(4096)
 def _content(folder: str, marks: str) -> dict[str, Any] | None:
-    """The results of a run, None if they are damaged, as by bits that have changed; ``marks`` are those of its files."""
+    """The results of a run, None if they are damaged, as by changed bits; ``marks`` are those of its files."""
     return results.read(Path(folder))
 
 

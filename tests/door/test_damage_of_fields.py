@@ -26,7 +26,7 @@ from ssl_bench.config.identity import evaluation_id
 from ssl_bench.results import comparison
 from ssl_bench.results.runs import finished
 from ssl_bench.train import main
-from tests.conftest import SMALL, no_pictures
+from tests.conftest import no_pictures
 from tests.door.test_damage import COMMON, PAPER, environment
 
 VALUES = [None, True, 7, -3, math.nan, math.inf, "text", "", [1], [[1]], {"a": 1}]
@@ -266,7 +266,8 @@ def test_bits_that_do_not_give_the_accuracy_count_as_missing_also_behind_the_cac
         cached.cache_clear()
     assert pairs() == truth.less[1]  # the index has read the results before
     Path("outputs/.runs.json").unlink(missing_ok=True)
-    assert f"knn/top1={truth.records[victim.name]['metrics']['knn/top1']}, and hits/" in truth.holds((path.name, (), None))
+    accuracy = truth.records[victim.name]["metrics"]["knn/top1"]
+    assert f"knn/top1={accuracy}, and hits/" in truth.holds((path.name, (None, None), None))
 
 
 ROWS: list[tuple[str, Any, str]] = [

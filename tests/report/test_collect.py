@@ -106,7 +106,7 @@ def test_only_changed_files_are_read_again() -> None:
     collector = Collector(OUTPUTS)
     before = collector.collect(Path.cwd())
     with open(folders[-1] / "metrics.jsonl", "a") as file:
-        file.write(json.dumps({"step": 30, "epoch": 3.0, "loss": 0.5}) + "\n")
+        file.write(json.dumps({"step": 30, "epoch": 2.0, "loss": 0.5}) + "\n")
     after = collector.collect(Path.cwd())
     assert [a is b for a, b in zip(before["curves"], after["curves"], strict=True)] == [True] * 23 + [False]
     assert after["curves"][-1]["loss"][0][-1] == 30
