@@ -17,12 +17,8 @@ def with_evaluations(content: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in metrics.items():
         network = next(suffix for suffix in reversed(NETWORKS) if name.partition("/")[0].endswith(suffix))
         evaluator = evaluator_of(name)
-        plain = {
-            "evaluator": evaluator,
-            "id": evaluation_id(evaluator, {}),
-            "settings": {},
-            "epochs": config.get("epochs"),
-        }
+        plain: dict[str, Any] = {"evaluator": evaluator, "id": evaluation_id(evaluator, {}), "settings": {}}
+        plain["epochs"] = config.get("epochs")
         same = next((entry for entry in entries if entry["evaluator"] == evaluator), plain)
         entries.append({**same, "network": network, "metrics": {name: value}})
     return {**content, "evaluations": entries}

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
 
-from ssl_bench.config.identity import evaluation_id, evaluators
+from ssl_bench.config.identity import evaluation_id, evaluators, on_disk
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, units
 from ssl_bench.record.evaluations import Entry, Evaluated, Images, Labels
@@ -17,7 +17,7 @@ from ssl_bench.shapes import Bounds, said
 Node = dict[str, Any] | None  # of a group
 Count = Annotated[int, Bounds(0)]
 Duration = Annotated[float, Bounds(0)]
-CHOSEN = ("loss", "negatives", "temperature", "framework", "dataset")  # groups that name rows of tables
+CHOSEN = ("loss", "dataset")  # groups by which a run is named
 
 
 class Dataset(TypedDict, total=False):
@@ -137,9 +137,9 @@ def impossible(content: Mapping[str, Any]) -> str:
     recorded, end = content["evaluations"], content["config"].get("epochs")
     identified: Entry = {}  # the entries of one evaluation stand beside each other, one for each network
     for place, entry in enumerate(recorded):
-        if any(entry[key] != identified.get(key) for key in ("id", "evaluator", "settings")):
-            if entry["id"] != evaluation_id(entry["evaluator"], entry["settings"]):
-                return f"evaluations[{place}].id={entry['id']}, which is not that of its settings"
+        if any(entry.get(key) != identified.get(key) for key in ("id", "evaluator", "settings", "images")):
+            if wrong := _other_identity(entry):
+                return f"evaluations[{place}].{wrong}, which is not that of its settings"
             identified = entry
         if wrong := _impossible_entry(entry, content.get("units", {}), end):
             return f"evaluations[{place}].{wrong}"
@@ -150,6 +150,14 @@ def impossible(content: Mapping[str, Any]) -> str:
     names = [*numbers, *(name for name in metrics if name not in numbers)]
     name = next((name for name in names if repr(numbers.get(name)) != repr(metrics.get(name))), "")
     return f"metrics.{name}{said(metrics.get(name))}, and {numbers.get(name)} in its evaluations"
+
+
+def _other_identity(entry: Entry) -> str:
+    """What identifies an entry, if its settings give something else; images need not be known."""
+    images, given = entry.get("images"), on_disk({"dataset": entry["settings"].get("on")})
+    if images is not None and images != given.get("images"):
+        return f"images{said(images)}"
+    return "" if entry["id"] == evaluation_id(entry["evaluator"], entry["settings"]) else f"id={entry['id']}"
 
 
 def _impossible_entry(entry: Entry, recorded: units.Units, end: int | None) -> str:

@@ -129,12 +129,11 @@ class Index:
         JSON is read in a twentieth of the time of YAML, so that is left out if the run was not started ``again``.
         """
         damaged = dict[str, str]()
-        content: Any
-        content, damaged[RESULTS] = results.examined(Path(start))
-        done = content is not None
+        written, damaged[RESULTS] = results.examined(Path(start))
+        done, content = written is not None, written or {}
         asked, damaged[CONFIG] = _asked(start, path.rpartition("/")[2]) if again or not done else (None, "")
-        config: Any = content["config"] if content else asked
-        longer = bool(content and asked and asked.get("epochs", 0) > config.get("epochs", 0))
+        config: Any = content["config"] if done else asked
+        longer = bool(done and asked and asked.get("epochs", 0) > config.get("epochs", 0))
         config = asked if longer else config
         failure = None
         if not done or longer:
@@ -145,12 +144,12 @@ class Index:
         if not done and "choices" not in config:
             return {}  # any other YAML
         seed = config.get("seed")
-        environment = content.get("environment", {}) if done else {}
-        units: Any = content.get("units", {}) if content else files.read_json(start + UNITS, dict) or {}
+        environment = content.get("environment", {})
+        units: Any = content.get("units", {}) if done else files.read_json(start + UNITS, dict) or {}
         every = bool(config.get("evaluate", {}).get("every"))
         rows = read_rows(start + METRICS, not done or longer, every, units, config)
         best, damaged_rows = rows.pop("evaluated", {}), rows.pop("damaged", [])
-        entries = content["evaluations"] if content else evaluations.on_the_way(config, best)
+        entries = content["evaluations"] if done else evaluations.on_the_way(config, best)
         return {
             "shared": self._keep(without_seed(config, seed)),
             "units": self._keep(units),
@@ -159,10 +158,10 @@ class Index:
             "failure": one_line(failure["reason"]) if failure else None,
             "training": identity.recipe_id(config),
             "on_disk": identity.on_disk(config),
-            "run_id": content["run_id"] if done else "",
+            "run_id": content.get("run_id", ""),
             "seconds": content["seconds"] if done and not longer else None,
             "environment": {name: environment[name] for name in KEPT if name in environment},
-            "warnings": content.get("warnings", []) if done else [],
+            "warnings": content.get("warnings", []),
             "longer": longer,
             "damaged": damaged,
             "damaged_rows": damaged_rows,

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -80,13 +81,14 @@ class Sheet:
 def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str:
     """The text of sheets in one of FORMS: as CSV one table, as JSON one list, or the only one's object.
 
-    Texts of a user have no characters that control a terminal.
+    Texts of a user have no characters that control a terminal; in CSV for another program they are as they were.
 
     Args:
         width: characters of a line of ``rich``; None: of the terminal.
     """
     if form == "csv":
-        return _csv(sheets).translate(CONTROLS)
+        text = _csv(sheets)
+        return text.translate(CONTROLS) if sys.stdout.isatty() else text
     if form == "json":
         objects = [_object(sheet) for sheet in sheets]
         return json.dumps(objects if len(objects) != 1 else objects[0], indent=2) + "\n"

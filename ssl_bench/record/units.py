@@ -39,9 +39,10 @@ def metric(name: str, units: Any, evaluate: Any) -> Metric:
         evaluate: the node of the run's configuration.
     """
     evaluator = evaluator_of(name)
-    if isinstance(recorded := _at(units, evaluator), Mapping):
-        return declared({pattern: _read(node) for pattern, node in recorded.items()}, name) or NUMBER
-    return declared(ACCURACIES, name) or declared(_of_class(_at(_at(evaluate, evaluator), "_target_")), name) or NUMBER
+    known, recorded = ACCURACIES, _at(units, evaluator)
+    if isinstance(recorded, Mapping):
+        known = {pattern: _read(node) for pattern, node in recorded.items()}
+    return declared(known, name) or declared(_of_class(_at(_at(evaluate, evaluator), "_target_")), name) or NUMBER
 
 
 def evaluator_of(name: str) -> str:

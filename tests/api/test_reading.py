@@ -22,7 +22,7 @@ def make_runs() -> None:
         choices = configuration()["choices"] | {"loss": loss, "batch_size": "b64"}
         folder = make(f"a/{place}", rows(2), choices=choices, batch_size={"size": size}, seed=place, dim=128)
         if top1:
-            finish(folder, 20.0, knn_top1=top1, uniformity=-2.0)
+            finish(folder, 20.0, knn_top1=top1, **{"geometry/uniformity": -2.0})
 
 
 def test_runs_are_rows_with_groups_all_settings_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics(monkeypatch: pytest.
     make_runs()
     first, second, _, last = ssl_bench.runs()
     size = {"batch_size": 64, "batch_size.size": 64}
-    metrics = {"knn/top1": 0.5, "uniformity": -2.0}
+    metrics = {"knn/top1": 0.5, "geometry/uniformity": -2.0}
     groups = configuration()["choices"]
     same = {"dim": 128, "epochs": 10, "max_steps": None, "warnings": ""}
     assert first == groups | size | same | {"loss": "dcl", "seed": 0} | metrics | {

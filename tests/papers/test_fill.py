@@ -96,7 +96,8 @@ def test_an_epoch_without_a_value_leaves_the_cell_empty_and_a_changed_file_is_re
     (run,) = Results(Path("outputs"), curves.cells).of_cell(curves.cells[0])
     assert value(run, "information@mean9") is None and value(run, "loss@mean") == 1.0
     assert value(run, "nothing@best") is value(run, "nothing@mean") is value(run, "nothing") is None
-    rows = [{"epoch": 3.5, "knn/top1": 0.25}, {"epoch": 4.0, "knn/top1": 0.75}, {"epoch": 4.0, "knn/top1": math.nan}]
+    values = (3.5, 0.25), (4.0, 0.75), (4.0, math.nan)
+    rows = [{"step": 1, "epoch": epoch, "knn/top1": number} for epoch, number in values]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert value(run, "knn/top1@best") == 75.0 and value(run, "knn/top1@3.5") == 25.0
     assert value(run, "information@mean") is None

@@ -61,7 +61,7 @@ def grid() -> list[Path]:
                     word = f"loss={loss} batch_size=b{size} temperature.tau={tau} seed={seed}"
                     last = len(folders) == 23
                     accuracy = None if last else 0.5 + 0.1 * (loss == "dcl") + tau / 10 + size / 10000 + seed / 100
-                    name = f"grid/{len(folders):010x}"
+                    name = f"grid/r{len(folders):09x}"
                     folders.append(run(name, f"ssl-bench train {word}", accuracy, loss, size, tau, seed))
                     words.append(word)
     (folders[-1] / "failed.json").write_text(json.dumps({"reason": "loss=nan: set optimizer.lr to a smaller value"}))

@@ -102,8 +102,8 @@ def test_filters_sorts_groups_and_compares(page: Page) -> None:
     assert len(groups) == 6 and groups[3] == "dcl64463.6 \u00b1 1.8 (4)0.9"
     page.get_by_role("button", name="No groups").click()
 
-    page.locator("[data-focus='select grid/0000000000']").check()
-    page.locator("[data-focus='select grid/000000000c']").check()
+    page.locator("[data-focus='select grid/r000000000']").check()
+    page.locator("[data-focus='select grid/r00000000c']").check()
     assert page.locator("#difference tbody tr").all_text_contents() == ["lossdclinfonce"]
     assert page.locator("#selected table").nth(1).locator("td").all_text_contents() == ["61.6", "51.6", "-10.0"]
     assert page.locator("#curves .legend li").count() == 2
@@ -165,7 +165,7 @@ def test_any_metric_is_an_axis_a_colour_and_says_which_run_is_best(page: Page) -
     open_report(page, "#metric=own/energy&axis=knn/top1&colour=own/energy&sort=own/energy")
     assert page.text_content("#overview dd.main") == "-3"
     assert page.locator("td.best").first.text_content() == "-3"
-    assert page.locator("#run-table tbody a").first.text_content() == "0000000007"
+    assert page.locator("#run-table tbody a").first.text_content() == "r000000007"
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     traces = page.locator("#plots .js-plotly-plot").first.evaluate(
         "({ data }) => data.map((t) => [t.x, t.y, t.marker.color])"
@@ -192,7 +192,7 @@ def test_nothing_of_a_plot_is_uploaded(page: Page) -> None:
 
 def test_a_link_with_state_opens_the_same_view(page: Page) -> None:
     runs.grid()
-    open_report(page, "#where=loss=dcl&sort=-knn/top1&theme=dark&run=grid/0000000000&smooth=0.5")
+    open_report(page, "#where=loss=dcl&sort=-knn/top1&theme=dark&run=grid/r000000000&smooth=0.5")
     assert page.locator("html").get_attribute("data-theme") == "dark"
     dialog = page.locator("dialog[open]")
     expect(dialog).to_contain_text("ssl-bench train loss=dcl batch_size=b64 temperature.tau=0.1 seed=0")
@@ -232,8 +232,8 @@ def test_everything_is_reached_by_the_keyboard(page: Page) -> None:
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.dataset.focus ?? document.activeElement.id"))
     wanted = {"skip", "theme", "filter", "metric", "nav runs", "axis", "by", "menu group", "menu columns", "sort state"}
-    assert wanted | {"run grid/0000000000", "select grid/0000000001"} <= reached
-    page.locator("[data-focus='run grid/0000000002']").focus()
+    assert wanted | {"run grid/r000000000", "select grid/r000000001"} <= reached
+    page.locator("[data-focus='run grid/r000000002']").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("dialog[open]")
 
@@ -294,7 +294,7 @@ def test_claims_have_their_figures_and_a_table_of_shortened_runs_has_none(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cell(row: str, x: int, **values: list[float]) -> dict[str, Any]:
-        empty: dict[str, Any] = {"paper": None, "reported": "", "ours": [], "reduced": [], "runs": ["grid/0000000000"]}
+        empty: dict[str, Any] = {"paper": None, "reported": "", "ours": [], "reduced": [], "runs": ["grid/r000000000"]}
         return empty | {"row": row, "column": str(x), "x": x} | values
 
     table = {"title": "accuracy", "cite": "A paper", "x": "batch", "y": "kNN", "doubling": True}

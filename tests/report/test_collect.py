@@ -90,14 +90,15 @@ def test_a_damaged_part_of_one_run_does_not_hide_the_others(part: str) -> None:
 
 def test_a_value_that_is_no_number_is_shown_as_text() -> None:
     folders = runs.grid()
-    runs.add(folders[0], facts=runs.FACTS | {"steps": math.nan}, environment={"ranks": math.nan, "torch": math.inf})
+    runs.add(folders[0], facts=runs.FACTS | {"lr": math.nan}, environment={"python": math.inf})
+    runs.add(folders[2], facts=runs.FACTS | {"lr": 0.5})
     runs.add(folders[1], config=configuration(optimizer={"lr": math.inf}))
     (folders[23] / "config.yaml").write_text(yaml.safe_dump(configuration(optimizer={"lr": -math.inf})))
     data = Collector(OUTPUTS).collect(Path.cwd())
     assert json.dumps(data, allow_nan=False)
-    steps, rate = (data["keys"].index(name) for name in ("steps", "optimizer.lr"))
+    scaled, rate = (data["keys"].index(name) for name in ("lr", "optimizer.lr"))
     assert [data["runs"][n]["values"][rate] for n in (1, 23)] == ["Infinity", "-Infinity"]
-    assert [data["runs"][n]["values"][steps] for n in (0, 2)] == ["NaN", 20]
+    assert [data["runs"][n]["values"][scaled] for n in (0, 2)] == ["NaN", 0.5]
 
 
 def test_only_changed_files_are_read_again() -> None:
@@ -105,7 +106,7 @@ def test_only_changed_files_are_read_again() -> None:
     collector = Collector(OUTPUTS)
     before = collector.collect(Path.cwd())
     with open(folders[-1] / "metrics.jsonl", "a") as file:
-        file.write(json.dumps({"step": 30, "epoch": 3.0, "loss": 0.5}) + "\n")
+        file.write(json.dumps({"step": 30, "epoch": 2.0, "loss": 0.5}) + "\n")
     after = collector.collect(Path.cwd())
     assert [a is b for a, b in zip(before["curves"], after["curves"], strict=True)] == [True] * 23 + [False]
     assert after["curves"][-1]["loss"][0][-1] == 30
@@ -121,15 +122,15 @@ def test_pictures_are_data_while_there_is_room_and_links_after_that(monkeypatch:
     (Path.cwd() / "elsewhere").mkdir()
     (shown, linked) = Collector(OUTPUTS).collect(Path.cwd() / "elsewhere")["runs"][0]["pictures"]
     assert shown == {"name": "a.png", "src": f"data:image/png;base64,{base64.b64encode(bytes(1000)).decode()}"}
-    assert linked == {"name": "n c.png", "href": "../outputs/grid/0000000000/figures/n%20c.png"}
+    assert linked == {"name": "n c.png", "href": "../outputs/grid/r000000000/figures/n%20c.png"}
 
 
 def test_names_select_folders_and_run_ids() -> None:
     runs.grid()
     runs.run("other/abc", "ssl-bench train", 0.5, "dcl", 64, 0.1, 5)
     assert len(Collector(OUTPUTS, ["grid"]).collect(Path.cwd())["runs"]) == 24
-    chosen = Collector(OUTPUTS, ["abc", "grid/0000000003"]).collect(Path.cwd())
-    assert [run["id"] for run in chosen["runs"]] == ["grid/0000000003", "other/abc"]
+    chosen = Collector(OUTPUTS, ["abc", "grid/r000000003"]).collect(Path.cwd())
+    assert [run["id"] for run in chosen["runs"]] == ["grid/r000000003", "other/abc"]
     with pytest.raises(
         ConfigError, match=r"^gird: there is no run of this name under outputs.*did you mean grid.*grid, other"
     ):
