@@ -6,7 +6,10 @@ The protocol is cheap and makes no hidden choices:
 * Each dimension of the features is standardised by its statistics on the images of the fit, like a batch norm without
   learned parameters, so that the same learning rates fit every network.
 * A tenth of the train split, chosen by the seed, is held out. It only chooses the learning rate and the weight decay;
-  the tested classifier is the one that was fitted with them on the other nine tenths.
+  the tested classifier is the one that was fitted with them on the other nine tenths. A class of which it would hold
+  all images keeps them in the fit.
+* Fewer than FEW labels a class are too few to choose by, and standardised by their own statistics the dimensions that
+  hardly vary would count most. All of them are then fitted with one penalty: convex.py.
 
 Shapes: N images, D features, L classifiers, C classes, B batch.
 """
@@ -21,11 +24,15 @@ from torch import Tensor
 
 from ssl_bench.data.source import without_copies
 from ssl_bench.distributed import all_sum, rank, world
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import top_accuracies
+from ssl_bench.evaluate.convex import fit_convex
 from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.signals import stop_if_asked
+
+FEW = 20  # labels a class, in the mean
+PENALTY = 0.1  # the lowest mean error of 0.001 to 3 for 1, 2, 5 and 10 labels a class
 
 
 def fit_linear(
@@ -108,6 +115,21 @@ def accuracy(features: Sharded, ids: Tensor, labels: Tensor, weight: Tensor, bia
     return correct.double() / len(ids)
 
 
+def is_few(images: int, classes: int) -> bool:
+    """Whether that many labelled images are too few to hold some of them out."""
+    return images < FEW * classes
+
+
+def with_all_classes(held_out: Tensor, fitted: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Move the images of classes that are held out as a whole to those that are fitted.
+
+    Args:
+        held_out, fitted: int64 [h] and [f], images; labels: [N] of all images.
+    """
+    kept = torch.isin(labels[held_out], labels[fitted])
+    return (held_out, fitted) if bool(kept.all()) else (held_out[kept], torch.cat([fitted, held_out[~kept]]))
+
+
 def check_sgd(momentum: float, *decays: float) -> None:
     """Refuse settings with which the SGD of a probe cannot converge."""
     require(0 <= momentum < 1, "momentum", momentum, "a number from 0 to below 1")
@@ -121,6 +143,10 @@ class LinearProbe(Evaluator):
     Yields top1, with more than five classes top5, the learning rate that the held-out tenth chose (lr), the chosen
     weight_decay if there are several, and the accuracy on the held-out tenth (val_top1). Of equal held-out accuracies
     the setting that is listed first is chosen. The settings are divided over the ranks.
+
+    With fewer than 20 labels a class, in the mean, nothing is held out or chosen: it yields the accuracies and the
+    penalty of :func:`ssl_bench.evaluate.convex.fit_convex`, and ``lrs``, ``epochs``, ``batch_size``, ``momentum`` and
+    ``weight_decay`` have no effect.
 
     Args:
         lrs: learning rates to choose from, not scaled by the batch size.
@@ -153,9 +179,13 @@ class LinearProbe(Evaluator):
         self.features, self.per_class = features, per_class
 
     def check(self, target: Target) -> None:
-        target.labels("test")
-        if len(target.labels("train")) < 2:
-            raise ConfigError("the train split has 1 image: set dataset to one with more, because one is held out")
+        target.labels("train"), target.labels("test")
+
+    def doubts(self, target: Target) -> Iterator[str]:
+        images, classes = len(target.train), target.num_classes
+        if is_few(images, classes):
+            few = f"{images} labelled images of {classes} classes, fewer than {FEW} a class"
+            yield f"lrs is not used for {few}: all are fitted with an L2 penalty of {PENALTY}, and none is held out"
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
         self.check(target)
@@ -168,11 +198,15 @@ class LinearProbe(Evaluator):
         labels, shards = target.labels("train"), target.shards("train")
         space = self.features if self.features in shards else "backbone"
         features = shards[space]
+        if is_few(len(labels), target.num_classes):
+            weight, bias = fit_convex(features.joined(), labels, target.num_classes, PENALTY)
+            return self._ranked(target, space, weight, bias), {"penalty": PENALTY}
         grid = list(itertools.product(self.lrs, self.decays))
         share = slice(rank(), None, world()) if features.shared else slice(None)
         generator = torch.Generator().manual_seed(target.seed)
         order = torch.randperm(len(labels), generator=generator, device="cpu").to(labels.device)
         held_out, fitted = without_copies(order, math.ceil(len(labels) / 10), target.train.twins)
+        held_out, fitted = with_all_classes(held_out, fitted, labels)
         weight, bias = fit_linear(
             features,
             labels,
@@ -195,8 +229,12 @@ class LinearProbe(Evaluator):
             chosen_weight, chosen_bias = weight[index], bias[index]
         if features.shared:
             chosen_weight, chosen_bias = all_sum(chosen_weight), all_sum(chosen_bias)
-        logits = torch.addmm(chosen_bias, target.features("test")[space], chosen_weight.T)
-        require(bool(logits.isfinite().all()), "lrs", self.lrs, "lower ones: all classifiers have diverged")
-        ranking = logits.topk(min(5, target.num_classes), dim=1).indices
+        ranking = self._ranked(target, space, chosen_weight, chosen_bias)
         chosen = {"val_top1": held_out_top1[best], "lr": grid[best][0]}
         return ranking, chosen | ({"weight_decay": grid[best][1]} if len(self.decays) > 1 else {})
+
+    def _ranked(self, target: Target, space: str, weight: Tensor, bias: Tensor) -> Tensor:
+        """The up to five likeliest classes of each test image, best first."""
+        logits = torch.addmm(bias, target.features("test")[space], weight.T)
+        require(bool(logits.isfinite().all()), "lrs", self.lrs, "lower ones: all classifiers have diverged")
+        return logits.topk(min(5, target.num_classes), dim=1).indices

@@ -1,0 +1,59 @@
+"""A linear classifier from few labels: cross-entropy with an L2 penalty, solved to its minimum by L-BFGS.
+
+With few labels the steps of SGD and the statistics of single dimensions say more about the few images than about the
+classes, and a held-out part is too small to choose by. The penalised problem is strictly convex in the weight: it has
+one minimum, whatever the order of the images.
+
+Shapes: N images, D features, C classes, R the lower one of N and D.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ssl_bench.signals import stop_if_asked
+
+STEPS = 200
+
+
+def fit_convex(features: Tensor, labels: Tensor, num_classes: int, penalty: float) -> tuple[Tensor, Tensor]:
+    """Minimise the sum of the cross-entropies + penalty / 2 * the squared norm of the weight.
+
+    The features are centred and divided by one number, the root mean square of their lengths, so that a penalty means
+    the same for features of any scale, and for any number of images, as a prior of the weight. The bias has none.
+
+    Args:
+        features: [N, D] floating point; the solution is found in float64.
+        labels: [N] in [0, num_classes), on the same device.
+        penalty: above 0.
+
+    Returns:
+        Weight [C, D] and bias [C] for the features as they were given, in their type.
+    """
+    x = features.double()
+    mean = x.mean(0)
+    x = x - mean
+    scale = x.square().sum(1).mean().sqrt()
+    x = x / torch.where(scale > 0, scale, 1)
+    # The minimum lies in the span of the images: a problem of width R has the same one.
+    basis = torch.linalg.svd(x, full_matrices=False)[2] if len(x) < x.shape[1] else None  # [R, D]
+    reduced = x if basis is None else x @ basis.T
+    decay = penalty / len(x)  # of the mean, whose gradient has the scale that the solver expects
+    weight = reduced.new_zeros(num_classes, reduced.shape[1], requires_grad=True)
+    bias = reduced.new_zeros(num_classes, requires_grad=True)
+    solver = torch.optim.LBFGS(
+        [weight, bias], max_iter=STEPS, history_size=20, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> Tensor:
+        stop_if_asked()
+        solver.zero_grad()
+        value = F.cross_entropy(F.linear(reduced, weight, bias), labels) + decay / 2 * weight.square().sum()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    with torch.enable_grad():
+        solver.step(loss)  # type: ignore[no-untyped-call]
+    solution = weight.detach() if basis is None else weight.detach() @ basis
+    solution = solution / torch.where(scale > 0, scale, 1)
+    return solution.to(features.dtype), (bias.detach() - solution @ mean).to(features.dtype)
