@@ -16,6 +16,7 @@ from torch.nn.functional import normalize
 
 from ssl_bench.api import options as conf
 from ssl_bench.api.arguments import integers, require_one_device, tensor
+from ssl_bench.data.source import Images
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import top_accuracies
 from ssl_bench.evaluate.geometry import pair_statistics
@@ -32,7 +33,8 @@ class Classified:
 
     Attributes:
         ranking: [Q, R] classes, the best first: all of them by kNN, up to five by a linear probe.
-        chosen: the settings: ``k`` and ``temperature``, or ``lr``, with the accuracy ``val_top1`` that chose it.
+        chosen: the settings: ``k`` and ``temperature``, or ``lr``, with the accuracy ``val_top1`` that chose it; the
+            ``penalty`` of a linear probe of few labels.
         top1, top5: accuracies in [0, 1]; None: there are no labels of the queries, or no more than five classes.
     """
 
@@ -95,7 +97,8 @@ def linear_probe(
     """Fit linear classifiers on frozen features, and classify queries by the one that a held-out tenth chooses.
 
     The protocol is that of :class:`ssl_bench.evaluate.linear.LinearProbe`: standardised features, SGD with momentum and
-    cosine decay for several learning rates at once. Nothing is chosen on the queries. In float64 if the features are.
+    cosine decay for several learning rates at once. With fewer than 20 labels a class it is an L2 penalty, and nothing
+    is held out. Nothing is chosen on the queries. In float64 if the features are.
 
     Args:
         features, labels, queries, query_labels, num_classes: as of :func:`knn`.
@@ -189,6 +192,7 @@ class _Features(Target):
     def __init__(self, features: Tensor, labels: Tensor, queries: Tensor, count: int, seed: int):
         self.num_classes, self.seed, self.device = count, seed, features.device
         self._of_split, self._labels = {"train": features, "test": queries}, labels
+        self.train = Images([torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(len(labels), -1, -1, -1)], labels)
 
     def shards(self, name: SplitName) -> dict[str, Sharded]:
         return {"backbone": Sharded.whole(self._of_split[name])}

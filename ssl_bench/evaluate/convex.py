@@ -30,7 +30,11 @@ def fit_convex(features: Tensor, labels: Tensor, num_classes: int, penalty: floa
     Returns:
         Weight [C, D] and bias [C] for the features as they were given, in their type.
     """
-    x = features.double()
+    with torch.inference_mode(False), torch.enable_grad():  # also where a caller has switched gradients off
+        return _fit(features.double(), labels.clone(), num_classes, penalty, features.dtype)
+
+
+def _fit(x: Tensor, labels: Tensor, num_classes: int, penalty: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     mean = x.mean(0)
     x = x - mean
     scale = x.square().sum(1).mean().sqrt()
@@ -52,8 +56,7 @@ def fit_convex(features: Tensor, labels: Tensor, num_classes: int, penalty: floa
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    with torch.enable_grad():
-        solver.step(loss)  # type: ignore[no-untyped-call]
+    solver.step(loss)  # type: ignore[no-untyped-call]
     solution = weight.detach() if basis is None else weight.detach() @ basis
     solution = solution / torch.where(scale > 0, scale, 1)
-    return solution.to(features.dtype), (bias.detach() - solution @ mean).to(features.dtype)
+    return solution.to(dtype), (bias.detach() - solution @ mean).to(dtype)

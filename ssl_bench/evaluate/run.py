@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
+from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.target import Evaluator, Target
@@ -46,25 +47,30 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
 
 
 def check_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> None:
-    """Call ``check`` of every evaluator with every target, and log its doubts; the errors of :func:`run_evaluators`."""
-    for _, target in targets if evaluators else ():
+    """Call ``check`` of every evaluator with every target, and log the doubts; the errors of :func:`run_evaluators`."""
+    for infix, target in targets if evaluators else ():
         for name, evaluator in evaluators.items():
             with _refusals_of(name):
                 evaluator.check(target)
-            for sentence in evaluator.doubts(target):
-                log.warning("evaluate.%s.%s", name, sentence)
+        for sentence in doubts(evaluators, [(infix, target)]):
+            log.warning("%s", sentence)
 
 
 def doubts(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> list[str]:
-    """The doubts of every evaluator about every target, each once; a sentence begins with ``evaluate.<name>.``."""
-    pairs = (
-        (name, evaluator, target)
-        for _, target in (targets if evaluators else ())
-        for name, evaluator in evaluators.items()
-    )
-    return list(
-        dict.fromkeys(f"evaluate.{name}.{s}" for name, evaluator, target in pairs for s in evaluator.doubts(target))
-    )
+    """The doubts of every evaluator about every target, each once; a sentence begins with ``evaluate.<name>.``.
+
+    Where classifiers are evaluated, a sentence names the classes that no labelled training image has.
+    """
+    sentences = list[str]()
+    for infix, target in targets if evaluators else ():
+        sentences += [
+            f"evaluate.{name}.{s}" for name, evaluator in evaluators.items() for s in evaluator.doubts(target)
+        ]
+        if any(evaluator.takes_labels for evaluator in evaluators.values()) and (lost := target.unlabelled()):
+            where = f"{infix.strip('/')}: " if infix.strip("/") else ""
+            what = f"no training image has a label of {len(lost)} of {target.num_classes} classes ({few(lost)})"
+            sentences.append(f"{where}{what}, so no classifier can name them")
+    return list(dict.fromkeys(sentences))
 
 
 @contextmanager

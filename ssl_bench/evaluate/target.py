@@ -130,6 +130,7 @@ class Target:
         autocast: type for mixed precision of the forward pass; None: the network's own type.
         augment: the transform of each training view, global crops first; empty if it is not known.
         choose: the split that settings are chosen by; None: a part of ``train``.
+        class_names: in the order of the labels; empty: they are numbers.
     """
 
     def __init__(
@@ -147,10 +148,11 @@ class Target:
         autocast: torch.dtype | None = None,
         augment: Sequence[Views] = (),
         choose: Source | None = None,
+        class_names: Sequence[str] = (),
     ) -> None:
         require(batch_size >= 1, "batch_size", batch_size, "1 or more")
         self.network, self.view, self.pixels = network, view, pixels or _divided
-        self.train, self.test, self.choose = train, test, choose
+        self.train, self.test, self.choose, self.class_names = train, test, choose, class_names
         self.num_classes, self.seed, self.batch_size, self.autocast = num_classes, seed, batch_size, autocast
         self.device, self.augment = torch.device(device), augment
         self._shards: dict[SplitName, dict[str, Sharded]] = {}
@@ -177,6 +179,15 @@ class Target:
                 "or evaluate to evaluators that need no labels"
             )
         return labels.to(self.device)
+
+    def unlabelled(self) -> list[str]:
+        """The classes of test images that no training image has; none of images that have no classes."""
+        train, test = self.train.labels.cpu(), self.test.labels.cpu()
+        if not self.num_classes or train.ndim != 1 or test.ndim != 1:
+            return []
+        lost = sorted({*test.tolist()} - {*train.tolist(), -1})
+        names = self.class_names if len(self.class_names) == self.num_classes else range(self.num_classes)
+        return [str(names[label]) for label in lost if label < self.num_classes]
 
     def shards(self, name: SplitName) -> dict[str, Sharded]:
         """Features of a split, of which each rank keeps its part: "backbone" [N, D] and "projection" [N, P], float32.

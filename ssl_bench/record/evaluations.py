@@ -15,6 +15,7 @@ from ssl_bench.config.identity import (
     name_of_labels,
     on_disk,
     settings_of_evaluation,
+    with_k_of_share,
 )
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.units import evaluator_of
@@ -93,7 +94,8 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
             part = bool(name_of_labels(labels))
             if part and not find_target(evaluator, f"evaluate.{name}").takes_labels:
                 continue
-            settings = {**evaluator, **({"on": on} if on else {}), **({"labels": labels} if part else {})}
+            of_share = with_k_of_share(evaluator, labels, config)
+            settings = {**of_share, **({"on": on} if on else {}), **({"labels": labels} if part else {})}
             entry: dict[str, Any] = {"evaluator": name, "id": evaluation_id(name, settings), "settings": settings}
             entry |= {"images": on_disk({"dataset": on}).get("images")}
             networks = [network for network in NETWORKS if not network or network in baselines]

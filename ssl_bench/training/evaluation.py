@@ -86,11 +86,13 @@ class Evaluation:
             content = {**content, **{key: trained[key] for key in kept}, **self._classes()}
             content["config"] = trained["config"]
             content["units"] = trained.get("units", {}) | content["units"]
-        target = self.parts.targets({"": self.state.method.encoder}, self.state.device, self.precision)
+        networks = {"": self.state.method.encoder}
+        by_data = self.parts.targets_by_data(networks, self.state.device, self.precision)
+        of_labels = [s for data, some in by_data for s in doubts(self.parts.evaluators_for(data[1]), some)]
         recorded_rows, warmup = rows.read(tracker.path, self.config), self.parts.recipe.warmup_epochs
         of_images = [f"{name}: {s}" if name else s for _, name, data in self.parts.evaluated for s in data.doubts()]
         of_numbers = warnings_of(recorded_rows, content, warmup)
-        content["warnings"] = [*of_images, *doubts(self.parts.evaluators, target), *of_numbers]
+        content["warnings"] = [*of_images, *of_labels, *of_numbers]
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
         drawn = self.config.get("pictures", True)  # not where steps are only trained again
@@ -145,7 +147,8 @@ class Evaluation:
         networks = {entries[0]["network"]: network}
         for data, targets in self.parts.targets_by_data(networks, self.state.device, self.precision):
             on_data = [entry for entry in entries if _data(entry) == data]
-            evaluators = {entry["evaluator"]: self.parts.evaluators[entry["evaluator"]] for entry in on_data}
+            of_labels = self.parts.evaluators_for(data[1])
+            evaluators = {entry["evaluator"]: of_labels[entry["evaluator"]] for entry in on_data}
             metrics, artifacts = run_evaluators(evaluators, targets)
             for entry in on_data:
                 drawn = {name: value for name, value in artifacts.items() if name.startswith(_start(entry))}

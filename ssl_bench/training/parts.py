@@ -13,7 +13,14 @@ from torch import nn
 
 from ssl_bench.config import plugins
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
-from ssl_bench.config.identity import READ_BY_LOSS, datasets_of, evaluators, name_of_labels, untrained
+from ssl_bench.config.identity import (
+    READ_BY_LOSS,
+    datasets_of,
+    evaluators,
+    name_of_labels,
+    untrained,
+    with_k_of_share,
+)
 from ssl_bench.data.dataset import Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
@@ -189,15 +196,28 @@ class Parts:
     @cached_property
     def evaluators(self) -> dict[str, Evaluator]:
         """The evaluators by the name that begins their metrics."""
-        config = self.config
-        objective = Objective(config["loss"], config["temperature"], config["batch_size"]["size"])
         for name in self._of_loss:
             remedy = f"frozen: evaluate.{name} measures the loss, and no network"
-            require(untrained(config), "framework", self.choices.get("framework"), remedy)
-        return {
-            name: build(node, f"evaluate.{name}", **({"objective": objective} if name in self._of_loss else {}))
-            for name, node in evaluators(config["evaluate"]).items()
-        }
+            require(untrained(self.config), "framework", self.choices.get("framework"), remedy)
+        return {name: self._evaluator(name, node) for name, node in evaluators(self.config["evaluate"]).items()}
+
+    def evaluators_for(self, labels: Any) -> dict[str, Evaluator]:
+        """The evaluators that are run with one of ``evaluate.labels``, each with its k for them."""
+        if not name_of_labels(labels):
+            return self.evaluators
+        made = dict[str, Evaluator]()
+        for name, node in evaluators(self.config["evaluate"]).items():
+            if self.evaluators[name].takes_labels:
+                of_share = with_k_of_share(node, labels, self.config)
+                made[name] = self.evaluators[name] if of_share == node else self._evaluator(name, of_share)
+        return made
+
+    def _evaluator(self, name: str, node: Mapping[str, Any]) -> Evaluator:
+        config, extra = self.config, dict[str, Any]()
+        if name in self._of_loss:
+            extra["objective"] = Objective(config["loss"], config["temperature"], config["batch_size"]["size"])
+        made: Evaluator = build(node, f"evaluate.{name}", **extra)
+        return made
 
     def check_values(self) -> None:
         """Refuse values that a constructor refuses, of all parts that need neither networks nor files.
@@ -285,6 +305,7 @@ class Parts:
             autocast=precision.autocast,
             augment=(self.views * 2)[:2],  # two views, even where training takes one
             choose=probe.choose,
+            class_names=images.class_names(),
         )
 
     def _check_shapes(self) -> None:
@@ -384,5 +405,6 @@ class Parts:
 
     def _check_evaluators(self) -> None:
         """Refuse evaluators that cannot work with the images or the network."""
-        targets = self.targets({"": self.method.encoder}, torch.device("cpu"), Precision.of("fp32", False))
-        check_evaluators(self.evaluators, targets)
+        networks, cpu = {"": self.method.encoder}, torch.device("cpu")
+        for (_, labels), targets in self.targets_by_data(networks, cpu, Precision.of("fp32", False)):
+            check_evaluators(self.evaluators_for(labels), targets)
