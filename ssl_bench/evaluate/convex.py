@@ -45,9 +45,8 @@ def _fit(x: Tensor, labels: Tensor, num_classes: int, penalty: float, dtype: tor
     decay = penalty / len(x)  # of the mean, whose gradient has the scale that the solver expects
     weight = reduced.new_zeros(num_classes, reduced.shape[1], requires_grad=True)
     bias = reduced.new_zeros(num_classes, requires_grad=True)
-    solver = torch.optim.LBFGS(
-        [weight, bias], max_iter=STEPS, history_size=20, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
-    )
+    bounds = {"max_iter": STEPS, "tolerance_grad": 1e-7, "tolerance_change": 1e-12}
+    solver = torch.optim.LBFGS([weight, bias], history_size=20, line_search_fn="strong_wolfe", **bounds)  # type: ignore[arg-type]
 
     def loss() -> Tensor:
         stop_if_asked()

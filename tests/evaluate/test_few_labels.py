@@ -16,6 +16,7 @@ from ssl_bench.config import schema
 from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.few_labels import FewLabels
+from ssl_bench.record import evaluations
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
 from tests.conftest import only_run
@@ -117,3 +118,30 @@ def test_a_network_is_evaluated_on_several_data_sets(train: Callable[..., tuple[
     assert metrics["knn/third/top1"] == metrics["knn/top1"]  # the same images
     with pytest.raises(ConfigError, match=" to data sets of different names, which"):
         schema.check(load([*words, f"evaluate.on=[{other},{other}]"]))
+
+
+def test_a_share_has_a_k_of_its_own() -> None:
+    """A fiftieth of the labelled images, at most; all labels keep theirs, and so does a k that is set."""
+    words = ["evaluate=knn", "evaluate.labels=[0.01,0.1,1.0]"]
+    config = load(words)
+    entries = [entry for entry in evaluations.asked(config) if not entry["network"]]
+    assert [entry["settings"]["k"] for entry in entries] == [1, 2, 20]  # of 13, 134 and 1347 images
+    assert entries[2]["id"] == evaluations.asked(load(["evaluate=knn"]))[0]["id"]
+    parts = Parts(config)
+    assert [parts.evaluators_for(labels)["knn"].k for labels in (0.01, 0.1, 1.0)] == [[1], [2], [20]]  # type: ignore[attr-defined]
+    parts.validate(1)
+    with pytest.raises(ConfigError, match=r"^evaluate.knn.k=\[?30\]?: set evaluate.knn.k to a number from 1 to 1"):
+        Parts(load([*words, "evaluate.knn.k=30"])).validate(1)
+    large = load(["dataset=cifar10", *words])
+    assert [entry["settings"]["k"] for entry in evaluations.asked(large) if not entry["network"]] == [10, 100, 200]
+
+
+def test_classes_without_a_label_are_named() -> None:
+    words = photos("photos", classes=3)
+    names = trained_on(words)
+    Path("few.txt").write_text("\n".join([name for name in names if name.startswith("1_")][:3]))
+    command = ["--weights", "random", *words, "evaluate=knn", "evaluate.knn.k=2", "evaluate.labels=[few.txt,1.0]"]
+    assert main(command) == 0
+    said = json.loads((only_run() / "results.json").read_text())["warnings"]
+    lost = "no training image has a label of 2 of 3 classes (c0, c2), so no classifier can name them"
+    assert [sentence for sentence in said if "no training image" in sentence] == [f"labels_few: {lost}"]

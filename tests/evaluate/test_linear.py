@@ -1,5 +1,6 @@
 """The linear probes compared with training loops on torch's optimisers and with scikit-learn."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ssl_bench.api.features import linear_probe
 from ssl_bench.data.source import Images
 from ssl_bench.errors import ConfigError, InvalidValue
-from ssl_bench.evaluate.linear import LinearProbe, fit_linear
+from ssl_bench.evaluate.convex import fit_convex
+from ssl_bench.evaluate.linear import PENALTY, LinearProbe, fit_linear, with_all_classes
 from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Target
@@ -260,3 +263,65 @@ def test_training_equals_torchs_adam() -> None:
         optimizer.step()
     torch.testing.assert_close(weight.double(), parameters[0].detach(), atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(bias.double(), parameters[1].detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_a_few_labels_give_the_minimum_of_the_penalised_loss() -> None:
+    """For two images the solution is known: the weights are opposite, and lie on the line between the images."""
+    x = torch.tensor([[1.0, 5.0, 2.0], [3.0, 5.0, 2.0]], dtype=torch.float64)
+    weight, bias = fit_convex(x, torch.tensor([0, 1]), 2, 0.1)
+    # The centred images are -1 and 1 of length 1. Of the loss 2 log(1 + exp(-2 w)) + 0.1 w^2 the derivative is 0 here:
+    w = -float(weight[0, 0])
+    assert -4 / (1 + math.exp(2 * w)) + 0.2 * w == pytest.approx(0, abs=1e-5) and w > 1
+    torch.testing.assert_close(weight, torch.tensor([[-w, 0, 0], [w, 0, 0]], dtype=torch.float64), rtol=0, atol=1e-6)
+    torch.testing.assert_close(bias, torch.tensor([2 * w, -2 * w], dtype=torch.float64), rtol=0, atol=1e-5)
+    scaled, _ = fit_convex(1000 * x, torch.tensor([0, 1]), 2, 0.1)
+    torch.testing.assert_close(1000 * scaled, weight, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("width", [5, 300])  # fewer and more than the images
+def test_a_few_labels_are_classified_as_by_scikit_learn(width: int) -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(CLASSES).repeat(10)
+    x = (
+        torch.randn(40, width, generator=generator, dtype=torch.float64) * 3
+        + 7
+        + y[:, None] * torch.rand(width, generator=generator)
+    )
+    unit = (x - x.mean(0)).square().sum(1).mean().sqrt()
+    weight, bias = fit_convex(x, y, CLASSES, 0.1)
+    other = linear_model.LogisticRegression(C=10 / float(unit) ** 2, tol=1e-10, max_iter=10000).fit(
+        x.numpy(), y.numpy()
+    )
+    logits, expected = F.linear(x, weight, bias), torch.tensor(other.decision_function(x.numpy()))
+    torch.testing.assert_close(logits - logits.mean(1, True), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("classes", "each"), [(10, 1), (10, 2), (100, 1), (100, 5)])
+def test_separable_classes_of_few_labels_are_all_right(classes: int, each: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(classes, 64, generator=generator) * 4
+    y, wanted = (torch.arange(classes).repeat_interleave(n) for n in (each, 5))
+    x, queries = (centres[of] + 0.3 * torch.randn(len(of), 64, generator=generator) for of in (y, wanted))
+    with torch.inference_mode():
+        probe = linear_probe(x, y, queries, wanted)
+    assert probe.top1 == 1 and probe.chosen == {"penalty": PENALTY}
+
+
+def test_a_class_keeps_its_only_images_in_the_fit() -> None:
+    labels = torch.tensor([0, 0, 1, 2, 2, 1])
+    held_out, fitted = with_all_classes(torch.tensor([2, 0, 5]), torch.tensor([1, 3, 4]), labels)
+    assert held_out.tolist() == [0] and fitted.tolist() == [1, 3, 4, 2, 5]
+    held_out, fitted = with_all_classes(torch.tensor([2, 0]), torch.tensor([1, 3, 4, 5]), labels)
+    assert held_out.tolist() == [2, 0] and fitted.tolist() == [1, 3, 4, 5]
+
+
+def test_few_labels_are_said_and_many_are_not() -> None:
+    probe, test = LinearProbe(), blobs(50, 1.0, 1)
+    few, many = raw(blobs(79, 1.0, 0), test), raw(blobs(80, 1.0, 0), test)
+    assert list(probe.doubts(few)) == [
+        "lrs is not used for 79 labelled images of 4 classes, fewer than 20 a class: all are fitted with an L2 penalty "
+        f"of {PENALTY}, and none is held out"
+    ]
+    assert list(probe.doubts(many)) == []
+    assert dict(probe.run(few)).keys() == {"top1", "penalty"} and "val_top1" in dict(probe.run(many))
