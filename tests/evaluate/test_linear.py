@@ -283,16 +283,12 @@ def test_a_few_labels_are_classified_as_by_scikit_learn(width: int) -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(CLASSES).repeat(10)
-    x = (
-        torch.randn(40, width, generator=generator, dtype=torch.float64) * 3
-        + 7
-        + y[:, None] * torch.rand(width, generator=generator)
-    )
+    noise, direction = (torch.randn(n, width, generator=generator, dtype=torch.float64) for n in (40, 1))
+    x = 7 + 3 * noise + y[:, None] * direction
     unit = (x - x.mean(0)).square().sum(1).mean().sqrt()
     weight, bias = fit_convex(x, y, CLASSES, 0.1)
-    other = linear_model.LogisticRegression(C=10 / float(unit) ** 2, tol=1e-10, max_iter=10000).fit(
-        x.numpy(), y.numpy()
-    )
+    other = linear_model.LogisticRegression(C=10 / float(unit) ** 2, tol=1e-8, max_iter=10000)
+    other.fit(x.numpy(), y.numpy())
     logits, expected = F.linear(x, weight, bias), torch.tensor(other.decision_function(x.numpy()))
     torch.testing.assert_close(logits - logits.mean(1, True), expected, rtol=1e-3, atol=1e-3)
 
