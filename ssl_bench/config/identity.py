@@ -172,11 +172,13 @@ def with_k_of_share(evaluator: Mapping[str, Any], labels: Any, config: Mapping[s
         labels: one of ``evaluate.labels``; a list keeps the k.
         config: of the run.
     """
+    settings = dict(evaluator)
+    if isinstance(labels, Mapping) or labels == 1 or not settings.get("k"):
+        return settings
     datasets = [on or config["dataset"] for on in datasets_of(config["evaluate"])]
     defaults = [node["knn_k"] for node in datasets if node.get("knn_k")]
     images = [node["train_images"] for node in datasets if node.get("train_images")]
-    settings = dict(evaluator)
-    if isinstance(labels, Mapping) or labels == 1 or not (defaults and images) or settings.get("k") != min(defaults):
+    if not (defaults and images) or settings["k"] != min(defaults):
         return settings
     return settings | {"k": max(1, min(settings["k"], int(labels * min(images)) // LABELS_PER_NEIGHBOUR))}
 
