@@ -347,9 +347,8 @@ def test_control_characters_reach_no_terminal(victim: Path, capfd: pytest.Captur
         assert "\x1b" not in out + said and (code == 0), (form, out, said)
         assert "x1b[2J" in out or "u001b[2J" in out
     for flag in ("", "--csv", "--json", "--runs"):
-        code, out, said = asked(
-            status.main, "outputs", *filter(None, [flag]), out=Screen() if flag == "--csv" else None
-        )
+        words = ["outputs", *([flag] if flag else [])]
+        code, out, said = asked(status.main, *words, out=Screen() if flag == "--csv" else None)
         assert code == 0 and "\x1b" not in out + said
 
 
