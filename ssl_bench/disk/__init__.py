@@ -1,1 +1,1 @@
-"""File systems that fail for a moment, temporary files, and which of the processes that made them still run."""
+"""What comes from a disk: its shape, file systems that fail for a moment, temporary files and whose they are."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from ssl_bench.config.identity import evaluation_id, evaluators, on_disk
+from ssl_bench.disk.shapes import Bounds, said
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, units
 from ssl_bench.record.evaluations import Entry, Evaluated, Images, Labels
-from ssl_bench.shapes import Bounds, said
 
 Node = dict[str, Any] | None  # of a group
 Count = Annotated[int, Bounds(0)]

@@ -7,8 +7,8 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.config.identity import evaluators
+from ssl_bench.disk.shapes import Bounds, misfit, said
 from ssl_bench.record import units
-from ssl_bench.shapes import Bounds, misfit, said
 
 BEYOND = 1e-6  # of the epochs of a training: rounding
 
