@@ -33,7 +33,7 @@ def test_a_grid_has_its_states_and_only_the_keys_that_vary() -> None:
     runs.grid()
     data = Collector(OUTPUTS).collect(Path.cwd())
     assert data["shown"] == ["loss", "batch_size", "temperature.tau", "seed"]
-    assert data["keys"][4:] == ["negatives_per_anchor", "batch_size.size"]
+    assert data["keys"][4:] == ["negatives_per_anchor", "loss.of", "batch_size.size"]
     assert (
         data["common"]["dataset"] == "mnist"
         and data["common"]["epochs"] == 2
