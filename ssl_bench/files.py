@@ -49,7 +49,7 @@ def given_path(text: str | os.PathLike[str]) -> Path:
 
 
 def mark(status: os.stat_result) -> Mark:
-    """What is the same only as long as nobody writes or replaces a file, or adds or removes a name in a folder."""
+    """A mark that changes when a file is written or replaced, or a name in a folder is added or removed."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -145,7 +145,7 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 
 def read_with(path: str | Path, read: Callable[[BinaryIO], Result]) -> Result:
-    """What ``read`` returns for an open regular file; it is called again if the file system gives no answer.
+    """Return ``read`` of an open regular file; it is called again if the file system gives no answer.
 
     Raises:
         NoAnswer: the file system gives none.

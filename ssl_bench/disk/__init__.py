@@ -1,1 +1,1 @@
-"""What comes from a disk: its shape, file systems that fail for a moment, temporary files and whose they are."""
+"""Shapes of files, file systems that fail for a moment, temporary files and the processes that own them."""
