@@ -16,7 +16,6 @@ from torch.nn.functional import normalize
 
 from ssl_bench.api import options as conf
 from ssl_bench.api.arguments import integers, require_one_device, tensor
-from ssl_bench.data.source import Images
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import top_accuracies
 from ssl_bench.evaluate.geometry import pair_statistics
@@ -192,13 +191,15 @@ class _Features(Target):
     def __init__(self, features: Tensor, labels: Tensor, queries: Tensor, count: int, seed: int):
         self.num_classes, self.seed, self.device = count, seed, features.device
         self._of_split, self._labels = {"train": features, "test": queries}, labels
-        self.train = Images([torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(len(labels), -1, -1, -1)], labels)
 
     def shards(self, name: SplitName) -> dict[str, Sharded]:
         return {"backbone": Sharded.whole(self._of_split[name])}
 
     def features(self, name: SplitName) -> dict[str, Tensor]:
         return {"backbone": self._of_split[name]}
+
+    def twins(self, name: SplitName) -> None:
+        return None
 
     def labels(self, name: SplitName) -> Tensor:
         return self._labels

@@ -205,7 +205,7 @@ class LinearProbe(Evaluator):
         share = slice(rank(), None, world()) if features.shared else slice(None)
         generator = torch.Generator().manual_seed(target.seed)
         order = torch.randperm(len(labels), generator=generator, device="cpu").to(labels.device)
-        held_out, fitted = without_copies(order, math.ceil(len(labels) / 10), target.train.twins)
+        held_out, fitted = without_copies(order, math.ceil(len(labels) / 10), target.twins("train"))
         held_out, fitted = with_all_classes(held_out, fitted, labels)
         weight, bias = fit_linear(
             features,
