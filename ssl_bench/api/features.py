@@ -16,6 +16,7 @@ from torch.nn.functional import normalize
 
 from ssl_bench.api import options as conf
 from ssl_bench.api.arguments import integers, require_one_device, tensor
+from ssl_bench.config.labelled import held_out
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import top_accuracies
 from ssl_bench.evaluate.geometry import pair_statistics
@@ -96,13 +97,15 @@ def linear_probe(
     """Fit linear classifiers on frozen features, and classify queries by the one that a held-out tenth chooses.
 
     The protocol is that of :class:`ssl_bench.evaluate.linear.LinearProbe`: standardised features, SGD with momentum and
-    cosine decay for several learning rates at once. With fewer than 20 labels a class it is an L2 penalty, and nothing
-    is held out. Nothing is chosen on the queries. In float64 if the features are.
+    cosine decay for several learning rates at once. With fewer than 20 labels a class all are fitted with an L2
+    penalty; with fewer than 5 of one of the classes a tenth of each class is held out
+    (:func:`ssl_bench.config.labelled.held_out`). Nothing is chosen on the queries. In float64 if the features are.
 
     Args:
         features, labels, queries, query_labels, num_classes: as of :func:`knn`.
         seed: of the held-out tenth and of the order of the images.
-        options: ``lrs``, ``epochs``, ``batch_size``, ``momentum`` and ``weight_decay`` (one or several) of LinearProbe.
+        options: ``lrs``, ``epochs``, ``batch_size``, ``momentum``, ``weight_decay`` (one or several) and ``hold_out``
+            of LinearProbe.
 
     Raises:
         ConfigError: shapes, devices or numbers that do not fit, or an unknown option.
@@ -114,8 +117,10 @@ def linear_probe(
     node = {"_target_": f"{LinearProbe.__module__}.{LinearProbe.__name__}"}
     settings = sorted({*conf.arguments(node, "evaluate")} - {"features", "per_class"})
     conf.check_known(options, settings, "linear_probe")
-    probe: LinearProbe = conf.make(node, "evaluate", options)
+    by_labels = held_out(len(y), count, int(y.unique(return_counts=True)[1].min()))
+    probe: LinearProbe = conf.make(node, "evaluate", {"hold_out": by_labels} | options)
     target = _Features(x, y, test_x, count, conf.checked(linear_probe, seed=seed)["seed"])
+    probe.check(target)
     with torch.autocast(x.device.type, enabled=False):
         ranking, chosen = probe.rank(target)
     return _classified(ranking, chosen, count, test_y)

@@ -116,16 +116,17 @@ def find_weights(cfg: DictConfig) -> None:
 
 
 def find_labels(cfg: DictConfig) -> None:
-    """Replace each file in ``evaluate.labels``, a list of images, by its path and its hash."""
+    """Replace each file in ``evaluate.labels``, a list of images, by its path, its hash and its length."""
     given: Any = OmegaConf.to_container(cfg.evaluate, resolve=True).get("labels")  # type: ignore[union-attr]
     if isinstance(given, list) and any(isinstance(labels, str) for labels in given):
         with open_dict(cfg):
             cfg.evaluate.labels = [_with_hash(labels) if isinstance(labels, str) else labels for labels in given]
 
 
-def _with_hash(labels: str) -> dict[str, str]:
+def _with_hash(labels: str) -> dict[str, Any]:
     file = files.given_path(labels).absolute()
-    return {"file": str(file), "content": read_names(file)[1]}
+    names, content = read_names(file)
+    return {"file": str(file), "content": content, "images": len({*names})}
 
 
 def read_names(file: Path) -> tuple[list[str], str]:

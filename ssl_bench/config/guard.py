@@ -119,7 +119,7 @@ def check_computed(config: Mapping[str, Any]) -> None:
     values = {key: config.get(key) for key in ("choices", "steady")}
     for key, node in (("dataset", config.get("dataset")), *(("evaluate.on", node) for node in others)):
         if isinstance(node, Mapping):
-            computed = ("content", "train_images", "knn_k") if is_own(node) else ("content",)
+            computed = ("content", "train_images", "least_labels", "knn_k") if is_own(node) else ("content",)
             values |= {f"{key}.{name}": node[name] for name in computed if node.get(name) is not None}
     for node in labels if isinstance(labels, list) else ():
         values |= {"evaluate.labels": node} if isinstance(node, Mapping) else {}

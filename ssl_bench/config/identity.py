@@ -20,9 +20,9 @@ NOT_IN_RUN_ID = {"name", "choices", "device", "devices", "threads", "runs_per_gp
 NOT_IN_RUN_ID |= {"log_every", "timeout", "checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate"}
 NOT_IN_RUN_ID |= {"halt_at", "steady"}
 RUN_ID_DIGITS = 10
-NOT_IN_RUN_ID_OF = {"dataset": {"workers", "train_images", "hashes"}, "init": {"path"}}  # keys of a group
+COUNTS = {"train_images", "labelled_images", "least_labels"}  # of a dataset's images
+NOT_IN_RUN_ID_OF = {"dataset": {"workers", "hashes", *COUNTS}, "init": {"path"}}  # keys of a group
 OWN = {"root", "path", "skip_broken", "dataset"}  # and of the user's own images, which have the hash ``content``
-LABELS_PER_NEIGHBOUR = 50  # of kNN, where k is the default of the data set
 SOURCE = " #"  # between the version of a plugin and the hash of its source
 # Keys by which a class of this package depends on the length of the training, with the value under which it does not.
 SCHEDULES: dict[str, dict[str, Any]] = {
@@ -161,26 +161,6 @@ def name_of_labels(labels: Any) -> str:
     if isinstance(labels, Mapping):
         return f"labels_{Path(labels['file']).stem}"
     return "" if labels == 1 else f"labels{labels:g}"
-
-
-def with_k_of_share(evaluator: Mapping[str, Any], labels: Any, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The node of an evaluator for a share of the labels: a default k is at most a fiftieth of the labelled images.
-
-    That is ``dataset.knn_k``, or the lowest one of the data sets of ``evaluate.on``. Another k is what a user has set.
-
-    Args:
-        labels: one of ``evaluate.labels``; a list keeps the k.
-        config: of the run.
-    """
-    settings = dict(evaluator)
-    if isinstance(labels, Mapping) or labels == 1 or not settings.get("k"):
-        return settings
-    datasets = [on or config["dataset"] for on in datasets_of(config["evaluate"])]
-    defaults = [node["knn_k"] for node in datasets if node.get("knn_k")]
-    images = [node["train_images"] for node in datasets if node.get("train_images")]
-    if not (defaults and images) or settings["k"] != min(defaults):
-        return settings
-    return settings | {"k": max(1, min(settings["k"], int(labels * min(images)) // LABELS_PER_NEIGHBOUR))}
 
 
 def evaluators(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,8 @@ class MissingData(ConfigError):
 class Dataset(ABC):
     """Base class: the splits of a dataset and the properties of its images.
 
-    The last three arguments are defaults for other parts of the configuration; the dataset itself does not use them.
+    Five arguments, ``train_images`` to ``least_labels``, are for other parts of the configuration; the
+    dataset itself does not use them.
 
     Args:
         root: folder of all datasets (``paths.data``).
@@ -31,6 +32,8 @@ class Dataset(ABC):
         train_images: images in one epoch of pre-training, for cost estimates without the files.
         epochs: default length of a training.
         knn_k: default number of neighbours of the kNN evaluator.
+        labelled_images: images that classifiers are trained on, if they are others than ``train_images``.
+        least_labels: training images of the smallest class; None: classes are of about one size.
         content: hash of the files that hold the images, checked when they are opened; None: it is not checked.
         hashes: the hash is of all bytes, not of a part of them.
 
@@ -58,6 +61,8 @@ class Dataset(ABC):
         train_images: int | None = None,
         epochs: int | None = None,
         knn_k: int | None = None,
+        labelled_images: int | None = None,
+        least_labels: int | None = None,
         content: str | None = None,
         hashes: bool = False,
     ) -> None:

@@ -11,6 +11,7 @@ dataset.
 
 import hashlib
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -105,11 +106,13 @@ class OwnImages(Dataset):
         count, classes = self.check(), len(self._listing.classes)
         require(self.given_classes in (None, classes), "dataset.num_classes", self.given_classes, f"{classes} or null")
         neighbours = max(1, min(MOST_NEIGHBOURS, count // 50))
+        of_class = Counter(self._listing.labels[i] for i in self._splits[0])
         return {
             self.key: str(self.location),
             "content": self._identity,
             "num_classes": classes,
             "train_images": count,
+            "least_labels": min(map(of_class.__getitem__, range(classes)), default=None),
             "knn_k": neighbours,
         }
 

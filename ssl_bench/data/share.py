@@ -40,7 +40,9 @@ class Share(Dataset):
     def settings_of_images(self) -> dict[str, Any]:
         settings, count = self.whole.settings_of_images(), self.check()
         neighbours = {"knn_k": max(1, min(settings["knn_k"], count // 50))} if "knn_k" in settings else {}
-        return settings | {"train_images": count} | neighbours
+        least = settings.get("least_labels")
+        rare = {"least_labels": max(1, round(self.share * least))} if least else {}
+        return settings | {"train_images": count} | neighbours | rare
 
     def pretrain(self) -> Source:
         return self._images

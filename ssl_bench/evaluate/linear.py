@@ -6,10 +6,10 @@ The protocol is cheap and makes no hidden choices:
 * Each dimension of the features is standardised by its statistics on the images of the fit, like a batch norm without
   learned parameters, so that the same learning rates fit every network.
 * A tenth of the train split, chosen by the seed, is held out. It only chooses the learning rate and the weight decay;
-  the tested classifier is the one that was fitted with them on the other nine tenths. A class of which it would hold
-  all images keeps them in the fit.
-* Fewer than FEW labels a class are too few to choose by, and standardised by their own statistics the dimensions that
-  hardly vary would count most. All of them are then fitted with one penalty: convex.py.
+  the tested classifier is the one that was fitted with them on the other nine tenths. Where a class is small, a tenth
+  of each class is held out instead (``hold_out=classes``).
+* Fewer than 20 labels a class are too few to choose by, and standardised by their own statistics the dimensions that
+  hardly vary would count most. All of them are then fitted with one penalty (``hold_out=none``): convex.py.
 
 Shapes: N images, D features, L classifiers, C classes, B batch.
 """
@@ -22,7 +22,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ssl_bench.config.labelled import DRAWN, FEW
 from ssl_bench.data.source import without_copies
+from ssl_bench.data.splits import few
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import top_accuracies
@@ -31,7 +33,6 @@ from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.signals import stop_if_asked
 
-FEW = 20  # labels a class, in the mean
 PENALTY = 0.05  # within two standard errors of the best one for 1, 2, 5 and 10 labels a class of digits
 
 
@@ -115,19 +116,23 @@ def accuracy(features: Sharded, ids: Tensor, labels: Tensor, weight: Tensor, bia
     return correct.double() / len(ids)
 
 
-def is_few(images: int, classes: int) -> bool:
-    """Whether that many labelled images are too few to hold some of them out."""
-    return images < FEW * classes
-
-
-def with_all_classes(held_out: Tensor, fitted: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Move the images of classes that are held out as a whole to those that are fitted.
+def of_each_class(order: Tensor, labels: Tensor, twins: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Hold out the first tenth of each class in an order [N], rounded up; a class keeps at least one of its images.
 
     Args:
-        held_out, fitted: int64 [h] and [f], images; labels: [N] of all images.
+        labels: [N] of all images; twins: of all images, as of a :class:`ssl_bench.data.source.Source`.
+
+    Returns:
+        Images that are held out and those that are not, int64. Copies are not divided, unless a class has no others.
     """
+    classes = labels[order]
+    grouped = order[classes.argsort(stable=True)].split(classes.unique(return_counts=True)[1].tolist())
+    counts = [min(math.ceil(len(members) / 10), len(members) - 1) for members in grouped]
+    first = [members[:count] for members, count in zip(grouped, counts, strict=True)]
+    rest = [members[count:] for members, count in zip(grouped, counts, strict=True)]
+    held_out, fitted = without_copies(torch.cat([*first, *rest]), sum(counts), twins)
     kept = torch.isin(labels[held_out], labels[fitted])
-    return (held_out, fitted) if bool(kept.all()) else (held_out[kept], torch.cat([fitted, held_out[~kept]]))
+    return held_out[kept], torch.cat([fitted, held_out[~kept]])
 
 
 def check_sgd(momentum: float, *decays: float) -> None:
@@ -144,16 +149,16 @@ class LinearProbe(Evaluator):
     weight_decay if there are several, and the accuracy on the held-out tenth (val_top1). Of equal held-out accuracies
     the setting that is listed first is chosen. The settings are divided over the ranks.
 
-    With fewer than 20 labels a class, in the mean, nothing is held out or chosen: it yields the accuracies and the
-    penalty of :func:`ssl_bench.evaluate.convex.fit_convex`, and ``lrs``, ``epochs``, ``batch_size``, ``momentum`` and
-    ``weight_decay`` have no effect.
-
     Args:
         lrs: learning rates to choose from, not scaled by the batch size.
         epochs, batch_size, momentum: of the SGD that fits the classifier.
         weight_decay: one, or several to choose from together with the learning rates.
         features: of the backbone or of the projection; raw pixels have no projection and always use their pixels.
         per_class: also yield the accuracy on the test images of each class (top1_class0 ...).
+        hold_out: what chooses: a tenth of all ``images``, or of each of the ``classes``. With ``none`` all are fitted,
+            and nothing is chosen: ``lrs``, ``epochs``, ``batch_size``, ``momentum`` and ``weight_decay`` have no
+            effect, and it yields the accuracies and the penalty of :func:`ssl_bench.evaluate.convex.fit_convex`. Where
+            it is not set, a run takes what :func:`ssl_bench.config.labelled.held_out` says for its number of labels.
     """
 
     needs_labels = True
@@ -168,6 +173,7 @@ class LinearProbe(Evaluator):
         weight_decay: float | Sequence[float] = 0.0,
         features: Literal["backbone", "projection"] = "backbone",
         per_class: bool = False,
+        hold_out: Literal["images", "classes", "none"] = "images",
     ) -> None:
         require(min(lrs, default=0) > 0, "lrs", list(lrs), "one or more positive numbers")
         require(epochs >= 1, "epochs", epochs, "1 or more")
@@ -176,16 +182,27 @@ class LinearProbe(Evaluator):
         self.momentum = momentum
         self.decays = [weight_decay] if isinstance(weight_decay, float | int) else list(weight_decay)
         check_sgd(momentum, *self.decays)
-        self.features, self.per_class = features, per_class
+        self.features, self.per_class, self.hold_out = features, per_class, hold_out
 
     def check(self, target: Target) -> None:
-        target.labels("train"), target.labels("test")
+        labels, _ = target.labels("train"), target.labels("test")
+        kept = {"images": 1, "classes": len(labels.unique()), "none": 0}[self.hold_out]
+        remedy = f"none: nothing of {len(labels)} labelled images can be held out"
+        require(len(labels) > kept, "hold_out", self.hold_out, remedy)
 
     def doubts(self, target: Target) -> Iterator[str]:
-        images, classes = len(target.train), target.num_classes
-        if is_few(images, classes):
-            few = f"{images} labelled images of {classes} classes, fewer than {FEW} a class"
-            yield f"lrs is not used for {few}: all are fitted with an L2 penalty of {PENALTY}, and none is held out"
+        labels, classes = target.labels("train"), target.num_classes
+        of_images = f"{len(labels)} labelled images of {classes} classes"
+        if self.hold_out == "none":
+            yield f"hold_out=none: all {of_images} are fitted with an L2 penalty of {PENALTY}, and lrs is not used"
+        elif len(labels) < FEW * classes:
+            yield f"hold_out={self.hold_out}: a part of {of_images} is too few to choose by: set hold_out to none"
+        if self.hold_out == DRAWN:
+            held_out, fitted = self._divided(target, labels)[:2]
+            lost = sorted({*labels[held_out].tolist()} - {*labels[fitted].tolist()})
+            if lost:
+                what = f"all labelled images of {len(lost)} of {classes} classes ({few(map(str, lost))}) are held out"
+                yield f"hold_out=images: {what}, so that they cannot be named: set hold_out to classes"
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
         self.check(target)
@@ -198,15 +215,12 @@ class LinearProbe(Evaluator):
         labels, shards = target.labels("train"), target.shards("train")
         space = self.features if self.features in shards else "backbone"
         features = shards[space]
-        if is_few(len(labels), target.num_classes):
+        if self.hold_out == "none":
             weight, bias = fit_convex(features.joined(), labels, target.num_classes, PENALTY)
             return self._ranked(target, space, weight, bias), {"penalty": PENALTY}
         grid = list(itertools.product(self.lrs, self.decays))
         share = slice(rank(), None, world()) if features.shared else slice(None)
-        generator = torch.Generator().manual_seed(target.seed)
-        order = torch.randperm(len(labels), generator=generator, device="cpu").to(labels.device)
-        held_out, fitted = without_copies(order, math.ceil(len(labels) / 10), target.twins("train"))
-        held_out, fitted = with_all_classes(held_out, fitted, labels)
+        held_out, fitted, generator = self._divided(target, labels)
         weight, bias = fit_linear(
             features,
             labels,
@@ -232,6 +246,14 @@ class LinearProbe(Evaluator):
         ranking = self._ranked(target, space, chosen_weight, chosen_bias)
         chosen = {"val_top1": held_out_top1[best], "lr": grid[best][0]}
         return ranking, chosen | ({"weight_decay": grid[best][1]} if len(self.decays) > 1 else {})
+
+    def _divided(self, target: Target, labels: Tensor) -> tuple[Tensor, Tensor, torch.Generator]:
+        """The images that are held out, those that are fitted, and the generator that has drawn them."""
+        generator, twins = torch.Generator().manual_seed(target.seed), target.twins("train")
+        order = torch.randperm(len(labels), generator=generator, device="cpu").to(labels.device)
+        if self.hold_out == "classes":
+            return *of_each_class(order, labels, twins), generator
+        return *without_copies(order, math.ceil(len(labels) / 10), twins), generator
 
     def _ranked(self, target: Target, space: str, weight: Tensor, bias: Tensor) -> Tensor:
         """The up to five likeliest classes of each test image, best first."""

@@ -14,13 +14,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ssl_bench.config.build import KINDS, build, find_target
-from ssl_bench.config.identity import NOT_HASHED, NOT_IN_RUN_ID, OWN, evaluators, read_alone, untrained
+from ssl_bench.config.identity import (
+    NOT_HASHED,
+    NOT_IN_RUN_ID,
+    NOT_IN_RUN_ID_OF,
+    OWN,
+    evaluators,
+    read_alone,
+    untrained,
+)
 from ssl_bench.papers.plan import PlannedRuns
 
 # Keys of a group that are seeds, follow from other keys, or say what is recorded beside the results.
 LEFT_OUT = {
     "dataset": OWN
-    | {"seed", "torchvision", "num_classes", "channels", "train_images", "epochs", "knn_k", "workers", "hashes"},
+    | NOT_IN_RUN_ID_OF["dataset"]
+    | {"seed", "torchvision", "num_classes", "channels", "epochs", "knn_k"},
     "backbone": {"in_channels", "size"},
     "framework": {"seed", "channels", "size", "mean", "std"},
     "loss": {"seed"},

@@ -15,8 +15,8 @@ from ssl_bench.config.identity import (
     name_of_labels,
     on_disk,
     settings_of_evaluation,
-    with_k_of_share,
 )
+from ssl_bench.config.labelled import with_labels
 from ssl_bench.disk.shapes import Bounds
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.units import evaluator_of
@@ -33,10 +33,11 @@ class Images(TypedDict):
 
 
 class ListOfImages(TypedDict):
-    """One of ``evaluate.labels``: a file and its hash."""
+    """One of ``evaluate.labels``: a file, its hash and how many images it lists."""
 
     file: str
     content: str
+    images: NotRequired[int]
 
 
 Labels = Annotated[float, Bounds(0, 1)] | ListOfImages
@@ -94,8 +95,8 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
             part = bool(name_of_labels(labels))
             if part and not find_target(evaluator, f"evaluate.{name}").takes_labels:
                 continue
-            of_share = with_k_of_share(evaluator, labels, config)
-            settings = {**of_share, **({"on": on} if on else {}), **({"labels": labels} if part else {})}
+            of_labels = with_labels(name, evaluator, on, labels, config)
+            settings = {**of_labels, **({"on": on} if on else {}), **({"labels": labels} if part else {})}
             entry: dict[str, Any] = {"evaluator": name, "id": evaluation_id(name, settings), "settings": settings}
             entry |= {"images": on_disk({"dataset": on}).get("images")}
             networks = [network for network in NETWORKS if not network or network in baselines]

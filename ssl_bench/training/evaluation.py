@@ -88,7 +88,7 @@ class Evaluation:
             content["units"] = trained.get("units", {}) | content["units"]
         networks = {"": self.state.method.encoder}
         by_data = self.parts.targets_by_data(networks, self.state.device, self.precision)
-        of_labels = [s for data, some in by_data for s in doubts(self.parts.evaluators_for(data[1]), some)]
+        of_labels = [s for data, some in by_data for s in doubts(self.parts.evaluators_for(*data), some)]
         recorded_rows, warmup = rows.read(tracker.path, self.config), self.parts.recipe.warmup_epochs
         of_images = [f"{name}: {s}" if name else s for _, name, data in self.parts.evaluated for s in data.doubts()]
         of_numbers = warnings_of(recorded_rows, content, warmup)
@@ -147,7 +147,7 @@ class Evaluation:
         networks = {entries[0]["network"]: network}
         for data, targets in self.parts.targets_by_data(networks, self.state.device, self.precision):
             on_data = [entry for entry in entries if _data(entry) == data]
-            of_labels = self.parts.evaluators_for(data[1])
+            of_labels = self.parts.evaluators_for(*data)
             evaluators = {entry["evaluator"]: of_labels[entry["evaluator"]] for entry in on_data}
             metrics, artifacts = run_evaluators(evaluators, targets)
             for entry in on_data:

@@ -13,14 +13,8 @@ from torch import nn
 
 from ssl_bench.config import plugins
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
-from ssl_bench.config.identity import (
-    READ_BY_LOSS,
-    datasets_of,
-    evaluators,
-    name_of_labels,
-    untrained,
-    with_k_of_share,
-)
+from ssl_bench.config.identity import READ_BY_LOSS, datasets_of, evaluators, name_of_labels, untrained
+from ssl_bench.config.labelled import with_labels
 from ssl_bench.data.dataset import Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
@@ -201,15 +195,13 @@ class Parts:
             require(untrained(self.config), "framework", self.choices.get("framework"), remedy)
         return {name: self._evaluator(name, node) for name, node in evaluators(self.config["evaluate"]).items()}
 
-    def evaluators_for(self, labels: Any) -> dict[str, Evaluator]:
-        """The evaluators that are run with one of ``evaluate.labels``, each with its k for them."""
-        if not name_of_labels(labels):
-            return self.evaluators
+    def evaluators_for(self, on: Any, labels: Any) -> dict[str, Evaluator]:
+        """The evaluators that are run on a node of ``evaluate.on`` with one of ``evaluate.labels``, as both ask."""
         made = dict[str, Evaluator]()
         for name, node in evaluators(self.config["evaluate"]).items():
-            if self.evaluators[name].takes_labels:
-                of_share = with_k_of_share(node, labels, self.config)
-                made[name] = self.evaluators[name] if of_share == node else self._evaluator(name, of_share)
+            if self.evaluators[name].takes_labels or not name_of_labels(labels):
+                of_labels = with_labels(name, node, on, labels, self.config)
+                made[name] = self.evaluators[name] if of_labels == node else self._evaluator(name, of_labels)
         return made
 
     def _evaluator(self, name: str, node: Mapping[str, Any]) -> Evaluator:
@@ -406,5 +398,5 @@ class Parts:
     def _check_evaluators(self) -> None:
         """Refuse evaluators that cannot work with the images or the network."""
         networks, cpu = {"": self.method.encoder}, torch.device("cpu")
-        for (_, labels), targets in self.targets_by_data(networks, cpu, Precision.of("fp32", False)):
-            check_evaluators(self.evaluators_for(labels), targets)
+        for data, targets in self.targets_by_data(networks, cpu, Precision.of("fp32", False)):
+            check_evaluators(self.evaluators_for(*data), targets)

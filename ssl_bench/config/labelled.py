@@ -1,0 +1,72 @@
+"""Settings of classifiers that follow from the number of labels that they are given.
+
+They are computed from the configuration alone, so that the identity of an evaluation has them before any image is read,
+and a number that was made in another way is another one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ssl_bench.config.build import has_argument
+from ssl_bench.config.identity import datasets_of
+
+PER_NEIGHBOUR = 50  # labels, where k is the default of the data set
+FEW = 20  # labels a class, in the mean: of fewer, a tenth is too few to choose by
+RARE = 5  # labels of a class: of fewer, a tenth of all may have all of them
+DRAWN = "images"  # how images are held out if nothing else is said: a tenth, whatever their class
+
+
+def held_out(images: int, classes: int, least: int | None) -> str:
+    """What a linear probe holds out: nothing (``none``), a tenth of each class (``classes``), or of all (``images``).
+
+    Args:
+        images: how many have a label.
+        classes: 1 or more.
+        least: images of the smallest class; None: not known.
+    """
+    if images < FEW * classes:
+        return "none"
+    return DRAWN if least is None or least >= RARE else "classes"
+
+
+def with_labels(
+    name: str, evaluator: Mapping[str, Any], on: Any, labels: Any, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The node of an evaluator with what it takes from the number of labels; what a user has set is kept.
+
+    A linear probe gets ``hold_out``, if it is not "images". With a share of the labels a default k is at most a
+    fiftieth of them; the default is ``dataset.knn_k``, or the lowest one of the data sets of ``evaluate.on``.
+
+    Args:
+        name: key of the evaluator below ``evaluate``.
+        on: node of ``evaluate.on``; None: the data set of the training.
+        labels: one of ``evaluate.labels``.
+        config: of the run.
+    """
+    settings, dataset, share = dict(evaluator), on or config["dataset"], not isinstance(labels, Mapping)
+    images, classes = _labelled(dataset, labels), dataset.get("num_classes")
+    if not images:
+        return settings
+    if classes and "hold_out" not in settings and has_argument(settings, f"evaluate.{name}", "hold_out"):
+        least = _part(dataset.get("least_labels"), labels) if share else None
+        if (held := held_out(images, classes, least)) != DRAWN:
+            settings["hold_out"] = held
+    nodes = [node or config["dataset"] for node in datasets_of(config["evaluate"])]
+    defaults = [node["knn_k"] for node in nodes if node.get("knn_k")]
+    if share and labels != 1 and defaults and settings.get("k") == min(defaults):
+        settings["k"] = max(1, min(settings["k"], images // PER_NEIGHBOUR))
+    return settings
+
+
+def _labelled(dataset: Mapping[str, Any], labels: Any) -> int | None:
+    """How many training images have a label; None: that is not known."""
+    if isinstance(labels, Mapping):
+        return labels.get("images")
+    images = dataset.get("labelled_images") or dataset.get("train_images")
+    if images and (dataset.get("labelled_images") or not dataset.get("content")):  # it was not counted in the files
+        images = images * dataset.get("share", 1) - sum(dataset.get("held_out") or ())
+    return _part(images, labels)
+
+
+def _part(count: float | None, labels: float) -> int | None:
+    return None if count is None else max(1, int(count * labels))
