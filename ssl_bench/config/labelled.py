@@ -7,7 +7,6 @@ and a number that was made in another way is another one.
 from collections.abc import Mapping
 from typing import Any
 
-from ssl_bench.config.build import has_argument
 from ssl_bench.config.identity import datasets_of
 
 PER_NEIGHBOUR = 50  # labels, where k is the default of the data set
@@ -34,8 +33,9 @@ def with_labels(
 ) -> dict[str, Any]:
     """The node of an evaluator with what it takes from the number of labels; what a user has set is kept.
 
-    A linear probe gets ``hold_out``, if it is not "images". With a share of the labels a default k is at most a
-    fiftieth of them; the default is ``dataset.knn_k``, or the lowest one of the data sets of ``evaluate.on``.
+    A linear probe whose ``hold_out`` is null gets one; "images" is left out, so that an identity does not have it. With
+    a share of the labels the k of ``knn`` is at most a fiftieth of them, if it is the default: ``dataset.knn_k``, or
+    the lowest one of the data sets of ``evaluate.on``.
 
     Args:
         name: key of the evaluator below ``evaluate``.
@@ -45,15 +45,15 @@ def with_labels(
     """
     settings, dataset, share = dict(evaluator), on or config["dataset"], not isinstance(labels, Mapping)
     images, classes = _labelled(dataset, labels), dataset.get("num_classes")
-    if not images:
-        return settings
-    if classes and "hold_out" not in settings and has_argument(settings, f"evaluate.{name}", "hold_out"):
-        least = _part(dataset.get("least_labels"), labels) if share else None
-        if (held := held_out(images, classes, least)) != DRAWN:
-            settings["hold_out"] = held
+    if "hold_out" in settings:
+        held = settings.pop("hold_out")
+        if not held and images and classes:
+            held = held_out(images, classes, _part(dataset.get("least_labels"), labels) if share else None)
+        settings |= {"hold_out": held} if held not in (None, DRAWN) else {}
     nodes = [node or config["dataset"] for node in datasets_of(config["evaluate"])]
     defaults = [node["knn_k"] for node in nodes if node.get("knn_k")]
-    if share and labels != 1 and defaults and settings.get("k") == min(defaults):
+    is_default = name == "knn" and defaults and settings.get("k") == min(defaults)  # others have that of a protocol
+    if is_default and images and share and labels != 1:
         settings["k"] = max(1, min(settings["k"], images // PER_NEIGHBOUR))
     return settings
 

@@ -157,8 +157,8 @@ class LinearProbe(Evaluator):
         per_class: also yield the accuracy on the test images of each class (top1_class0 ...).
         hold_out: what chooses: a tenth of all ``images``, or of each of the ``classes``. With ``none`` all are fitted,
             and nothing is chosen: ``lrs``, ``epochs``, ``batch_size``, ``momentum`` and ``weight_decay`` have no
-            effect, and it yields the accuracies and the penalty of :func:`ssl_bench.evaluate.convex.fit_convex`. Where
-            it is not set, a run takes what :func:`ssl_bench.config.labelled.held_out` says for its number of labels.
+            effect, and it yields the accuracies and the penalty of :func:`ssl_bench.evaluate.convex.fit_convex`. In a
+            run None is what :func:`ssl_bench.config.labelled.held_out` says for the number of labels.
     """
 
     needs_labels = True
@@ -173,7 +173,7 @@ class LinearProbe(Evaluator):
         weight_decay: float | Sequence[float] = 0.0,
         features: Literal["backbone", "projection"] = "backbone",
         per_class: bool = False,
-        hold_out: Literal["images", "classes", "none"] = "images",
+        hold_out: Literal["images", "classes", "none"] | None = "images",
     ) -> None:
         require(min(lrs, default=0) > 0, "lrs", list(lrs), "one or more positive numbers")
         require(epochs >= 1, "epochs", epochs, "1 or more")
@@ -182,7 +182,7 @@ class LinearProbe(Evaluator):
         self.momentum = momentum
         self.decays = [weight_decay] if isinstance(weight_decay, float | int) else list(weight_decay)
         check_sgd(momentum, *self.decays)
-        self.features, self.per_class, self.hold_out = features, per_class, hold_out
+        self.features, self.per_class, self.hold_out = features, per_class, hold_out or DRAWN
 
     def check(self, target: Target) -> None:
         labels, _ = target.labels("train"), target.labels("test")

@@ -36,7 +36,7 @@ LEFT_OUT = {
     "negatives": {"seed", "dim"},
     "positives": {"seed", "dim"},
     "temperature": {"epochs"},
-    "evaluate": {"per_class", "bins"},
+    "evaluate": {"per_class", "bins", "hold_out"},
 }
 
 
