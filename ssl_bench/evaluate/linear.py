@@ -199,9 +199,9 @@ class LinearProbe(Evaluator):
             yield f"hold_out={self.hold_out}: a part of {of_images} is too few to choose by: set hold_out to none"
         if self.hold_out == DRAWN:
             held_out, fitted = self._divided(target, labels)[:2]
-            lost = sorted({*labels[held_out].tolist()} - {*labels[fitted].tolist()})
+            lost = target.names_of({*labels[held_out].tolist()} - {*labels[fitted].tolist()})
             if lost:
-                what = f"all labelled images of {len(lost)} of {classes} classes ({few(map(str, lost))}) are held out"
+                what = f"all labelled images of {len(lost)} of {classes} classes ({few(lost)}) are held out"
                 yield f"hold_out=images: {what}, so that they cannot be named: set hold_out to classes"
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:

@@ -189,9 +189,12 @@ class Target:
         train, test = self.train.labels.cpu(), self.test.labels.cpu()
         if not self.num_classes or train.ndim != 1 or test.ndim != 1:
             return []
-        lost = sorted({*test.tolist()} - {*train.tolist(), -1})
+        return self.names_of({*test.tolist()} - {*train.tolist(), -1})
+
+    def names_of(self, classes: set[int]) -> list[str]:
+        """The names of some classes, or their numbers, in the order of these."""
         names = self.class_names if len(self.class_names) == self.num_classes else range(self.num_classes)
-        return [str(names[label]) for label in lost if label < self.num_classes]
+        return [str(names[label]) for label in sorted(classes) if label < self.num_classes]
 
     def shards(self, name: SplitName) -> dict[str, Sharded]:
         """Features of a split, of which each rank keeps its part: "backbone" [N, D] and "projection" [N, P], float32.

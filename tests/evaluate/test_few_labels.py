@@ -128,7 +128,7 @@ def test_a_share_has_a_k_of_its_own() -> None:
     assert [entry["settings"]["k"] for entry in entries] == [1, 2, 20]  # of 13, 134 and 1347 images
     assert entries[2]["id"] == evaluations.asked(load(["evaluate=knn"]))[0]["id"]
     parts = Parts(config)
-    assert [parts.evaluators_for(labels)["knn"].k for labels in (0.01, 0.1, 1.0)] == [[1], [2], [20]]  # type: ignore[attr-defined]
+    assert [parts.evaluators_for(None, labels)["knn"].k for labels in (0.01, 0.1, 1.0)] == [[1], [2], [20]]  # type: ignore[attr-defined]
     parts.validate(1)
     with pytest.raises(ConfigError, match=r"^evaluate.knn.k=\[?30\]?: set evaluate.knn.k to a number from 1 to 1"):
         Parts(load([*words, "evaluate.knn.k=30"])).validate(1)

@@ -13,7 +13,7 @@ from ssl_bench.api.features import linear_probe
 from ssl_bench.data.source import Images
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.convex import fit_convex
-from ssl_bench.evaluate.linear import PENALTY, LinearProbe, fit_linear, with_all_classes
+from ssl_bench.evaluate.linear import PENALTY, LinearProbe, fit_linear, of_each_class
 from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Target
@@ -304,20 +304,45 @@ def test_separable_classes_of_few_labels_are_all_right(classes: int, each: int) 
     assert probe.top1 == 1 and probe.chosen == {"penalty": PENALTY}
 
 
-def test_a_class_keeps_its_only_images_in_the_fit() -> None:
-    labels = torch.tensor([0, 0, 1, 2, 2, 1])
-    held_out, fitted = with_all_classes(torch.tensor([2, 0, 5]), torch.tensor([1, 3, 4]), labels)
-    assert held_out.tolist() == [0] and fitted.tolist() == [1, 3, 4, 2, 5]
-    held_out, fitted = with_all_classes(torch.tensor([2, 0]), torch.tensor([1, 3, 4, 5]), labels)
-    assert held_out.tolist() == [2, 0] and fitted.tolist() == [1, 3, 4, 5]
+def test_a_tenth_of_each_class_is_held_out_and_a_class_keeps_one() -> None:
+    labels = torch.tensor([0] * 11 + [1, 1, 2])
+    order = torch.randperm(14, generator=torch.Generator().manual_seed(0))
+    held_out, fitted = of_each_class(order, labels, None)
+    assert labels[held_out].tolist() == [0, 0, 1] and labels[fitted].bincount().tolist() == [9, 1, 1]
+    assert sorted([*held_out.tolist(), *fitted.tolist()]) == [*range(14)]
+    copies = torch.tensor([*range(11), 11, 11, 13])  # both images of class 1 are the same
+    held_out, fitted = of_each_class(order, labels, copies)
+    assert labels[held_out].tolist() == [0, 0] and labels[fitted].bincount().tolist() == [9, 2, 1]
 
 
-def test_few_labels_are_said_and_many_are_not() -> None:
-    probe, test = LinearProbe(), blobs(50, 1.0, 1)
+def test_the_features_of_a_rare_class_are_fitted() -> None:
+    """Of 201 labels one is of the third class, which the drawn tenth has with one of ten seeds."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.tensor([0] * 100 + [1] * 100 + [2])
+    x = 5 * torch.eye(3)[y] + 0.1 * torch.randn(201, 3, generator=generator)
+    queries, wanted = 5 * torch.eye(3), torch.arange(3)
+    drawn = [linear_probe(x, y, queries, wanted, seed=seed, epochs=20, hold_out="images").top1 for seed in range(20)]
+    assert min(drawn) < 1
+    assert all(linear_probe(x, y, queries, wanted, seed=seed, epochs=20).top1 == 1 for seed in range(20))
+
+
+def test_what_is_held_out_is_said() -> None:
+    test = blobs(50, 1.0, 1)
     few, many = raw(blobs(79, 1.0, 0), test), raw(blobs(80, 1.0, 0), test)
-    assert list(probe.doubts(few)) == [
-        "lrs is not used for 79 labelled images of 4 classes, fewer than 20 a class: all are fitted with an L2 penalty "
-        f"of {PENALTY}, and none is held out"
+    fitted = LinearProbe(hold_out="none")
+    assert list(fitted.doubts(few)) == [
+        "hold_out=none: all 79 labelled images of 4 classes are fitted with an L2 penalty "
+        f"of {PENALTY}, and lrs is not used"
     ]
-    assert list(probe.doubts(many)) == []
-    assert dict(probe.run(few)).keys() == {"top1", "penalty"} and "val_top1" in dict(probe.run(many))
+    assert list(LinearProbe().doubts(many)) == []
+    too_few = "hold_out=images: a part of 79 labelled images of 4 classes is too few to choose by: set hold_out to none"
+    assert list(LinearProbe().doubts(few)) == [too_few]
+    assert dict(fitted.run(few)).keys() == {"top1", "penalty"} and "val_top1" in dict(LinearProbe().run(few))
+    with pytest.raises(InvalidValue, match=r"^hold_out=images: set hold_out to none: nothing of 1 labelled image"):
+        LinearProbe().check(raw(blobs(1, 1.0, 0), test))
+    train = blobs(80, 1.0, 0)
+    train.labels[:] = torch.arange(80) % 3
+    train.labels[torch.randperm(80, generator=torch.Generator().manual_seed(0))[0]] = 3
+    lost = "hold_out=images: all labelled images of 1 of 4 classes (3) are held out, so that they cannot be named"
+    assert list(LinearProbe().doubts(raw(train, test))) == [f"{lost}: set hold_out to classes"]
+    assert list(LinearProbe(hold_out="classes").doubts(raw(train, test))) == []
