@@ -16,6 +16,14 @@ from ssl_bench.signals import stop_if_asked
 STEPS = 200
 
 
+def shortened(features: Tensor) -> Tensor:
+    """Features [N, D], each divided by the square root of its length.
+
+    In the span of few images the long ones would decide. Unit vectors lose the length, which tells images apart too.
+    """
+    return features / features.norm(dim=1, keepdim=True).clamp_min(1e-30).sqrt()
+
+
 def fit_convex(features: Tensor, labels: Tensor, num_classes: int, penalty: float) -> tuple[Tensor, Tensor]:
     """Minimise the sum of the cross-entropies + penalty / 2 * the squared norm of the weight.
 

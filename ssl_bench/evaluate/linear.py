@@ -9,7 +9,8 @@ The protocol is cheap and makes no hidden choices:
   the tested classifier is the one that was fitted with them on the other nine tenths. Where a class is small, a tenth
   of each class is held out instead (``hold_out=classes``).
 * Fewer than 20 labels a class are too few to choose by, and standardised by their own statistics the dimensions that
-  hardly vary would count most. All of them are then fitted with one penalty (``hold_out=none``): convex.py.
+  hardly vary would count most. All of them are then fitted with one penalty, on features that are divided by the
+  square root of their length instead (``hold_out=none``): convex.py.
 
 Shapes: N images, D features, L classifiers, C classes, B batch.
 """
@@ -28,12 +29,12 @@ from ssl_bench.data.splits import few
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import top_accuracies
-from ssl_bench.evaluate.convex import fit_convex
+from ssl_bench.evaluate.convex import fit_convex, shortened
 from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.signals import stop_if_asked
 
-PENALTY = 0.05  # within two standard errors of the best one for 1, 2, 5 and 10 labels a class of digits
+PENALTY = 0.1  # with hold_out=none
 
 
 def fit_linear(
@@ -216,8 +217,8 @@ class LinearProbe(Evaluator):
         space = self.features if self.features in shards else "backbone"
         features = shards[space]
         if self.hold_out == "none":
-            weight, bias = fit_convex(features.joined(), labels, target.num_classes, PENALTY)
-            return self._ranked(target, space, weight, bias), {"penalty": PENALTY}
+            weight, bias = fit_convex(shortened(features.joined()), labels, target.num_classes, PENALTY)
+            return self._ranked(target, shortened(target.features("test")[space]), weight, bias), {"penalty": PENALTY}
         grid = list(itertools.product(self.lrs, self.decays))
         share = slice(rank(), None, world()) if features.shared else slice(None)
         held_out, fitted, generator = self._divided(target, labels)
@@ -243,7 +244,7 @@ class LinearProbe(Evaluator):
             chosen_weight, chosen_bias = weight[index], bias[index]
         if features.shared:
             chosen_weight, chosen_bias = all_sum(chosen_weight), all_sum(chosen_bias)
-        ranking = self._ranked(target, space, chosen_weight, chosen_bias)
+        ranking = self._ranked(target, target.features("test")[space], chosen_weight, chosen_bias)
         chosen = {"val_top1": held_out_top1[best], "lr": grid[best][0]}
         return ranking, chosen | ({"weight_decay": grid[best][1]} if len(self.decays) > 1 else {})
 
@@ -255,8 +256,8 @@ class LinearProbe(Evaluator):
             return *of_each_class(order, labels, twins), generator
         return *without_copies(order, math.ceil(len(labels) / 10), twins), generator
 
-    def _ranked(self, target: Target, space: str, weight: Tensor, bias: Tensor) -> Tensor:
-        """The up to five likeliest classes of each test image, best first."""
-        logits = torch.addmm(bias, target.features("test")[space], weight.T)
+    def _ranked(self, target: Target, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """The up to five likeliest classes of each test image, best first, by features [N, D]."""
+        logits = torch.addmm(bias, features, weight.T)
         require(bool(logits.isfinite().all()), "lrs", self.lrs, "lower ones: all classifiers have diverged")
         return logits.topk(min(5, target.num_classes), dim=1).indices

@@ -143,7 +143,10 @@ OF_PROBE: list[tuple[dict[str, Any], str]] = [
     ({"query_labels": QUERY_LABELS - 1}, "query_labels=-1 to 1: set query_labels to classes from 0 to 2"),
     ({"query_labels": QUERY_LABELS.double()}, "query_labels=torch.float64 [30]: set query_labels to integers [30]"),
     ({"query_labels": QUERY_LABELS[:7]}, "=[[90,6],[90],[30,6],[7]]: set features, labels, queries, query_labels to"),
-    ({"lr": 0.1}, "lr: linear_probe has no such option (did you mean lrs?); there are batch_size, epochs, hold_out, lrs"),
+    (
+        {"lr": 0.1},
+        "lr: linear_probe has no such option (did you mean lrs?); there are batch_size, epochs, hold_out, lrs",
+    ),
     ({"epochs": 1.5}, "epochs=1.5: set epochs to an integer"),
     ({"seed": "a"}, "seed=a: set seed to an integer"),
     ({"lrs": [1e3], "weight_decay": 1.0}, "lrs=[1000.0]: set lrs to lower ones: all classifiers have diverged"),
