@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from ssl_bench.commands.evaluate import main
-from ssl_bench.config import schema
+from ssl_bench.config import identity, schema
 from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.few_labels import FewLabels
@@ -145,3 +145,57 @@ def test_classes_without_a_label_are_named() -> None:
     said = json.loads((only_run() / "results.json").read_text())["warnings"]
     lost = "no training image has a label of 2 of 3 classes (c0, c2), so no classifier can name them"
     assert [sentence for sentence in said if "no training image" in sentence] == [f"labels_few: {lost}"]
+
+
+def held_out(*words: str) -> dict[str, tuple[str, str | None]]:
+    """Identity and ``hold_out`` of the linear probe of each of the labels."""
+    entries = [entry for entry in evaluations.asked(load(["evaluate=linear", *words])) if not entry["network"]]
+    named = {identity.name_of_labels(entry["settings"].get("labels", 1)): entry for entry in entries}
+    return {name: (entry["id"], entry["settings"].get("hold_out")) for name, entry in named.items()}
+
+
+def test_what_a_probe_holds_out_is_in_the_identity_of_few_labels_and_of_no_others() -> None:
+    """Many labels have the identities of version 0.3.0."""
+    shares = "evaluate.labels=[0.01,0.1,0.5,1.0]"
+    many = {"labels0.1": ("a2a3559296", None), "labels0.5": ("0ad9da2482", None), "": ("fec1812694", None)}
+    before = "12f2a20314"  # of a hundredth
+    cifar10, digits, stl10 = (held_out(f"dataset={name}", shares) for name in ("cifar10", "scattered_digits", "stl10"))
+    assert cifar10 == {"labels0.01": (before, None), **many}
+    few = digits["labels0.01"]
+    assert few[1] == digits["labels0.1"][1] == "none" and few[0] != before
+    assert {name: digits[name] for name in ("labels0.5", "")} == {name: many[name] for name in ("labels0.5", "")}
+    assert stl10 == {"labels0.01": few, **many}  # of 5,000 images, and not of 105,000
+    kept = held_out("dataset=scattered_digits", "evaluate.labels=[0.01]", "evaluate.linear.hold_out=images")
+    assert kept == {"labels0.01": (before, None)}
+
+
+def test_a_number_of_an_earlier_version_stays_another_one() -> None:
+    """It is not asked for any more, and has its own name beside the one that is."""
+    config = load(["dataset=scattered_digits", "evaluate=linear", "evaluate.labels=[0.01]", "evaluate.baselines=[]"])
+    (now,) = evaluations.asked(config)
+    settings = {key: value for key, value in now["settings"].items() if key != "hold_out"}
+    then = {**now, "settings": settings, "id": identity.evaluation_id("linear", settings)}
+    name = "linear/labels0.01/top1"
+    recorded = [{**then, "metrics": {name: 0.2}}]
+    assert evaluations.missing(recorded, config) == [now] and evaluations.of(recorded, config) == {}
+    recorded.append({**now, "metrics": {name: 0.6}})
+    assert evaluations.of(recorded, config) == {name: 0.6}
+    assert evaluations.flat(recorded, config["epochs"]) == {name: 0.2, "linear[hold_out=none]/labels0.01/top1": 0.6}
+    (told_apart,) = evaluations.told_apart([recorded])
+    assert sorted(told_apart.values()) == [0.2, 0.6] and name not in told_apart
+
+
+def test_small_classes_of_ones_own_images_are_known() -> None:
+    words = photos("few")
+    assert held_out(*words)[""][1] == "none"  # 24 images of 2 classes
+    rare = photos("rare", count=40)
+    for path in sorted(Path("rare/train/c1").iterdir())[2:]:
+        path.unlink()
+    for path in sorted(Path("rare/train/c0").iterdir()):
+        path.with_name(f"more_{path.name}").write_bytes(path.read_bytes() + b"more")
+    assert held_out(*rare)[""][1] == "classes"  # 82 images, of which 2 are of the second class
+    names = [str(path.relative_to("rare/train")) for path in Path("rare/train").glob("c*/*")]
+    Path("few.txt").write_text("\n".join(names[:39]))
+    assert held_out(*rare, "evaluate.labels=[few.txt]")["labels_few"][1] == "none"
+    Path("many.txt").write_text("\n".join(names[:40]))
+    assert held_out(*rare, "evaluate.labels=[many.txt]")["labels_many"][1] is None
