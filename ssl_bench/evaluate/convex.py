@@ -14,6 +14,9 @@ from torch import Tensor
 from ssl_bench.signals import stop_if_asked
 
 STEPS = 200
+FOLDS = 5
+PENALTY = 0.1  # where a class has fewer labels than there are folds
+PENALTIES = (0.03, 0.1, 0.3, 1.0)
 
 
 def shortened(features: Tensor) -> Tensor:
@@ -40,6 +43,39 @@ def fit_convex(features: Tensor, labels: Tensor, num_classes: int, penalty: floa
     """
     with torch.inference_mode(False), torch.enable_grad():  # also where a caller has switched gradients off
         return _fit(features.double(), labels.clone(), num_classes, penalty, features.dtype)
+
+
+def is_chosen(labels: Tensor) -> bool:
+    """Whether each class of some labels [N] has enough of them to choose a penalty by."""
+    return int(labels.unique(return_counts=True)[1].min()) >= FOLDS
+
+
+def penalty_for(features: Tensor, labels: Tensor, num_classes: int, generator: torch.Generator) -> float:
+    """The one of PENALTIES with the lowest cross-entropy of images that are left out, or PENALTY for very few labels.
+
+    Each image is left out once, in one of five folds, over which the images of each class are spread.
+
+    Args:
+        features, labels, num_classes: as of :func:`fit_convex`.
+        generator: on the CPU, draws the folds.
+    """
+    if not is_chosen(labels):
+        return PENALTY
+    order = torch.randperm(len(labels), generator=generator).to(labels.device)
+    order = order[labels[order].argsort(stable=True)]
+    fold = torch.empty_like(order)
+    fold[order] = torch.arange(len(labels), device=labels.device) % FOLDS
+    losses = []
+    for penalty in PENALTIES:
+        loss = 0.0
+        for left_out in range(FOLDS):
+            others, rest = fold != left_out, fold == left_out
+            weight, bias = fit_convex(features[others], labels[others], num_classes, penalty)
+            loss += float(
+                F.cross_entropy(F.linear(features[rest], weight, bias).double(), labels[rest], reduction="sum")
+            )
+        losses.append(loss)
+    return PENALTIES[losses.index(min(losses))]
 
 
 def _fit(x: Tensor, labels: Tensor, num_classes: int, penalty: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -8,9 +8,10 @@ The protocol is cheap and makes no hidden choices:
 * A tenth of the train split, chosen by the seed, is held out. It only chooses the learning rate and the weight decay;
   the tested classifier is the one that was fitted with them on the other nine tenths. Where a class is small, a tenth
   of each class is held out instead (``hold_out=classes``).
-* Fewer than 20 labels a class are too few to choose by, and standardised by their own statistics the dimensions that
-  hardly vary would count most. All of them are then fitted with one penalty, on features that are divided by the
-  square root of their length instead (``hold_out=none``): convex.py.
+* Of fewer than 20 labels a class a tenth is too few to choose by, and standardised by their own statistics the
+  dimensions that hardly vary would count most. All of them are then fitted to the minimum of a loss with an L2 penalty,
+  on features that are divided by the square root of their length instead (``hold_out=none``): convex.py. Where each
+  class has five, cross-validation chooses the penalty.
 
 Shapes: N images, D features, L classifiers, C classes, B batch.
 """
@@ -29,12 +30,10 @@ from ssl_bench.data.splits import few
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import top_accuracies
-from ssl_bench.evaluate.convex import fit_convex, shortened
+from ssl_bench.evaluate.convex import FOLDS, PENALTY, fit_convex, is_chosen, penalty_for, shortened
 from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.signals import stop_if_asked
-
-PENALTY = 0.1  # with hold_out=none
 
 
 def fit_linear(
@@ -195,7 +194,8 @@ class LinearProbe(Evaluator):
         labels, classes = target.labels("train"), target.num_classes
         of_images = f"{len(labels)} labelled images of {classes} classes"
         if self.hold_out == "none":
-            yield f"hold_out=none: all {of_images} are fitted with an L2 penalty of {PENALTY}, and lrs is not used"
+            penalty = f"that {FOLDS} folds choose" if is_chosen(labels) else f"of {PENALTY}"
+            yield f"hold_out=none: all {of_images} are fitted with an L2 penalty {penalty}, and lrs is not used"
         elif len(labels) < FEW * classes:
             yield f"hold_out={self.hold_out}: a part of {of_images} is too few to choose by: set hold_out to none"
         if self.hold_out == DRAWN:
@@ -217,8 +217,10 @@ class LinearProbe(Evaluator):
         space = self.features if self.features in shards else "backbone"
         features = shards[space]
         if self.hold_out == "none":
-            weight, bias = fit_convex(shortened(features.joined()), labels, target.num_classes, PENALTY)
-            return self._ranked(target, shortened(target.features("test")[space]), weight, bias), {"penalty": PENALTY}
+            x, generator = shortened(features.joined()), torch.Generator().manual_seed(target.seed)
+            penalty = penalty_for(x, labels, target.num_classes, generator)
+            weight, bias = fit_convex(x, labels, target.num_classes, penalty)
+            return self._ranked(target, shortened(target.features("test")[space]), weight, bias), {"penalty": penalty}
         grid = list(itertools.product(self.lrs, self.decays))
         share = slice(rank(), None, world()) if features.shared else slice(None)
         held_out, fitted, generator = self._divided(target, labels)
