@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ssl_bench.api.features import linear_probe
 from ssl_bench.data.source import Images
 from ssl_bench.errors import ConfigError, InvalidValue
-from ssl_bench.evaluate.convex import fit_convex
-from ssl_bench.evaluate.linear import PENALTY, LinearProbe, fit_linear, of_each_class
+from ssl_bench.evaluate.convex import PENALTIES, fit_convex, penalty_for, shortened
+from ssl_bench.evaluate.linear import LinearProbe, fit_linear, of_each_class
 from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Target
@@ -301,7 +301,42 @@ def test_separable_classes_of_few_labels_are_all_right(classes: int, each: int) 
     x, queries = (centres[of] + 0.3 * torch.randn(len(of), 64, generator=generator) for of in (y, wanted))
     with torch.inference_mode():
         probe = linear_probe(x, y, queries, wanted)
-    assert probe.top1 == 1 and probe.chosen == {"penalty": PENALTY}
+    assert probe.top1 == 1 and probe.chosen == {"penalty": 0.1 if each < 5 else 0.03}
+
+
+def test_lengths_are_divided_by_their_square_roots() -> None:
+    x = torch.tensor([[0.0, 4.0], [3.0, 4.0], [0.0, 0.0], [-1e-6, 0.0]], dtype=torch.float64)
+    expected = [[0, 2], [3 / 5**0.5, 4 / 5**0.5], [0, 0], [-1e-3, 0]]
+    torch.testing.assert_close(shortened(x), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_cross_validation_chooses_the_penalty_where_each_class_has_five_labels() -> None:
+    """Of noise the strongest one is best, of clear classes the weakest; less than five labels give no choice."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(3).repeat(6)
+    noise, clear = torch.randn(18, 20, generator=generator), 9.0 * torch.eye(3)[y]
+    assert penalty_for(noise, y, 3, generator) == max(PENALTIES)
+    assert penalty_for(clear, y, 3, generator) == min(PENALTIES)
+    assert penalty_for(clear[:12], y[:12], 3, generator) == 0.1
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x = noise + 0.6 * clear[:, :1]  # classes that overlap: the choice is that of a loop on scikit-learn
+    order = torch.randperm(18, generator=torch.Generator().manual_seed(5))
+    members = [order[y[order] == c] for c in range(3)]
+    fold = torch.empty(18, dtype=torch.int64)
+    fold[torch.cat(members)] = torch.arange(18) % 5
+    losses = []
+    for penalty in PENALTIES:
+        loss = 0.0
+        for k in range(5):
+            rest = x[fold != k].double()
+            unit = float((rest - rest.mean(0)).square().sum(1).mean().sqrt())
+            model = linear_model.LogisticRegression(C=1 / penalty / unit**2, tol=1e-8, max_iter=10000)
+            model.fit(rest.numpy(), y[fold != k].numpy())
+            logits = torch.tensor(model.decision_function(x[fold == k].double().numpy()))
+            loss += float(F.cross_entropy(logits, y[fold == k], reduction="sum"))
+        losses.append(loss)
+    chosen = PENALTIES[losses.index(min(losses))]
+    assert penalty_for(x, y, 3, torch.Generator().manual_seed(5)) == chosen
 
 
 def test_a_tenth_of_each_class_is_held_out_and_a_class_keeps_one() -> None:
@@ -331,8 +366,8 @@ def test_what_is_held_out_is_said() -> None:
     few, many = raw(blobs(79, 1.0, 0), test), raw(blobs(80, 1.0, 0), test)
     fitted = LinearProbe(hold_out="none")
     assert list(fitted.doubts(few)) == [
-        "hold_out=none: all 79 labelled images of 4 classes are fitted with an L2 penalty "
-        f"of {PENALTY}, and lrs is not used"
+        "hold_out=none: all 79 labelled images of 4 classes are fitted with an L2 penalty that 5 folds choose, and lrs "
+        "is not used"
     ]
     assert list(LinearProbe().doubts(many)) == []
     too_few = "hold_out=images: a part of 79 labelled images of 4 classes is too few to choose by: set hold_out to none"
