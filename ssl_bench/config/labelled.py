@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ssl_bench.config.identity import datasets_of
+from ssl_bench.disk.shapes import fits
 
 PER_NEIGHBOUR = 50  # labels, where k is the default of the data set
 FEW = 20  # labels a class, in the mean: of fewer, a tenth is too few to choose by
@@ -47,11 +48,11 @@ def with_labels(
     images, classes = _labelled(dataset, labels), dataset.get("num_classes")
     if "hold_out" in settings:
         held = settings.pop("hold_out")
-        if not held and images and classes:
+        if held is None and images and fits(classes, int) and classes:
             held = held_out(images, classes, _part(dataset.get("least_labels"), labels) if share else None)
         settings |= {"hold_out": held} if held not in (None, DRAWN) else {}
     nodes = [node or config["dataset"] for node in datasets_of(config["evaluate"])]
-    defaults = [node["knn_k"] for node in nodes if node.get("knn_k")]
+    defaults = [node["knn_k"] for node in nodes if fits(node.get("knn_k"), int)]
     is_default = name == "knn" and defaults and settings.get("k") == min(defaults)  # others have that of a protocol
     if is_default and images and share and labels != 1:
         settings["k"] = max(1, min(settings["k"], images // PER_NEIGHBOUR))
@@ -62,11 +63,13 @@ def _labelled(dataset: Mapping[str, Any], labels: Any) -> int | None:
     """How many training images have a label; None: that is not known."""
     if isinstance(labels, Mapping):
         return labels.get("images")
-    images = dataset.get("labelled_images") or dataset.get("train_images")
-    if images and (dataset.get("labelled_images") or not dataset.get("content")):  # it was not counted in the files
-        images = images * dataset.get("share", 1) - sum(dataset.get("held_out") or ())
+    images, apart = dataset.get("labelled_images") or dataset.get("train_images"), dataset.get("held_out")
+    if dataset.get("labelled_images") or not dataset.get("content"):  # it was not counted in the files
+        images = _part(images, dataset.get("share", 1))
+        images = images - sum(apart) if images and fits(apart, list[int]) else images
     return _part(images, labels)
 
 
-def _part(count: float | None, labels: float) -> int | None:
-    return None if count is None else max(1, int(count * labels))
+def _part(count: Any, share: Any) -> int | None:
+    """A share of a number; None if they are no numbers, which is refused elsewhere."""
+    return max(1, int(count * share)) if fits(count, int) and fits(share, float) else None
