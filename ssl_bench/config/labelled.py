@@ -63,7 +63,7 @@ def _labelled(dataset: Mapping[str, Any], labels: Any) -> int | None:
     """How many training images have a label; None: that is not known."""
     if isinstance(labels, Mapping):
         return labels.get("images")
-    images, apart = dataset.get("labelled_images") or dataset.get("train_images"), dataset.get("held_out")
+    images, apart = dataset.get("labelled_images") or dataset.get("train_images"), dataset.get("held_out") or []
     if dataset.get("labelled_images") or not dataset.get("content"):  # it was not counted in the files
         images = _part(images, dataset.get("share", 1))
         images = images - sum(apart) if images and fits(apart, list[int]) else images

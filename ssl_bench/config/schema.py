@@ -217,7 +217,7 @@ def _is_share(labels: Any) -> bool:
 
 def _is_list(labels: Any) -> bool:
     """Whether a value is a list of images with its hash, and its length unless an earlier version has found it."""
-    texts = {key: value for key, value in labels.items() if key != "images"} if isinstance(labels, Mapping) else None
+    texts = {key: value for key, value in labels.items() if key != "images"} if isinstance(labels, Mapping) else {}
     return fits(texts, dict[str, str]) and texts.keys() == {"file", "content"}
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from ssl_bench.config import plugins
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
-from ssl_bench.config.identity import READ_BY_LOSS, datasets_of, evaluators, name_of_labels, untrained
+from ssl_bench.config.identity import READ_BY_LOSS, datasets_of, evaluators, name_of_labels, text, untrained
 from ssl_bench.config.labelled import with_labels
 from ssl_bench.data.dataset import Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
@@ -46,6 +46,7 @@ class Parts:
         self.config, self.choices = config, config["choices"]
         self.taken = ""  # a sentence about the weights of init that the backbone has, once it is built
         self._objective: dict[str, Any] = {}  # its parts that are built, by group
+        self._evaluators: dict[str, Evaluator] = {}  # those that are built, by name and settings
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -197,19 +198,21 @@ class Parts:
 
     def evaluators_for(self, on: Any, labels: Any) -> dict[str, Evaluator]:
         """The evaluators that are run on a node of ``evaluate.on`` with one of ``evaluate.labels``, as both ask."""
-        made = dict[str, Evaluator]()
-        for name, node in evaluators(self.config["evaluate"]).items():
-            if self.evaluators[name].takes_labels or not name_of_labels(labels):
-                of_labels = with_labels(name, node, on, labels, self.config)
-                made[name] = self.evaluators[name] if of_labels == node else self._evaluator(name, of_labels)
-        return made
+        return {
+            name: self._evaluator(name, with_labels(name, node, on, labels, self.config))
+            for name, node in evaluators(self.config["evaluate"]).items()
+            if self.evaluators[name].takes_labels or not name_of_labels(labels)
+        }
 
     def _evaluator(self, name: str, node: Mapping[str, Any]) -> Evaluator:
         config, extra = self.config, dict[str, Any]()
-        if name in self._of_loss:
-            extra["objective"] = Objective(config["loss"], config["temperature"], config["batch_size"]["size"])
-        made: Evaluator = build(node, f"evaluate.{name}", **extra)
-        return made
+        settings = {key: value for key, value in node.items() if key != "hold_out" or value is not None}
+        key = text([name, settings])
+        if key not in self._evaluators:
+            if name in self._of_loss:
+                extra["objective"] = Objective(config["loss"], config["temperature"], config["batch_size"]["size"])
+            self._evaluators[key] = build(settings, f"evaluate.{name}", **extra)
+        return self._evaluators[key]
 
     def check_values(self) -> None:
         """Refuse values that a constructor refuses, of all parts that need neither networks nor files.
