@@ -17,8 +17,8 @@ STEPS = 200
 FOLDS = 5
 # Measured with 1, 2, 5 and 10 labels a class, ten draws each, on pixels of digits and of CIFAR-10, on features of small
 # trained networks of both, and of random filters of CIFAR-10: the mean accuracy is at most two standard errors below
-# that of scikit-learn's logistic regression with the one of ten penalties that is best for the test images. With PENALTY
-# alone, 10 labels of CIFAR-10 were 0.5 points below it (two errors: 0.4).
+# that of scikit-learn's logistic regression with that one of ten penalties which is best on the test images. With
+# PENALTY alone it was 0.5 points below with 10 labels of CIFAR-10 (two errors: 0.4).
 PENALTY = 0.1  # where a class has fewer labels than there are folds
 PENALTIES = (0.03, 0.1, 0.3, 1.0)
 
