@@ -44,14 +44,15 @@ def with_labels(
         labels: one of ``evaluate.labels``.
         config: of the run.
     """
-    settings, dataset, share = dict(evaluator), on or config["dataset"], not isinstance(labels, Mapping)
+    trained_on = config.get("dataset") or {}
+    settings, dataset, share = dict(evaluator), on or trained_on, not isinstance(labels, Mapping)
     images, classes = _labelled(dataset, labels), dataset.get("num_classes")
     if "hold_out" in settings:
         held = settings.pop("hold_out")
         if held is None and images and fits(classes, int) and classes:
             held = held_out(images, classes, _part(dataset.get("least_labels"), labels) if share else None)
         settings |= {"hold_out": held} if held not in (None, DRAWN) else {}
-    nodes = [node or config["dataset"] for node in datasets_of(config["evaluate"])]
+    nodes = [node or trained_on for node in datasets_of(config["evaluate"])]
     defaults = [node["knn_k"] for node in nodes if fits(node.get("knn_k"), int)]
     is_default = name == "knn" and defaults and settings.get("k") == min(defaults)  # others have that of a protocol
     if is_default and images and share and labels != 1:
