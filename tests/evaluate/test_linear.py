@@ -357,7 +357,7 @@ def test_the_features_of_a_rare_class_are_fitted() -> None:
     x = 5 * torch.eye(3)[y] + 0.1 * torch.randn(201, 3, generator=generator)
     queries, wanted = 5 * torch.eye(3), torch.arange(3)
     drawn = [linear_probe(x, y, queries, wanted, seed=seed, epochs=20, hold_out="images").top1 for seed in range(20)]
-    assert min(drawn) < 1
+    assert any(top1 != 1 for top1 in drawn)
     assert all(linear_probe(x, y, queries, wanted, seed=seed, epochs=20).top1 == 1 for seed in range(20))
 
 
