@@ -3,14 +3,15 @@
 A file often has more than the backbone: heads, queues, an optimiser, a second network. Each tensor is named by its path
 in the file, such as ``state_dict.module.encoder_q.conv1.weight``. The text before the backbone's name for the tensor is
 the prefix; a file has the backbone if it has all tensors of the backbone under one prefix. Layers with numbers in place
-of names (``nn.Sequential(*resnet.children())``) are those of the backbone in their order.
+of names (``nn.Sequential(*resnet.children())``) are those of the backbone in their order, and a layer may have a name of
+``SYNONYMS``.
 """
 
 import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Literal, cast
 
@@ -32,6 +33,10 @@ SECOND = ("encoder_k", "momentum", "target", "student")
 MOMENTUM = ("encoder_k", "momentum", "target", "teacher", "_ema")
 # Layers that classify, in networks that do not name theirs as timm's do.
 CLASSIFIERS = ("fc", "classifier", "head", "heads")
+# Names of a layer here, by those that other libraries give it.
+SYNONYMS = {"shortcut": "downsample"}  # of SupContrast and pytorch-cifar
+# Buffers that networks of timm made from their shapes, and saved before they stopped doing so.
+COMPUTED = ("relative_position_index", "attn_mask")
 LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 
 
@@ -44,12 +49,14 @@ class Candidate:
         tensors: by their names in the backbone, with others that have the same prefix.
         wrong: what is missing, unknown or of another shape; empty if the backbone is complete.
         changed: how the tensors differ from those in the file.
+        computed: names in the file of buffers that the backbone computes itself.
     """
 
     prefix: str
     tensors: dict[str, Tensor]
     wrong: list[str]
     changed: list[str]
+    computed: list[str]
 
     def which(self) -> Which:
         """Whether the network follows a trained one, by the words of the prefix."""
@@ -125,6 +132,10 @@ def _complete(
     if all(candidate.wrong for candidate in candidates):
         numbered = _numbered(expected, weights)
         candidates += [_candidate(backbone, expected, prefix, renamed) for prefix, renamed in numbered]
+        for synonym, name in SYNONYMS.items():
+            if renamed := _renamed(expected, weights, synonym, name):
+                of_renamed = (_candidate(backbone, expected, p, renamed) for p in _prefixes(expected, renamed))
+                candidates += [replace(c, changed=[*c.changed, f"{synonym} is {name} here"]) for c in of_renamed]
     if complete := [candidate for candidate in candidates if not candidate.wrong]:
         return complete
     nearest = max(candidates, key=lambda c: (len(c.tensors.keys() & expected.keys()), -len(c.wrong)))
@@ -174,26 +185,48 @@ def _numbered(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> 
         yield prefix, renamed
 
 
+def _renamed(
+    expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], synonym: str, name: str
+) -> dict[str, Tensor]:
+    """The weights with ``name`` for each part ``synonym`` of their names; none if the backbone has no such parts."""
+    parts = {part for full in expected for part in full.split(".")}
+    if name not in parts or synonym in parts:
+        return {}
+    return {".".join(name if p == synonym else p for p in full.split(".")): value for full, value in weights.items()}
+
+
 def _candidate(
     backbone: nn.Module, expected: Mapping[str, Tensor], prefix: str, weights: Mapping[str, Tensor]
 ) -> Candidate:
     """The tensors under a prefix.
 
     A tensor that the backbone does not have is wrong if its name begins with an attribute of the backbone, so that a
-    deeper network is refused. Other such tensors belong to heads and the like, as do those of a classifier.
+    deeper network is refused. Other such tensors belong to heads and the like, as do those of a classifier. A buffer
+    that the backbone computes and does not save is wrong if it has other values there.
     """
     classifiers = _classifiers(backbone)
     attributes = {*vars(backbone), *backbone._modules, *backbone._parameters, *backbone._buffers}
     tensors = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
     changed = _convert_channels(expected, tensors)
     wrong = [f"{name} is missing" for name in expected if name not in tensors and not name.endswith(COUNTER)]
+    buffers = {name: value for name, value in backbone.named_buffers() if name not in backbone.state_dict()}
+    computed = [n for n in tensors if n not in expected and (n in buffers or n.rpartition(".")[2] in COMPUTED)]
+    for name in computed:
+        if name in buffers and _contradicts(tensors[name], buffers[name]):
+            wrong.append(f"{printable(name)} has other values than this network computes")
+    if computed:
+        counts = Counter(name.rpartition(".")[2] for name in computed)
+        listed = " and ".join(f"{printable(name)} ({count})" for name, count in counts.items())
+        changed.append(f"{listed} are left out: the network computes them")
     for name in tensors:
+        if name in computed:
+            continue
         if name not in expected and not name.startswith(classifiers) and name.partition(".")[0] in attributes:
             wrong.append(f"{printable(name)} is unknown")
     for name, value in expected.items():
         if name in tensors and tensors[name].shape != value.shape:
             wrong.append(f"{name} has the shape {list(tensors[name].shape)}, not {list(value.shape)}")
-    return Candidate(prefix, tensors, wrong, changed)
+    return Candidate(prefix, tensors, wrong, changed, [f"{prefix}{name}" for name in computed])
 
 
 def _classifiers(backbone: nn.Module) -> tuple[str, ...]:
@@ -224,6 +257,13 @@ def _same(a: Tensor, b: Tensor | None) -> bool:
     return b is not None and (a.dtype, a.layout, a.device) == (b.dtype, b.layout, b.device) and torch.equal(a, b)
 
 
+def _contradicts(value: Tensor, computed: Tensor) -> bool:
+    """Whether a file has other values for a buffer of a network; one for images of another size has another shape."""
+    if value.shape != computed.shape or computed.is_meta:
+        return False
+    return value.is_meta or value.layout != torch.strided or not torch.equal(value.to(computed.dtype), computed)
+
+
 def _is_used(name: str, value: Tensor) -> bool:
     """Whether a tensor is loaded: all but a counter of batches that was converted to floating point."""
     return not name.endswith(COUNTER) or not value.is_floating_point()
@@ -246,7 +286,7 @@ def _left_out(chosen: Candidate, taken: Mapping[str, Tensor], weights: Mapping[s
     """Prefixes of the file's other tensors, each with their number, the most first."""
     groups: Counter[str] = Counter()
     used, path = {id(value) for value in taken.values()}, chosen.prefix.split(".")
-    names = {f"{chosen.prefix}{name}" for name in taken}
+    names = {*(f"{chosen.prefix}{name}" for name in taken), *chosen.computed}
     for parts in (n.split(".") for n, value in weights.items() if n not in names and id(value) not in used):
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(parts, path, strict=False)))
         groups[".".join(parts[: shared + 1])] += 1
