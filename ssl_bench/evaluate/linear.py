@@ -151,6 +151,7 @@ class LinearProbe(Evaluator):
         self.decays = [weight_decay] if isinstance(weight_decay, float | int) else list(weight_decay)
         check_sgd(momentum, *self.decays)
         self.features, self.per_class = features, per_class
+        self.needs_projection = features == "projection"
 
     def check(self, target: Target) -> None:
         target.labels("test")

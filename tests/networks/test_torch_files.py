@@ -2,9 +2,11 @@
 
 import argparse
 import collections
+import contextlib
 import io
 import os
 import pickle
+import shutil
 import zipfile
 from collections.abc import Callable
 from fractions import Fraction
@@ -130,8 +132,9 @@ PAYLOADS.append(lambda: WithNew(""))
 @pytest.mark.parametrize("make", PAYLOADS)
 def test_no_object_of_a_file_is_run(make: Callable[[], Any], old: bool) -> None:
     torch.save({"w": TENSOR, "x": make()}, "file.pth", _use_new_zipfile_serialization=not old)
-    content = torch.load("file.pth", weights_only=False)
-    assert RUN.is_dir(), content  # the payload works where pickle runs it
+    with contextlib.suppress(Exception):
+        torch.load("file.pth", weights_only=False)
+    assert RUN.is_dir()  # the payload works where pickle runs it
     RUN.rmdir()
     assert torch.equal(read_weights(Path("file.pth"))["w"], TENSOR)
     assert not RUN.exists()
@@ -164,6 +167,10 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_no_opcode_calls_a_function(call: str) -> None:
+    with contextlib.suppress(Exception):
+        pickle.loads(CALLS[call])
+    assert RUN.exists() == (call not in ("NEWOBJ", "NEWOBJ_EX", "BUILD", "EXT1"))  # for which os.mkdir is of no use
+    shutil.rmtree(RUN, ignore_errors=True)
     archive(CALLS[call])
     with pytest.raises(ConfigError, match=r"no weights can be read|no state dict"):
         read_weights(Path("file.pth"))
@@ -193,6 +200,7 @@ def test_persistent_ids_name_storages_only(pid: Any) -> None:
     assert not RUN.exists()
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_parts_of_an_archive_are_not_unpacked_and_no_torchscript_is_run() -> None:
     evil = pickle.dumps(Reduced())
     archive(b"", **{"../run": b"x", f"{Path.cwd()}/run": b"x", "other/data.pkl": evil, "archive/code/run.py": b"x"})
