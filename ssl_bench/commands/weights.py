@@ -5,8 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ssl_bench.commands.arguments import refuse
 from ssl_bench.errors import ConfigError, reason
 
+ROUNDING = 1e-4  # of the largest feature
+OF_THE_IMAGES = ("in_chans", "num_classes")  # arguments of timm that the data set and the evaluators decide
 FROZEN = "framework=frozen"
 Evaluation = Callable[[Sequence[str]], Any]  # carries out the command in a worker: arguments to an Outcome
 
@@ -20,31 +23,62 @@ def evaluate(evaluation: Evaluation, given: Sequence[str], overrides: Sequence[s
         overrides: of the configuration; ``which=momentum`` takes the second network of a file.
         jobs: networks at once.
 
+    Returns:
+        0; 1 if one cannot be evaluated; 2 if one of several is refused, which is named, while the others are evaluated.
+
     Raises:
-        ConfigError: a file cannot be read, or does not fit the backbone.
+        ConfigError: the only file cannot be read, or does not fit the backbone; or all are refused for one reason.
     """
     if any(override.startswith("framework=") for override in overrides):
         raise ConfigError("framework: leave it out: the networks of --weights are not trained")
-    which = [word.partition("=")[2] for word in overrides if word.startswith("which=")]
+    which = next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("which=")), None)
     rest = [word for word in overrides if not word.startswith("which=")]
-    words = [[FROZEN, *_network(name, which[-1] if which else None, rest), *rest] for name in given]
     if len(given) == 1:
         from ssl_bench.commands import train
 
-        return train.main(words[0])
-    from ssl_bench.config import compose, schema
-    from ssl_bench.config.from_disk import find_prepared
+        return train.main(_words(given[0], which, rest))
+    configs, refusals = dict[str, dict[str, Any]](), dict[str, str]()
+    for name in given:  # all refusals before the first evaluation
+        try:
+            configs[name] = _validated(_words(name, which, rest))
+        except ConfigError as error:
+            refusals[name] = str(error)
+    if not configs and len(set(refusals.values())) == 1:
+        raise ConfigError(refusals[given[0]])
+    for name, sentence in refusals.items():
+        refuse(_of_file(name, sentence))
+    if not configs:
+        return ConfigError.exit_code
     from ssl_bench.record import folders
     from ssl_bench.record.summary import print_grid
+
+    code = each_one(evaluation, {name: ["--weights", name, *overrides] for name in configs}, jobs)
+    print_grid({name: [(folders.find(config), 0)] for name, config in configs.items()})
+    return max(code, ConfigError.exit_code if refusals else 0)
+
+
+def _words(name: str, which: str | None, overrides: Sequence[str]) -> list[str]:
+    """The words of a training of no epochs that evaluates a network."""
+    return [FROZEN, *_network(name, which, overrides), *overrides]
+
+
+def _validated(words: Sequence[str]) -> dict[str, Any]:
+    """The configuration of one of several networks, which can be evaluated."""
+    from ssl_bench.config import compose, schema
+    from ssl_bench.config.from_disk import find_prepared
     from ssl_bench.training.parts import Parts
 
-    configs = [find_prepared(compose.load(words_of_one)) for words_of_one in words]
-    for config in configs:  # all refusals before the first evaluation
-        schema.check(config)
-        Parts(config).validate(1)
-    code = each_one(evaluation, {name: ["--weights", name, *overrides] for name in given}, jobs)
-    print_grid({name: [(folders.find(config), 0)] for name, config in zip(given, configs, strict=True)})
-    return code
+    config = find_prepared(compose.load(list(words)))
+    schema.check(config)
+    Parts(config).validate(1)
+    return config
+
+
+def _of_file(name: str, sentence: str) -> str:
+    """A refusal of ``init`` in the words of this command, which begin with the file as it was given."""
+    for path in (str(Path(name).absolute()), name):
+        sentence = sentence.removeprefix(f"init={path}: ")
+    return f"{name}: {sentence.removeprefix(f'{name}: ').replace('set init to', 'give')}"
 
 
 def each_one(evaluation: Evaluation, arguments: Mapping[str, Sequence[str]], jobs: int) -> int:
@@ -70,6 +104,19 @@ def _network(given: str, which: str | None, overrides: Sequence[str]) -> list[st
     return [_init(Path(given), which)]
 
 
+def override(value: Any) -> str:
+    """A value of JSON as Hydra reads it back."""
+    from ssl_bench.config.typed import quoted
+
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {override(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(override, value))}]"
+    if isinstance(value, str):
+        return quoted(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def _init(path: Path, which: str | None = None) -> str:
     from ssl_bench.config.typed import quoted
 
@@ -78,16 +125,21 @@ def _init(path: Path, which: str | None = None) -> str:
 
 
 def _of_timm(given: str, name: str, overrides: Sequence[str]) -> list[str]:
-    """Weights of timm by their name, or in a folder that timm has written, with timm's view of an image."""
+    """Weights of timm by their name, or in a folder that timm has written, with timm's view of an image.
+
+    The arguments with which timm builds the network become ``backbone.args``. If no override changes the backbone, its
+    features must be those of timm's own network.
+    """
     import json
 
     import timm  # heavy: only where it is used
 
-    folder = Path(name)
+    folder, args = Path(name), dict[str, Any]()
     try:
         if folder.is_dir():
             described = json.loads((folder / "config.json").read_text())
             name, config, path = described["architecture"], described["pretrained_cfg"], folder / "model.safetensors"
+            args = {key: value for key, value in described.get("model_args", {}).items() if key not in OF_THE_IMAGES}
         else:
             from huggingface_hub import hf_hub_download
 
@@ -97,9 +149,45 @@ def _of_timm(given: str, name: str, overrides: Sequence[str]) -> list[str]:
         remedy = "give a file of its weights, a folder with config.json and model.safetensors, or a network of timm's"
         raise ConfigError(f"{given}: its weights cannot be had ({reason(error)}): {remedy}") from error
     chosen = ["backbone=timm", f"backbone.name={name.partition('.')[0]}", _init(path)]
+    chosen += [f"backbone.args={override(args)}"] if args else []
     wanted = _view(config, chosen, overrides)
-    print(f"{given}: as timm has it, {', '.join(wanted)}", flush=True)
+    said = [*(f"backbone.args.{key}={override(value)}" for key, value in args.items()), *wanted]
+    print(f"{given}: as timm has it, {', '.join(said)}", flush=True)
+    if not any(word.startswith("backbone") for word in overrides):
+        compare_with_timm(given, f"local-dir:{folder}" if folder.is_dir() else name, [*chosen, *wanted, *overrides])
     return [*chosen, *wanted]
+
+
+def compare_with_timm(given: str, name: str, words: Sequence[str]) -> None:
+    """Refuse a network whose features of two images are not those of the one that timm loads.
+
+    Raises:
+        ConfigError: they differ by more than rounding, or timm cannot load it.
+    """
+    import timm  # heavy: only where it is used
+    import torch
+
+    from ssl_bench.config import compose
+    from ssl_bench.training.parts import Parts
+
+    config = compose.load([FROZEN, *words])
+    channels, size = (config["dataset"][key] for key in ("channels", "size"))
+    images = torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(0))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        parts = Parts(config)
+        parts.check_values()
+        mine = parts.backbone.eval()
+        try:
+            theirs = timm.create_model(name, pretrained=True, num_classes=0, in_chans=channels).eval()
+            expected = theirs(images)
+        except Exception as error:  # timm has no error class for weights that do not fit
+            remedy = "give the file of its weights, and backbone=timm with the arguments of its network"
+            raise ConfigError(f"{given}: timm itself cannot load it ({reason(error)}): {remedy}") from error
+        features = mine(images)
+    largest = float((features - expected).abs().max()) if features.shape == expected.shape else float("inf")
+    if not largest <= ROUNDING * float(expected.abs().max()):
+        fault = f"its features are not those of timm, by up to {largest:.2g} of {float(expected.abs().max()):.2g}"
+        raise ConfigError(f"{given}: {fault}: give the file of its weights, and backbone= the network of these weights")
 
 
 def _view(config: dict[str, Any], chosen: Sequence[str], overrides: Sequence[str]) -> list[str]:
