@@ -52,7 +52,14 @@ def _strided(values: Tensor, offset: int, size: Sequence[int], stride: Sequence[
 
 
 def _strided_as(
-    values: Tensor, offset: int, size: Sequence[int], stride: Sequence[int], _: object, __: object, dtype: Any, *___: Any
+    values: Tensor,
+    offset: int,
+    size: Sequence[int],
+    stride: Sequence[int],
+    _: object,
+    __: object,
+    dtype: Any,
+    *___: Any,
 ) -> Tensor:
     return _strided(values.view(_DTYPES[dtype.name]), offset, size, stride)
 

@@ -265,7 +265,10 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         ("bit.pt", "its checksums differ"),
         ("empty.pt", "it is empty or cut short"),
         ("empty.safetensors", ""),
-        ("text.pt", "it is damaged, or no file of torch.save; torch.save(model.state_dict(), FILE) writes weights alone"),
+        (
+            "text.pt",
+            "it is damaged, or no file of torch.save; torch.save(model.state_dict(), FILE) writes weights alone",
+        ),
         ("class.pt", "it needs fractions.Fraction, and code is not run; torch.save(model.state_dict(), FILE) writes"),
         ("absent.pt", "No such file or directory"),
     ):
@@ -297,7 +300,13 @@ def test_shortcuts_of_another_library_are_taken_by_their_other_name() -> None:
 def test_buffers_that_a_network_computes_are_left_out_and_said() -> None:
     """timm saved them once."""
     given: Any = timm.create_model(
-        "swin_tiny_patch4_window7_224", num_classes=0, img_size=32, window_size=4, embed_dim=12, depths=(2, 2), num_heads=(2, 2)
+        "swin_tiny_patch4_window7_224",
+        num_classes=0,
+        img_size=32,
+        window_size=4,
+        embed_dim=12,
+        depths=(2, 2),
+        num_heads=(2, 2),
     ).eval()
     buffers = {name: value for name, value in given.named_buffers() if name not in given.state_dict()}
     assert {name.rpartition(".")[2] for name in buffers} == {"relative_position_index", "attn_mask"}
