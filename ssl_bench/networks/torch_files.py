@@ -71,7 +71,7 @@ def _without_storage(dtype: Any, size: Sequence[int], *_: object) -> Tensor:
 def _sparse(_: object, data: Sequence[Any]) -> Tensor:
     """A sparse tensor of that shape without its values, which are never loaded."""
     size = next(part for part in data if isinstance(part, tuple))
-    return torch.sparse_coo_tensor(size=size, check_invariants=True)
+    return torch.sparse_coo_tensor(size=size, check_invariants=True)  # type: ignore[call-arg]
 
 
 def _data(tensor: Any, *_: object) -> Any:
@@ -268,7 +268,7 @@ def _bytes(file: BinaryIO, count: int) -> Tensor:
 
 def _fill(file: BinaryIO, values: Tensor) -> None:
     """Read bytes into a tensor uint8 [count]."""
-    place, filled = memoryview(values.numpy()), 0
+    place, filled = memoryview(cast(Any, values.numpy())), 0
     while filled < len(place):
         count = cast(Any, file).readinto(place[filled : filled + 2**24])
         if not count:

@@ -3,8 +3,8 @@
 A file often has more than the backbone: heads, queues, an optimiser, a second network. Each tensor is named by its path
 in the file, such as ``state_dict.module.encoder_q.conv1.weight``. The text before the backbone's name for the tensor is
 the prefix; a file has the backbone if it has all tensors of the backbone under one prefix. Layers with numbers in place
-of names (``nn.Sequential(*resnet.children())``) are those of the backbone in their order, and a layer may have a name of
-``SYNONYMS``.
+of names (``nn.Sequential(*resnet.children())``) are those of the backbone in their order, and a layer may have one of
+the names in ``SYNONYMS``.
 """
 
 import logging

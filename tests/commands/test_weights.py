@@ -185,7 +185,13 @@ def test_timm_has_its_own_folder_and_view(capfd: pytest.CaptureFixture[str]) -> 
 
 def test_arguments_in_a_folder_of_timm_build_its_network(capfd: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
-    args = {"img_size": 32, "patch_size": 8, "global_pool": "avg", "fc_norm": False, "act_layer": "relu"}
+    args: dict[str, Any] = {
+        "img_size": 32,
+        "patch_size": 8,
+        "global_pool": "avg",
+        "fc_norm": False,
+        "act_layer": "relu",
+    }
     network = trained(timm.create_model("test_vit", num_classes=0, **args))
     Path("hub").mkdir()
     data = {"input_size": (3, 32, 32), "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "crop_pct": 1.0}
