@@ -172,14 +172,17 @@ def compare_with_timm(given: str, name: str, words: Sequence[str]) -> None:
 
     config = compose.load([FROZEN, *words])
     channels, size = (config["dataset"][key] for key in ("channels", "size"))
+    node = config["backbone"]
+    fixed = getattr(timm.get_pretrained_cfg(node["name"]), "fixed_input_size", False)
+    sized: dict[str, Any] = {"img_size": size} if fixed and "img_size" not in (node["args"] or {}) else {}
     images = torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(0))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         parts = Parts(config)
         parts.check_values()
         mine = parts.backbone.eval()
         try:
-            theirs = timm.create_model(name, pretrained=True, num_classes=0, in_chans=channels).eval()
-            expected = theirs(images)
+            theirs = timm.create_model(name, pretrained=True, num_classes=0, in_chans=channels, **sized)
+            expected = theirs.eval()(images)
         except Exception as error:  # timm has no error class for weights that do not fit
             remedy = "give the file of its weights, and backbone=timm with the arguments of its network"
             raise ConfigError(f"{given}: timm itself cannot load it ({reason(error)}): {remedy}") from error
