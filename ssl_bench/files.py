@@ -6,7 +6,7 @@ a file has its whole old content or its whole new content, never a part.
 Both wait for a file system that is out of reach for a moment (``patience.py``).
 
 Reading: only regular files, up to a size far above what a run writes, as plain data. A reader of a record names the
-shape that it needs (:mod:`ssl_bench.shapes`). A file of another shape counts as missing, and is named with what is
+shape that it needs (:mod:`ssl_bench.disk.shapes`). A file of another shape counts as missing, and is named with what is
 wrong in it. A cache, which can be made again, is read only if it holds exactly what was written.
 
 Text is UTF-8 in every locale. A file name that is not valid UTF-8 keeps its bytes.
@@ -26,11 +26,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ssl_bench import anchors
-from ssl_bench.disk import temporary
+from ssl_bench.disk import anchors, temporary
 from ssl_bench.disk.patience import NoAnswer, Result, answer, patiently
+from ssl_bench.disk.shapes import misfit
 from ssl_bench.errors import ConfigError, printable
-from ssl_bench.shapes import misfit
 
 NO_RECORD = "or was not written by ssl-bench"  # is what is wrong in a file
 Mark = tuple[int, int, int, int]  # device, inode, size, time of change in ns
@@ -50,7 +49,7 @@ def given_path(text: str | os.PathLike[str]) -> Path:
 
 
 def mark(status: os.stat_result) -> Mark:
-    """What is the same only as long as nobody writes or replaces a file, or adds or removes a name in a folder."""
+    """A mark that changes when a file is written or replaced, or a name in a folder is added or removed."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -146,7 +145,7 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 
 def read_with(path: str | Path, read: Callable[[BinaryIO], Result]) -> Result:
-    """What ``read`` returns for an open regular file; it is called again if the file system gives no answer.
+    """Return ``read`` of an open regular file; it is called again if the file system gives no answer.
 
     Raises:
         NoAnswer: the file system gives none.

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ssl_bench import files
-from ssl_bench.shapes import misfit
+from ssl_bench.disk.shapes import misfit
 
 
 def test_a_damaged_record_counts_as_missing_and_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:

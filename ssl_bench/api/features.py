@@ -196,5 +196,8 @@ class _Features(Target):
     def features(self, name: SplitName) -> dict[str, Tensor]:
         return {"backbone": self._of_split[name]}
 
+    def twins(self, name: SplitName) -> None:
+        return None
+
     def labels(self, name: SplitName) -> Tensor:
         return self._labels

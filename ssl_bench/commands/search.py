@@ -118,7 +118,7 @@ class Search:
         run.record(self.ends[run.number])
 
     def standing(self, runs: Sequence[Run], epoch: int | None) -> Standing:
-        """What the runs of a setting have after an epoch, or at their end (None)."""
+        """The values of a setting's runs after an epoch, or at their end (None), and which of them have failed."""
         values, failed = list[float](), list[Run]()
         for run in runs:
             metrics = self._metrics(run, epoch)
@@ -135,7 +135,7 @@ class Search:
         return run.number in self.ends and self.ends[run.number].state is State.FAILED
 
     def _metrics(self, run: Run, epoch: int | None) -> dict[str, float]:
-        """What the metric's evaluator, with the settings of this search, has measured after an epoch; empty if nothing.
+        """The numbers of the metric's evaluator, with the settings of this search, after an epoch; empty without any.
 
         It stands in the results of a run that has ended there, or in a row of one that went on.
         """

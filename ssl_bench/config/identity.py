@@ -98,7 +98,7 @@ def canonical(config: Mapping[str, Any]) -> str:
 
 
 def hashed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a configuration is hashed."""
+    """The part of a configuration that its run_id is a hash of."""
     content: dict[str, Any] = _without(config, NOT_IN_RUN_ID | ({"epochs"} if extensible(config) else set()))
     if untrained(config):
         content = {key: value for key, value in content.items() if key in read_alone(config)}

@@ -26,11 +26,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench import anchors, files
+from ssl_bench import files
 from ssl_bench.config import guard, plugins, wandb
 from ssl_bench.config.build import texts_of_plugins
 from ssl_bench.config.schema import TopLevel, directory
 from ssl_bench.config.typed import as_typed, quoted
+from ssl_bench.disk import anchors
 from ssl_bench.errors import ConfigError, reason
 from ssl_bench.hardware import concurrent_runs
 

@@ -1,1 +1,1 @@
-"""File systems that fail for a moment, temporary files, and which of the processes that made them still run."""
+"""Shapes of files, file systems that fail for a moment, temporary files and the processes that own them."""

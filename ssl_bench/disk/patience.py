@@ -41,7 +41,7 @@ def patiently(call: Callable[[], Result]) -> Result:
 
 
 def answer(path: str | Path, call: Callable[[], Result]) -> Result:
-    """What a file system says about ``path``: the result of ``call``, or its OSError.
+    """Return the result of ``call``, which asks a file system about ``path``, or raise its OSError.
 
     Raises:
         NoAnswer: it says nothing.

@@ -81,7 +81,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _process() -> str:
-    """What names this process, with a number that it uses once."""
+    """A name that only this process has, with a number that it uses once."""
     return f"{_machine()}-{os.getpid()}-{_born(os.getpid()) or ''}-{next(_numbers)}"
 
 

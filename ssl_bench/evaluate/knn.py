@@ -320,6 +320,6 @@ class HeldOutKNN(Evaluator):
             return
         generator = torch.Generator().manual_seed(stream("knn_val", target.seed))
         order = torch.randperm(len(labels), generator=generator).to(labels.device)
-        held_out, kept = without_copies(order, math.ceil(len(labels) / 10), target.train.twins)
+        held_out, kept = without_copies(order, math.ceil(len(labels) / 10), target.twins("train"))
         for space, shard in target.shards("train").items():
             yield space, shard.take(held_out), labels[held_out], shard.chosen(kept), labels[kept]

@@ -173,7 +173,7 @@ class LinearProbe(Evaluator):
         share = slice(rank(), None, world()) if features.shared else slice(None)
         generator = torch.Generator().manual_seed(target.seed)
         order = torch.randperm(len(labels), generator=generator, device="cpu").to(labels.device)
-        held_out, fitted = without_copies(order, math.ceil(len(labels) / 10), target.train.twins)
+        held_out, fitted = without_copies(order, math.ceil(len(labels) / 10), target.twins("train"))
         weight, bias = fit_linear(
             features,
             labels,

@@ -1,9 +1,12 @@
 """The meaning of an evaluator's number: its unit, which way is better, and what it counts."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
+
+ROUNDING = 1e-6  # of a share that is a mean
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,10 @@ class Metric:
     def sign(self) -> int:
         """1 if a higher number is better, -1 if a lower one is, 0 if neither."""
         return {"high": 1, "low": -1, "neither": 0}[self.better]
+
+    def possible(self, value: float) -> bool:
+        """Whether a number can be: a share lies in [0, 1] but for rounding, or is NaN, not known."""
+        return self.unit != "share" or math.isnan(value) or -ROUNDING <= value <= 1 + ROUNDING
 
     def text(self, value: float) -> str:
         """A number as it is printed: 64.2% or 3.142."""

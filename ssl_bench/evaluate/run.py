@@ -12,6 +12,7 @@ import torch
 
 from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.evaluate.artifacts import Artifact
+from ssl_bench.evaluate.metric import declared
 from ssl_bench.evaluate.target import Evaluator, Target
 
 log = logging.getLogger("ssl_bench")
@@ -29,7 +30,7 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
 
     Raises:
         ConfigError: an evaluator refuses a target; the sentence begins with ``evaluate.<name>``.
-        RunError: the memory of the GPU does not suffice.
+        RunError: the memory of the GPU does not suffice, or an accuracy is not between 0 and 1.
     """
     metrics: dict[str, float] = {}
     artifacts: dict[str, Artifact] = {}
@@ -40,8 +41,12 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
             for metric, value in results.items():
                 if isinstance(value, Artifact):
                     artifacts[f"{name}{infix}{metric}"] = value
-                else:
-                    metrics[f"{name}{infix}{metric}"] = value
+                    continue
+                meaning = declared(evaluator.metrics, metric)
+                if meaning is not None and not meaning.possible(value):
+                    remedy = "return a share of 1, or declare it in `metrics` as a number"
+                    raise RunError(f"evaluate.{name}: {metric}={value:g} is no share between 0 and 1: {remedy}")
+                metrics[f"{name}{infix}{metric}"] = value
     return metrics, artifacts
 
 

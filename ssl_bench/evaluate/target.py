@@ -163,6 +163,10 @@ class Target:
         assert source is not None, f"there is no split {name}"
         return source
 
+    def twins(self, name: SplitName) -> Tensor | None:
+        """One number [N] for all images of a split with the same bytes; None: no copies are known."""
+        return self.split(name).twins
+
     def labels(self, name: SplitName) -> Tensor:
         """Labels [N] of a split, on the device.
 

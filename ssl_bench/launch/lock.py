@@ -125,8 +125,8 @@ class Lock:
                 files.remove(path)
                 raise
 
+        make_folder(self.folder)
         try:
-            make_folder(self.folder)
             patiently(create)
         except (FileExistsError, FileNotFoundError):  # the latter: the run has finished, and its locks were removed
             return False

@@ -14,12 +14,12 @@ import yaml
 
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import is_hashed, recipe_id
+from ssl_bench.disk.shapes import fits
 from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.papers.cells import Cell, CellMetric
 from ssl_bench.record import evaluations, hits, results, rows, units
 from ssl_bench.record.follow import Mark, find_mark, finite
 from ssl_bench.results.runs import RunFolder, SharedConfig, finished
-from ssl_bench.shapes import fits
 
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ssl_bench import files
-from ssl_bench.shapes import fits
+from ssl_bench.disk.shapes import fits
 
 # The networks that ``ssl-bench check`` measures, from small to large.
 MEASURED = ("resnet18 32px", "resnet18 96px", "resnet50 224px")

@@ -15,7 +15,7 @@ from torch import nn
 
 from ssl_bench import files
 from ssl_bench.config.identity import text
-from ssl_bench.shapes import fits
+from ssl_bench.disk.shapes import fits
 
 FOLDER = ".baselines"
 # Groups and keys that an evaluation of a baseline depends on.

@@ -27,8 +27,8 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.disk.liveness import machine, start_time
 from ssl_bench.disk.patience import NoAnswer, answer
+from ssl_bench.disk.shapes import fits
 from ssl_bench.errors import RunError
-from ssl_bench.shapes import fits
 from ssl_bench.signals import Interrupt, Interrupted
 
 BEAT = 10.0  # seconds between two looks of an owner

@@ -4,15 +4,14 @@ Readers get at nested values without a check of their own: a file of another sha
 """
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from ssl_bench.config.identity import evaluation_id, evaluators, on_disk
+from ssl_bench.disk.shapes import Bounds, said
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, units
 from ssl_bench.record.evaluations import Entry, Evaluated, Images, Labels
-from ssl_bench.shapes import Bounds, said
 
 Node = dict[str, Any] | None  # of a group
 Count = Annotated[int, Bounds(0)]
@@ -169,14 +168,6 @@ def _impossible_entry(entry: Entry, recorded: units.Units, end: int | None) -> s
     for name, value in entry["metrics"].items():
         if not name.startswith(start):
             return f"metrics.{name} does not begin with {start}"
-        if not 0 <= value <= 1 and not possible(value, units.metric(name, recorded, node)):
+        if not 0 <= value <= 1 and not units.metric(name, recorded, node).possible(value):
             return f"metrics.{name}={value}, which is no share"
     return ""
-
-
-def possible(value: float, metric: Metric) -> bool:
-    """Whether a number can be: a share lies in [0, 1], but for rounding, or is not known."""
-    return metric.unit != "share" or math.isnan(value) or -ROUNDING <= value <= 1 + ROUNDING
-
-
-ROUNDING = 1e-6

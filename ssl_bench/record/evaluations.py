@@ -16,9 +16,9 @@ from ssl_bench.config.identity import (
     on_disk,
     settings_of_evaluation,
 )
+from ssl_bench.disk.shapes import Bounds
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.units import evaluator_of
-from ssl_bench.shapes import Bounds
 
 Entry = Mapping[str, Any]
 Key = tuple[str, str]  # of a number: its metric, and the key of what made it

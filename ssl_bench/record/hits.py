@@ -4,16 +4,19 @@ With the bits of two runs that are compared on the same images, an interval cove
 seeds.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
 from ssl_bench.disk.patience import make_folder
 from ssl_bench.record.evaluations import Entry
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FOLDER = "hits"
 
@@ -23,6 +26,8 @@ def written(folder: Path, entry: Entry) -> Entry:
 
     An accuracy that knows its images is an ``evaluate.accuracy.Accuracy``.
     """
+    import numpy as np  # takes a tenth of a second, which those who only list runs need not wait
+
     records = {}
     for name, value in entry["metrics"].items() if not entry["network"] else ():
         right = getattr(value, "right", None)
@@ -42,6 +47,8 @@ def read(folder: Path, entry: Entry, metric: str) -> np.ndarray | None:
     packed = _packed(folder, record) if record else b""
     if not packed or _differ(packed, record, entry["metrics"].get(metric)):
         return None
+    import numpy as np
+
     return np.unpackbits(np.frombuffer(packed, dtype=np.uint8))[: record["images"]]
 
 

@@ -7,9 +7,8 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.config.identity import evaluators
+from ssl_bench.disk.shapes import Bounds, misfit, said
 from ssl_bench.record import units
-from ssl_bench.record.content import possible
-from ssl_bench.shapes import Bounds, misfit, said
 
 BEYOND = 1e-6  # of the epochs of a training: rounding
 
@@ -52,7 +51,7 @@ def wrong(row: Any, config: Mapping[str, Any] | None = None) -> str:
     ours = _of_package(config)
     for name, value in row.items():
         meaning = _meaning(name, ours) if "/" in name else None
-        if meaning is not None and (not isinstance(value, int | float) or not possible(value, meaning)):
+        if meaning is not None and (not isinstance(value, int | float) or not meaning.possible(value)):
             return f"{name}{said(value)}, which is no share"
     return ""
 

@@ -62,7 +62,7 @@ def compare(
     numbers = numbers or Numbers(done)
     name, chosen = numbers.choose("--metric", metric, done)
     finite = (run for run in done if math.isfinite(numbers.value(name, run) or 0.0))
-    runs = single((run for run in finite if _content(str(run.folder), run.marks) is not None), name, numbers)
+    runs = single(filter(_agrees, finite), name, numbers)
     variants = _variants(runs, by)
     if len(variants) < 2:
         raise ConfigError(f"--by {' '.join(by)}: all of these runs have one value of it: name a setting that differs")
@@ -189,6 +189,11 @@ def _estimate(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Me
 def _made_by(run: RunFolder, key: Key) -> str:
     """What made a number of a run, as a text."""
     return evaluations.as_key(run.evaluations[key[1]])
+
+
+def _agrees(run: RunFolder) -> bool:
+    """Whether the bits of a run's accuracies still give them, as when its results were read; they are named if not."""
+    return not (run.folder / hits.FOLDER).is_dir() or _content(str(run.folder), run.marks) is not None
 
 
 @lru_cache(4096)

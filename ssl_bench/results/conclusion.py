@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -50,8 +51,11 @@ def _table(pivot: Pivot, numbers: Numbers) -> Sheet:
     runs = [run for cell in pivot.cells.values() for run in cell.runs]
     initial_values = [of_run[initial] for of_run in map(numbers.of, runs) if initial in of_run]
     average = pivot.metric.text(fmean(initial_values)) if initial_values else ""
-    baseline = f" The networks at initialisation: {average} on average." if average else ""
-    sign, best = pivot.metric.sign, max(pivot.cells, key=lambda key: pivot.metric.sign * fmean(pivot.cells[key].values))
-    words = (f"{name}={text_of_value(value)}" for name, value in zip(pivot.names, best, strict=True) if name)
-    which = f"{'highest' if sign > 0 else 'lowest'} mean: {' '.join(words)} (n={len(pivot.cells[best].values)})"
-    return replace(sheet, below=[f"{which}.{baseline}", *sheet.below])
+    lines = [f"The networks at initialisation: {average} on average."] if average else []
+    sign, means = pivot.metric.sign, {key: fmean(cell.values) for key, cell in pivot.cells.items()}
+    if len(finite := {key: mean for key, mean in means.items() if math.isfinite(mean)}) > 1:
+        best = max(finite, key=lambda key: sign * finite[key])
+        words = (f"{name}={text_of_value(value)}" for name, value in zip(pivot.names, best, strict=True) if name)
+        which = f"{'highest' if sign > 0 else 'lowest'} mean: {' '.join(words)} (n={len(pivot.cells[best].values)})."
+        lines = [" ".join([which, *lines])]
+    return replace(sheet, below=[*lines, *sheet.below])

@@ -12,11 +12,11 @@ from torch import nn
 from ssl_bench import files
 from ssl_bench.config import plugins, schema
 from ssl_bench.config.identity import run_id
+from ssl_bench.disk.shapes import fits
 from ssl_bench.errors import ConfigError, RunError, in_one_line
 from ssl_bench.record import checkpoint, results
 from ssl_bench.record.content import Config
 from ssl_bench.seeding import seed_everything
-from ssl_bench.shapes import fits
 from ssl_bench.training.initial import InitialWeights
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision

@@ -4,8 +4,6 @@ No reader ends in a traceback, and the healthy runs keep their numbers. The dama
 missing and is named with what is wrong in it.
 """
 
-import contextlib
-import io
 import itertools
 import json
 import math
@@ -21,12 +19,13 @@ import yaml
 
 import ssl_bench
 from ssl_bench import files
-from ssl_bench.commands import compare, evaluate, export, figure, prune, report, status, table, verify
+from ssl_bench.commands import evaluate, export, figure, prune, report, status, table, verify
 from ssl_bench.config.identity import evaluation_id
 from ssl_bench.results import comparison
 from ssl_bench.results.runs import finished
 from ssl_bench.train import main
 from tests.conftest import no_pictures
+from tests.door.readers import Screen, Truth, asked, numbers, pairs
 from tests.door.test_damage import COMMON, PAPER, environment
 
 VALUES = [None, True, 7, -3, math.nan, math.inf, "text", "", [1], [[1]], {"a": 1}]
@@ -56,93 +55,6 @@ def victim(whole: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir("here")
     environment(monkeypatch, Path.cwd())
     return sorted(Path("outputs/g").iterdir())[1]
-
-
-# ---- readers
-
-
-class Screen(io.StringIO):
-    """An output that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def asked(command: Callable[..., Any], *words: str, out: io.StringIO | None = None) -> tuple[int, str, str]:
-    """What a command answers: its code and what it prints."""
-    out, err = out or io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = command(list(words))
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-    return code, out.getvalue(), err.getvalue()
-
-
-def numbers() -> tuple[dict[str, Any], str]:
-    """The records of ``status --json`` by the names of the runs' directories, and what it says beside them.
-
-    Without the labels, which say what distinguishes a run from the others.
-    """
-    files.say_once.cache_clear()
-    code, out, said = asked(status.main, "outputs", "--json")
-    assert code == 0
-    records = [{**record, "label": ""} for record in json.loads(out) if record["folder"]]
-    return {Path(record["folder"]).name: record for record in records}, said
-
-
-def means() -> dict[str, tuple[float, int]]:
-    """The mean of each loss in the tables of ``table``, in percent, and the number of its runs."""
-    code, out, said = asked(table.main, "seed=0,1", "--rows", "loss", "--format", "json")
-    assert code == 0, said
-    tables, of_loss = json.loads(out), dict[str, tuple[float, int]]()
-    for row in [row for one in (tables if isinstance(tables, list) else [tables]) for row in one["rows"]]:
-        mean, count = of_loss.get(row["loss"], (0.0, 0))
-        both = count + row["n"]
-        of_loss[row["loss"]] = (mean * count + row["mean"] * row["n"]) / both, both
-    return of_loss
-
-
-def pairs() -> list[tuple[list[int], float]]:
-    """The seeds and the differences of ``compare``."""
-    code, out, said = asked(compare.main, "--by", "loss", "seed=0,1", "--metric", "knn/top1", "--format", "json")
-    assert code == 0, said
-    return [(cell["seeds"], abs(cell["difference"])) for cell in json.loads(out)["cells"]]
-
-
-class Truth:
-    """What the readers say without damage, and with one run less."""
-
-    def __init__(self, victim: Path) -> None:
-        self.victim, (self.records, said) = victim, numbers()
-        assert said == ""
-        loss, seed = (yaml.safe_load((victim / "config.yaml").read_text())[key] for key in ("loss", "seed"))
-        self.loss = "dcl" if loss["_target_"].endswith("DCL") else "infonce"
-        self.whole = means(), pairs()
-        aside = victim.rename("aside")
-        self.less = means(), pairs()
-        aside.rename(victim)
-        assert self.less[1][0][0] == [1 - seed]
-
-    def holds(self, damage: Any) -> str:
-        """Check all readers; return what was said of the run, empty if it has its numbers."""
-        records, said = numbers()
-        for name, record in self.records.items():
-            if name != self.victim.name:
-                assert records[name] == record, (damage, name)
-        own, kept = records.get(self.victim.name), self.records[self.victim.name]
-        has_results = own is not None and own["state"] == "done"
-        if has_results:
-            assert own is not None and own["metrics"] == kept["metrics"], damage
-        else:
-            lines = [line for line in said.splitlines() if self.victim.name in line]
-            assert lines and all("damaged" in line for line in lines), (damage, said)
-        expected = self.whole if has_results else self.less
-        named = damage[1][:2] == ("config", "choices") and isinstance(damage[2], str)  # an option has any name
-        if not (has_results and named):
-            assert means() == {loss: pytest.approx(values) for loss, values in expected[0].items()}, damage
-        assert pairs() == expected[1], damage
-        return "" if has_results else said
 
 
 # ---- damage
@@ -347,9 +259,8 @@ def test_control_characters_reach_no_terminal(victim: Path, capfd: pytest.Captur
         assert "\x1b" not in out + said and (code == 0), (form, out, said)
         assert "x1b[2J" in out or "u001b[2J" in out
     for flag in ("", "--csv", "--json", "--runs"):
-        code, out, said = asked(
-            status.main, "outputs", *filter(None, [flag]), out=Screen() if flag == "--csv" else None
-        )
+        words = ["outputs", *([flag] if flag else [])]
+        code, out, said = asked(status.main, *words, out=Screen() if flag == "--csv" else None)
         assert code == 0 and "\x1b" not in out + said
 
 

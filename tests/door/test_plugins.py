@@ -251,6 +251,22 @@ def test_runs_are_sorted_and_selected_by_the_metric_of_a_plugins_evaluator(
     assert shown("--where", f"spread/spread={values[best[1]]!r}") == [best[1]] and "own_evaluator" not in sys.modules
 
 
+def test_an_accuracy_in_percent_is_refused_before_it_is_recorded(
+    train: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("conf/evaluate").mkdir(parents=True)
+    percent = EVALUATOR.replace('"number", "low"', '"share", "high"').replace("float(", "64.2 + 0 * float(")
+    Path("own_percent.py").write_text(percent)
+    Path("conf/evaluate/spread.yaml").write_text("# @package evaluate.spread\n_target_: own_percent.Spread\n")
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "own_percent")
+    code, printed = train("max_steps=1", "--config-dir", "conf", "plugins=[own_percent]", "evaluate=spread")
+    assert code == 1 and "evaluate.spread: spread=64.2 is no share between 0 and 1: return a share of 1" in printed
+    assert not list(Path("outputs").glob("default/*/results.json"))
+    sys.modules.pop("own_percent")
+
+
 # ---- what a class of a plugin says of itself
 
 SAYING = """

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -87,6 +88,19 @@ def test_the_lock_of_a_killed_process_ends_at_once_and_no_number_is_used_twice()
     assert again.take() is None and again.claim == Claim(RUN.absolute() / "claims", 3)
     again.release(finished=True)
     assert not (RUN / "claims").exists()
+
+
+def test_a_claim_that_cannot_be_written_is_gone_at_once() -> None:
+    """Without its owner it would count as one of another machine, for which all others wait."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as if the disk were full
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            Lock(RUN).take()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list((RUN / "claims").iterdir())
+    assert Lock(RUN).take() is None
 
 
 def test_a_new_process_with_the_same_pid_is_not_the_owner() -> None:

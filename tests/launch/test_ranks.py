@@ -113,7 +113,7 @@ def _planted(kind: str, work: Callable[..., Outcome], *arguments: Any, **options
 def started_here(kind: str, folder: Path, meeting: Path | str) -> Outcome:
     folder.mkdir()
     places = [{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2} for rank in range(2)]
-    calls = {f"rank {n}": (kind, ranks.join, CONFIG, folder, "", True, meeting) for n in range(2)}
+    calls = {f"rank {n}": (kind, ranks.join, CONFIG, folder, "", True, None, meeting) for n in range(2)}
     return call_in_workers(_planted, calls, {f"rank {n}": {k: str(v) for k, v in places[n].items()} for n in range(2)})
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +204,12 @@ def test_an_interrupted_reproduction_goes_on_with_what_is_missing(tiny: None, ca
     out = capsys.readouterr().out
     assert "1/2 seeds  tiny/table1 digits | infonce" in out and "1 trained, 0 done before, 0 failed" in out
     assert all(path.stat().st_mtime_ns == changed for path, changed in trained.items())
+    for path in trained:  # its process was killed after it had written the results
+        (path.parent / "claims").mkdir()
+        (path.parent / "claims" / "1").write_text('{"released": true}')
     assert reproduce.main(["tiny/table1", "col=infonce"]) == 0
     assert "0 runs to go in 0 cells" in capsys.readouterr().out
+    assert not list(Path("outputs").glob("tiny/*/claims"))
     filled = as_json(capsys, "tiny/table1", "row=digits")
     assert [c["n"] for c in filled] == [2, 0] and 0 < filled[0]["mean"] < 100 and filled[0]["paper"] == 50.0
 
@@ -220,7 +225,10 @@ def test_a_run_that_sets_images_apart_fills_its_cell() -> None:
 @pytest.mark.slow
 def test_a_signal_stops_the_whole_reproduction() -> None:
     command = [sys.executable, "-m", "ssl_bench", "reproduce", "eqco/table9", "row=MI 2 *"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    # Where the tests run in the background of a shell, SIGINT is ignored, and a process would begin with that.
+    options["preexec_fn"] = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, **options) as started:
         assert started.stdout is not None
         wait_for(lambda: list(Path("outputs").glob("*/*/config.yaml")))  # of the first of eight
         started.send_signal(signal.SIGINT)

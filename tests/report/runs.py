@@ -35,6 +35,7 @@ def run(name: str, command: str, accuracy: float | None, loss: str, size: int, t
     """A run of a loss, a batch size, a temperature and a seed; finished if it has an accuracy."""
     choices = {"dataset": "mnist", "loss": loss, "batch_size": f"b{size}"}
     settings = {"choices": choices, "seed": seed, "temperature": {"tau": tau}, "batch_size": {"size": size}}
+    settings["loss"] = {"of": loss}
     folder = make(name, curve(20, 3 + tau), epochs=2, **settings)
     (folder / "command.txt").write_text(command + "\n")
     if accuracy is not None:

@@ -104,7 +104,7 @@ def test_filters_sorts_groups_and_compares(page: Page) -> None:
 
     page.locator("[data-focus='select grid/r000000000']").check()
     page.locator("[data-focus='select grid/r00000000c']").check()
-    assert page.locator("#difference tbody tr").all_text_contents() == ["lossdclinfonce"]
+    assert page.locator("#difference tbody tr").all_text_contents() == ["lossdclinfonce", "loss.ofdclinfonce"]
     assert page.locator("#selected table").nth(1).locator("td").all_text_contents() == ["61.6", "51.6", "-10.0"]
     assert page.locator("#curves .legend li").count() == 2
 
@@ -149,7 +149,7 @@ def test_comparisons_are_those_of_the_command(page: Page) -> None:
     runs.grid()
     open_report(page)
     headings = page.locator("#verdicts h3").all_text_contents()
-    assert headings == ["batch_size", "temperature.tau"]  # these configurations have no other parts
+    assert headings == ["loss", "batch_size", "temperature.tau"]
     for by, table in zip(headings, page.locator("#verdicts table").all(), strict=True):
         sheet = compare(finished(OUTPUTS), by, metric="knn/top1").sheet()
         assert table.locator("thead th").all_text_contents() == sheet.columns

@@ -33,7 +33,7 @@ def test_a_grid_has_its_states_and_only_the_keys_that_vary() -> None:
     runs.grid()
     data = Collector(OUTPUTS).collect(Path.cwd())
     assert data["shown"] == ["loss", "batch_size", "temperature.tau", "seed"]
-    assert data["keys"][4:] == ["negatives_per_anchor", "batch_size.size"]
+    assert data["keys"][4:] == ["negatives_per_anchor", "loss.of", "batch_size.size"]
     assert (
         data["common"]["dataset"] == "mnist"
         and data["common"]["epochs"] == 2
@@ -41,7 +41,7 @@ def test_a_grid_has_its_states_and_only_the_keys_that_vary() -> None:
     )
     assert [run["state"] for run in data["runs"]] == ["done"] * 23 + ["failed"]
     first, last = data["runs"][0], data["runs"][-1]
-    assert first["values"] == ["dcl", 64, 0.1, 0, 126, 64] and first["metrics"] == {"knn/top1": 0.6164}
+    assert first["values"] == ["dcl", 64, 0.1, 0, 126, "dcl", 64] and first["metrics"] == {"knn/top1": 0.6164}
     assert (first["seconds"], first["speed"], first["hardware"]) == (20.0, 100.0, "1 x a CPU")
     assert first["command"] == "ssl-bench train loss=dcl batch_size=b64 temperature.tau=0.1 seed=0"
     assert last["reason"] == "loss=nan: set optimizer.lr to a smaller value" and last["values"][4] is None

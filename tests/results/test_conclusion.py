@@ -43,3 +43,11 @@ def test_runs_that_have_gone_on_to_more_epochs_have_a_line_each(train: Train) ->
     assert train("epochs=2", "loss=dcl", "seed=0", asked[0], *asked[3:])[0] == 0
     text = train("-m", "epochs=1", *asked)[1]
     assert "4 runs: 0 trained, 4 done before" in text and "highest mean:" not in text and "\nloss=dcl " in text
+
+
+def test_one_cell_has_no_highest_mean(train: Train) -> None:
+    asked = ("max_steps=1", "evaluate=knn", "name=g")
+    assert "highest mean: loss=" in train("-m", "loss=dcl,infonce", "seed=0,1", *asked)[1]
+    runs = [path.parent for path in Path("outputs").glob("g/*/results.json") if '"loss": "dcl"' in path.read_text()]
+    (sheet,) = tables({"loss=dcl": [(run, None) for run in runs]})
+    assert len(runs) == 2 and not any("highest mean" in line for line in sheet.below)

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from ssl_bench import anchors
+from ssl_bench.disk import anchors
 
 
 def nested(lines: int, times: int) -> str:
