@@ -1,7 +1,7 @@
 """Read files of weights, from anywhere: tensors by name, and no code."""
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ from torch import Tensor
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, printable, reason
 from ssl_bench.networks import torch_files
+from ssl_bench.networks.pickles import LONGEST
 
+REPEATED = 100_000  # entries of mappings that a file has in several places
 REMEDY = "torch.save(model.state_dict(), FILE) writes weights alone"
 
 
@@ -31,7 +33,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
                 names = list[str]()
             else:
                 content, names = torch_files.read(file)
-        tensors = dict(_tensors(content)) if isinstance(content, Mapping) else {}
+        tensors = _tensors(content) if isinstance(content, Mapping) else {}
     except Exception as error:  # torch, pickle, zipfile and safetensors raise many kinds of errors
         raise ConfigError(f"init={path}: no weights can be read ({_why(error)}): set init to a state dict") from error
     if not tensors and names:
@@ -42,13 +44,31 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _tensors(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Each tensor in nested mappings with its path."""
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _tensors(value, f"{prefix}{key}.")
-        elif isinstance(value, Tensor):
-            yield f"{prefix}{key}", value
+def _tensors(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Each tensor in nested mappings by its path.
+
+    Raises:
+        ValueError: a path is too long, or one mapping stands in too many places.
+    """
+    tensors, walked, again = dict[str, Tensor](), set[int](), 0
+
+    def walk(mapping: Mapping[str, Any], prefix: str) -> None:
+        nonlocal again
+        again += len(mapping) + 1 if id(mapping) in walked else 0
+        walked.add(id(mapping))
+        if again > REPEATED:
+            raise ValueError(f"its mappings repeat more than {REPEATED} entries")
+        for key, value in mapping.items():
+            if isinstance(value, Mapping | Tensor):
+                if len(prefix) + len(key) > LONGEST:
+                    raise ValueError(f"a name in it has more than {LONGEST} characters")
+                if isinstance(value, Tensor):
+                    tensors[f"{prefix}{key}"] = value
+                else:
+                    walk(value, f"{prefix}{key}.")
+
+    walk(content, "")
+    return tensors
 
 
 def _why(error: Exception) -> str:
