@@ -2,11 +2,12 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ssl_bench.commands.arguments import refuse
-from ssl_bench.errors import ConfigError, reason
+from ssl_bench.errors import ConfigError, printable, reason
 
 ROUNDING = 1e-4  # of the largest feature
 OF_THE_IMAGES = ("in_chans", "num_classes")  # arguments of timm that the data set and the evaluators decide
@@ -14,11 +15,10 @@ FROZEN = "framework=frozen"
 Evaluation = Callable[[Sequence[str]], Any]  # carries out the command in a worker: arguments to an Outcome
 
 
-def evaluate(evaluation: Evaluation, given: Sequence[str], overrides: Sequence[str], jobs: int) -> int:
+def evaluate(given: Sequence[str], overrides: Sequence[str], jobs: int) -> int:
     """Evaluate networks, several side by side.
 
     Args:
-        evaluation: carries out the command for one of several networks.
         given: of each network a file of weights, ``timm:NAME``, ``timm:FOLDER`` or ``random``.
         overrides: of the configuration; ``which=momentum`` takes the second network of a file.
         jobs: networks at once.
@@ -34,32 +34,48 @@ def evaluate(evaluation: Evaluation, given: Sequence[str], overrides: Sequence[s
     which = next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("which=")), None)
     rest = [word for word in overrides if not word.startswith("which=")]
     if len(given) == 1:
-        from ssl_bench.commands import train
-
-        return train.main(_words(given[0], which, rest))
-    configs, refusals = dict[str, dict[str, Any]](), dict[str, str]()
+        return _alone(given[0], which, rest)
+    words, configs, refusals = dict[str, list[str]](), dict[str, dict[str, Any]](), dict[str, str]()
     for name in given:  # all refusals before the first evaluation
+        network = Network(Path(), [])
         try:
-            configs[name] = _validated(_words(name, which, rest))
+            network = _network(name, which, rest)
+            words[name] = [FROZEN, *network.words, *rest]
+            configs[name] = _validated(words[name])
         except ConfigError as error:
-            refusals[name] = str(error)
+            refusals[name] = network.said(name, str(error))
     if not configs and len(set(refusals.values())) == 1:
         raise ConfigError(refusals[given[0]])
     for name, sentence in refusals.items():
-        refuse(_of_file(name, sentence))
+        refuse(f"{name}: {sentence.removeprefix(f'{name}: ')}")
     if not configs:
         return ConfigError.exit_code
     from ssl_bench.record import folders
     from ssl_bench.record.summary import print_grid
 
-    code = each_one(evaluation, {name: ["--weights", name, *overrides] for name in configs}, jobs)
+    code = each_one(_in_worker, {name: words[name] for name in configs}, jobs)
     print_grid({name: [(folders.find(config), 0)] for name, config in configs.items()})
     return max(code, ConfigError.exit_code if refusals else 0)
 
 
-def _words(name: str, which: str | None, overrides: Sequence[str]) -> list[str]:
-    """The words of a training of no epochs that evaluates a network."""
-    return [FROZEN, *_network(name, which, overrides), *overrides]
+def _alone(name: str, which: str | None, overrides: Sequence[str]) -> int:
+    """Evaluate the only network of a command."""
+    from ssl_bench.commands import train
+
+    network = _network(name, which, overrides)
+    try:
+        return train.run_command(train.read([FROZEN, *network.words, *overrides]))[0]
+    except ConfigError as error:
+        raise ConfigError(network.said(name, str(error))) from error
+
+
+def _in_worker(words: Sequence[str]) -> Any:
+    """A training of no epochs in a worker, which prints its own sentences."""
+    from ssl_bench.commands import train
+    from ssl_bench.launch.outcome import Outcome, State
+
+    code = train.main(words)
+    return Outcome(State.FAILED if code else State.DONE, code)
 
 
 def _validated(words: Sequence[str]) -> dict[str, Any]:
@@ -74,11 +90,26 @@ def _validated(words: Sequence[str]) -> dict[str, Any]:
     return config
 
 
-def _of_file(name: str, sentence: str) -> str:
-    """A refusal of ``init`` in the words of this command, which begin with the file as it was given."""
-    for path in (str(Path(name).absolute()), name):
-        sentence = sentence.removeprefix(f"init={path}: ")
-    return f"{name}: {sentence.removeprefix(f'{name}: ').replace('set init to', 'give')}"
+@dataclass(frozen=True)
+class Network:
+    """A network of the command.
+
+    Attributes:
+        path: of its file of weights; ``Path()`` if it has none.
+        words: of a training of no epochs that evaluates it.
+    """
+
+    path: Path
+    words: list[str]
+
+    def said(self, name: str, sentence: str) -> str:
+        """A refusal of ``init`` in the words of this command, with the network as it was given."""
+        if self.path == Path() or not sentence.startswith("init"):
+            return sentence
+        sentence = sentence.replace(printable(str(self.path.absolute())), printable(name))
+        for key, word in ((f"init={printable(name)}", name), ("or init.which to", "or set which to")):
+            sentence = sentence.replace(key, word)
+        return sentence.replace("init.which", "which").replace("set init to", "give")
 
 
 def each_one(evaluation: Evaluation, arguments: Mapping[str, Sequence[str]], jobs: int) -> int:
@@ -96,12 +127,12 @@ def each_one(evaluation: Evaluation, arguments: Mapping[str, Sequence[str]], job
     return max(codes)
 
 
-def _network(given: str, which: str | None, overrides: Sequence[str]) -> list[str]:
+def _network(given: str, which: str | None, overrides: Sequence[str]) -> Network:
     if given == "random":
-        return ["init=null"]
+        return Network(Path(), ["init=null"])
     if given.startswith("timm:"):
         return _of_timm(given, given.removeprefix("timm:"), overrides)
-    return [_init(Path(given), which)]
+    return Network(Path(given), [_init(Path(given), which)])
 
 
 def override(value: Any) -> str:
@@ -124,7 +155,7 @@ def _init(path: Path, which: str | None = None) -> str:
     return f"init={{path: {file}, which: {which}}}" if which else f"init={file}"
 
 
-def _of_timm(given: str, name: str, overrides: Sequence[str]) -> list[str]:
+def _of_timm(given: str, name: str, overrides: Sequence[str]) -> Network:
     """Weights of timm by their name, or in a folder that timm has written, with timm's view of an image.
 
     The arguments with which timm builds the network become ``backbone.args``. If no override changes the backbone, its
@@ -140,22 +171,38 @@ def _of_timm(given: str, name: str, overrides: Sequence[str]) -> list[str]:
             described = json.loads((folder / "config.json").read_text())
             name, config, path = described["architecture"], described["pretrained_cfg"], folder / "model.safetensors"
             args = {key: value for key, value in described.get("model_args", {}).items() if key not in OF_THE_IMAGES}
+            if "${" in json.dumps(args) or not all(key.isidentifier() for key in (name, *args)):
+                raise ValueError("its config.json names no network with arguments")
         else:
             from huggingface_hub import hf_hub_download
 
             config = vars(timm.get_pretrained_cfg(name))
             path = Path(hf_hub_download(config["hf_hub_id"], config.get("hf_hub_filename") or "model.safetensors"))
+        view = _view_of_timm(config)
     except Exception as error:  # of a network, a cache, a file and timm's tables
         remedy = "give a file of its weights, a folder with config.json and model.safetensors, or a network of timm's"
         raise ConfigError(f"{given}: its weights cannot be had ({reason(error)}): {remedy}") from error
     chosen = ["backbone=timm", f"backbone.name={name.partition('.')[0]}", _init(path)]
     chosen += [f"backbone.args={override(args)}"] if args else []
-    wanted = _view(config, chosen, overrides)
+    wanted = _view(view, chosen, overrides)
     said = [*(f"backbone.args.{key}={override(value)}" for key, value in args.items()), *wanted]
-    print(f"{given}: as timm has it, {', '.join(said)}", flush=True)
+    print(printable(f"{given}: as timm has it, {', '.join(said)}"), flush=True)
     if not any(word.startswith("backbone") for word in overrides):
         compare_with_timm(given, f"local-dir:{folder}" if folder.is_dir() else name, [*chosen, *wanted, *overrides])
-    return [*chosen, *wanted]
+    return Network(path, [*chosen, *wanted])
+
+
+def _view_of_timm(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The view of an image that timm says, by keys of a data set of photos."""
+    size, interpolation = int(config["input_size"][-1]), str(config["interpolation"])
+    if not interpolation.isidentifier():
+        raise ValueError("config.json has no interpolation")
+    view = {key: [float(value) for value in config[key]] for key in ("mean", "std")}
+    return view | {
+        "size": size,
+        "resize": round(size / float(config.get("crop_pct") or 0.875)),
+        "interpolation": interpolation,
+    }
 
 
 def compare_with_timm(given: str, name: str, words: Sequence[str]) -> None:
@@ -193,16 +240,15 @@ def compare_with_timm(given: str, name: str, words: Sequence[str]) -> None:
         raise ConfigError(f"{given}: {fault}: give the file of its weights, and backbone= the network of these weights")
 
 
-def _view(config: dict[str, Any], chosen: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The overrides with which a data set makes the view of an image that timm says, as far as it has the keys."""
+def _view(view: Mapping[str, Any], chosen: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The overrides with which a data set makes this view of an image, as far as it has the keys."""
     from ssl_bench.config import compose
 
     node = compose.load([FROZEN, *chosen, *overrides])["dataset"]
-    size = config["input_size"][-1]
-    view = {"mean": list(config["mean"]), "std": list(config["std"])} if node["channels"] == 3 else {}
-    if "resize" in node:
-        view |= {"size": size, "resize": round(size / (config.get("crop_pct") or 0.875))}
-        view |= {"interpolation": config["interpolation"]}
-    wanted = {f"dataset.{key}": value for key, value in view.items()}
+    keys = [
+        *(["mean", "std"] if node["channels"] == 3 else []),
+        *(["size", "resize", "interpolation"] * ("resize" in node)),
+    ]
     given = {word.partition("=")[0] for word in overrides}
-    return [f"{key}={str(value).replace(' ', '')}" for key, value in wanted.items() if key not in given]
+    wanted = {f"dataset.{key}": str(view[key]).replace(" ", "") for key in keys}
+    return [f"{key}={value}" for key, value in wanted.items() if key not in given]

@@ -3,6 +3,7 @@
 import argparse
 import copy
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -174,13 +175,39 @@ def test_timm_has_its_own_folder_and_view(capfd: pytest.CaptureFixture[str]) -> 
     network = trained(timm.create_model("test_resnet", num_classes=0))
     Path("hub").mkdir()
     timm.models.save_for_hf(network, "hub", model_args={}, safe_serialization=True)
-    assert main(["--weights", "timm:hub", "tracking=off", "evaluate=knn", "evaluate.knn.k=5"]) == 0
+    words = ["tracking=off", "evaluate=knn", "evaluate.knn.k=5"]
+    assert main(["--weights", "timm:hub", *words]) == 0
     out = capfd.readouterr().out
     assert "timm:hub: as timm has it" in out and "weights of init" in out
+    assert main(["--weights", "timm:hub", "absent.pth", *words]) == 2
+    out = capfd.readouterr().out
+    assert out.count("timm:hub: as timm has it") == 1 and "\ntimm:hub " in out  # and is compared with it once
     mine = timm.create_model("test_resnet", num_classes=0).eval()
     ssl_bench.load_weights(mine, "hub/model.safetensors")
     with torch.no_grad():
         torch.testing.assert_close(mine(IMAGES), network(IMAGES), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model_args", {"global_pool": "${oc.env:HOME}"}),
+        ("model_args", {"x, y=3": 2}),
+        ("model_args", ["max"]),
+        ("pretrained_cfg", {"mean": 1}),
+        ("pretrained_cfg", {"input_size": [3, 8, 8], "mean": [0], "std": [1], "interpolation": "a b"}),
+        ("architecture", None),
+        ("architecture", "test_resnet,test_vit"),
+    ],
+)
+def test_a_folder_of_timm_says_numbers_and_names_only(key: str, value: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("hub").mkdir()
+    view = {"input_size": [3, 8, 8], "mean": [0, 0, 0], "std": [1, 1, 1], "interpolation": "bicubic"}
+    described = {"architecture": "test_resnet", "pretrained_cfg": view, key: value}
+    Path("hub/config.json").write_text(json.dumps(described))
+    assert main(["--weights", "timm:hub"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("ssl-bench: timm:hub: its weights cannot be had (") and os.environ["HOME"] not in line
 
 
 def test_arguments_in_a_folder_of_timm_build_its_network(capfd: pytest.CaptureFixture[str]) -> None:
@@ -279,16 +306,25 @@ def test_wrong_files_are_refused_in_a_sentence_before_a_run_begins(
             _ = Parts(load([*CIFAR, f"init={path}"])).method
         assert sentence in str(refusal.value) and "\n" not in str(refusal.value), refusal.value
     assert main(["--weights", "nan.pth", "backbone=resnet18", "tracking=off", "evaluate=knn"]) == 2
-    assert "NaN or infinite" in capfd.readouterr().err and not Path("outputs/default").exists()
+    err = capfd.readouterr().err
+    assert err.startswith("ssl-bench: nan.pth: conv1.weight has values that are NaN or infinite: give a file of finite")
+    assert not Path("outputs/default").exists()
     for words, sentence in (
         (["--weights", "nan.pth", "framework=simclr"], "framework: leave it out"),
-        (["--weights", "no.pth"], "set init to the directory of a finished run"),
+        (["--weights", "no.pth"], "ssl-bench: no.pth: give the directory of a finished run"),
+        (["--weights", "two.pth", "backbone=resnet18"], "ssl-bench: two.pth: the network is there under a and under b"),
+        (
+            ["--weights", "nan.pth", "backbone=resnet18", "which=momentum"],
+            "ssl-bench: which=momentum: nan.pth has this",
+        ),
         (["--weights", "random", "epochs=3"], "epochs=3: set epochs to nothing: framework=frozen trains nothing"),
         (["--weights", "random", "evaluate.baselines=[init]"], "evaluate.baselines=[init]: set evaluate.baselines to"),
         (["--weights", "timm:absent_network"], "timm:absent_network: its weights cannot be had"),
         (["--weights", "random", "outputs/x", "--where", "a=b"], "give files of weights, or name runs, not both"),
     ):
-        assert main(words) == 2 and sentence in capfd.readouterr().err
+        assert main(words) == 2
+        err = capfd.readouterr().err
+        assert sentence in err and "init=" not in err.replace("init=null", ""), err
 
 
 def test_a_network_is_a_row_that_is_found_again_and_evaluated_further(
