@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ssl_bench import files
 from ssl_bench.commands.arguments import refuse
 from ssl_bench.errors import ConfigError, printable, reason
 
@@ -168,10 +169,10 @@ def _of_timm(given: str, name: str, overrides: Sequence[str]) -> Network:
     folder, args = Path(name), dict[str, Any]()
     try:
         if folder.is_dir():
-            described = json.loads((folder / "config.json").read_text())
+            described = files.parse_json(files.read_bytes(folder / "config.json"))
             name, config, path = described["architecture"], described["pretrained_cfg"], folder / "model.safetensors"
             args = {key: value for key, value in described.get("model_args", {}).items() if key not in OF_THE_IMAGES}
-            if "${" in json.dumps(args) or not all(key.isidentifier() for key in (name, *args)):
+            if "${" in json.dumps(args) or not all(key.isidentifier() for key in (name.partition(".")[0], *args)):
                 raise ValueError("its config.json names no network with arguments")
         else:
             from huggingface_hub import hf_hub_download
