@@ -6,6 +6,7 @@ prefix. Layers with numbers in place of names (``nn.Sequential(*resnet.children(
 order, and a layer may have one of the names in ``SYNONYMS``.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -82,7 +83,23 @@ def complete_candidates(
     further = [printable(name) for name in nearest.tensors if name not in expected]
     has = f"; it has {few(further)}" if "is missing" in nearest.wrong[0] and further else ""
     remedy = "set init to weights of this network, or backbone to the network of these weights"
+    if len(nearest.wrong) == 1 and (size := _size_of_images(backbone, nearest.tensors)):
+        remedy = f"set dataset.size to {size}, the size of the images of these weights"
     raise ConfigError(f"init={source}: {where}{few(nearest.wrong)}{has}: {remedy}")
+
+
+def _size_of_images(backbone: Any, tensors: Mapping[str, Tensor]) -> int | None:
+    """The size of square images for which a ViT of timm has as many positions as the tensors; None of other networks.
+
+    Some of the positions may belong to tokens that are no patches.
+    """
+    here, there = getattr(backbone, "pos_embed", None), tensors.get("pos_embed")
+    if here is None or there is None or there.ndim != 3 or not hasattr(backbone, "patch_embed"):
+        return None
+    count = there.shape[1] - here.shape[1] + backbone.patch_embed.num_patches
+    side = math.isqrt(max(count, 0))
+    same = side > 0 and side**2 == count and there.shape[2] == here.shape[2]
+    return side * int(backbone.patch_embed.patch_size[0]) if same else None
 
 
 def _starts(name: str) -> list[int]:
