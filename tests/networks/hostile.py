@@ -7,7 +7,7 @@ import pickle
 import random
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -276,20 +276,18 @@ def archives() -> Iterator[tuple[str, bytes, Names]]:
     pickled = b"\x80\x02" + mapping(text("w"), tensor(storage(False))) + b"."
     good = archive(pickled)
 
-    def edited(change: Callable[[zipfile.ZipFile], Any]) -> bytes:
+    evil = pickle.dumps(os.mkdir)
+
+    def with_parts(*names: str, compression: int = zipfile.ZIP_STORED) -> bytes:
         content = io.BytesIO(good)
-        with zipfile.ZipFile(content, "a") as file:
-            change(file)
+        with zipfile.ZipFile(content, "a", compression) as file:
+            for part in names:
+                file.writestr(part, bytes(2**22) if compression else evil)
         return content.getvalue()
 
-    evil = pickle.dumps(os.mkdir)
-    yield (
-        "paths of parts",
-        edited(lambda file: [file.writestr(p, evil) for p in ("../run", "/run", "b/data.pkl", "c\n")]),
-        {"w"},
-    )
-    yield "a compressed bomb", edited(lambda file: file.writestr("x", bytes(2**22), zipfile.ZIP_DEFLATED)), None
-    yield "TorchScript", edited(lambda file: file.writestr("archive/constants.pkl", evil)), None
+    yield "paths of parts", with_parts("../run", "/run", "b/data.pkl", "c\n"), {"w"}
+    yield "a compressed bomb", with_parts("x", compression=zipfile.ZIP_DEFLATED), None
+    yield "TorchScript", with_parts("archive/constants.pkl"), None
     record = good.rindex(b"PK\x05\x06")
     directory = good.index(b"PK\x01\x02")
     entry = good.index(b"archive/data/0", directory) - 46

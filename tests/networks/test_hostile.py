@@ -79,7 +79,7 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Tensor]:
-    tensors = {}
+    tensors = dict[str, Tensor]()
     for name, value in content.items():
         if isinstance(value, dict):
             tensors |= flat(value, f"{prefix}{name}.")

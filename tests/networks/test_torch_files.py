@@ -177,29 +177,6 @@ def test_no_opcode_calls_a_function(call: str) -> None:
     assert not RUN.exists()
 
 
-@pytest.mark.parametrize(
-    "pid",
-    [
-        ("storage", Reduced(), "0", "cpu", 6),
-        ("storage", torch.FloatStorage, "../../../etc/passwd", "cpu", 6),
-        ("module", Reduced(), "run", "text"),
-        ("evil", WithState()),
-        "run",
-    ],
-)
-def test_persistent_ids_name_storages_only(pid: Any) -> None:
-    class Pickler(pickle.Pickler):
-        def persistent_id(self, value: Any) -> Any:
-            return pid if value is Pickler else None
-
-    content = io.BytesIO()
-    Pickler(content, 2).dump({"w": Pickler})
-    archive(content.getvalue())
-    with pytest.raises(ConfigError, match=r"file\.pth: no weights can be read \(it is damaged"):
-        read_weights(Path("file.pth"))
-    assert not RUN.exists()
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_parts_of_an_archive_are_not_unpacked_and_no_torchscript_is_run() -> None:
     evil = pickle.dumps(Reduced())
@@ -212,15 +189,3 @@ def test_parts_of_an_archive_are_not_unpacked_and_no_torchscript_is_run() -> Non
         with pytest.raises(ConfigError, match=r"no weights can be read"):
             read_weights(Path(name))
     assert not RUN.exists()
-
-
-def test_tensors_do_not_leave_their_storage() -> None:
-    class Wide:
-        def __reduce__(self) -> Any:
-            storage = TENSOR.untyped_storage()
-            typed = torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.float32, _internal=True)
-            return torch._utils._rebuild_tensor_v2, (typed, 4, (2, 3), (3, 1), False, None)  # type: ignore[attr-defined]
-
-    torch.save({"w": Wide()}, "file.pth")
-    with pytest.raises(ConfigError, match=r"it is damaged"):
-        read_weights(Path("file.pth"))
