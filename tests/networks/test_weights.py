@@ -281,7 +281,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 def test_a_vit_for_images_of_another_size_is_refused_with_their_size() -> None:
     """As DINOv2's for 518 x 518."""
-    args = {"patch_size": 8, "num_classes": 0}
+    args: dict[str, Any] = {"patch_size": 8, "num_classes": 0}
     given, backbone = (timm.create_model("test_vit", img_size=size, **args) for size in (96, 32))
     weights = given.state_dict()
     words = (
