@@ -1,7 +1,8 @@
 """``ssl-bench evaluate --weights FILE ...``: evaluate networks from elsewhere, each as a run of 0 epochs."""
 
+import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,13 @@ def evaluate(given: Sequence[str], overrides: Sequence[str], jobs: int) -> int:
         return _alone(given[0], which, rest)
     words, configs, refusals = dict[str, list[str]](), dict[str, dict[str, Any]](), dict[str, str]()
     for name in given:  # all refusals before the first evaluation
-        network = Network(Path(), [])
         try:
             network = _network(name, which, rest)
             words[name] = [FROZEN, *network.words, *rest]
-            configs[name] = _validated(words[name])
+            with _said_of(network.path, name):
+                configs[name] = _validated(words[name])
         except ConfigError as error:
-            refusals[name] = network.said(name, str(error))
+            refusals[name] = str(error)
     if not configs and len(set(refusals.values())) == 1:
         raise ConfigError(refusals[given[0]])
     for name, sentence in refusals.items():
@@ -64,10 +65,8 @@ def _alone(name: str, which: str | None, overrides: Sequence[str]) -> int:
     from ssl_bench.commands import train
 
     network = _network(name, which, overrides)
-    try:
+    with _said_of(network.path, name):
         return train.run_command(train.read([FROZEN, *network.words, *overrides]))[0]
-    except ConfigError as error:
-        raise ConfigError(network.said(name, str(error))) from error
 
 
 def _in_worker(words: Sequence[str]) -> Any:
@@ -103,14 +102,20 @@ class Network:
     path: Path
     words: list[str]
 
-    def said(self, name: str, sentence: str) -> str:
-        """A refusal of ``init`` in the words of this command, with the network as it was given."""
-        if self.path == Path() or not sentence.startswith("init"):
-            return sentence
-        sentence = sentence.replace(printable(str(self.path.absolute())), printable(name))
+
+@contextlib.contextmanager
+def _said_of(path: Path, name: str) -> Iterator[None]:
+    """Say a refusal of ``init``, a file of weights, in the words of this command: the network as it was given."""
+    try:
+        yield
+    except ConfigError as error:
+        sentence = str(error)
+        if path == Path() or not sentence.startswith("init"):
+            raise
+        sentence = sentence.replace(printable(str(path.absolute())), printable(name))
         for key, word in ((f"init={printable(name)}", name), ("or init.which to", "or set which to")):
             sentence = sentence.replace(key, word)
-        return sentence.replace("init.which", "which").replace("set init to", "give")
+        raise ConfigError(sentence.replace("init.which", "which").replace("set init to", "give")) from error
 
 
 def each_one(evaluation: Evaluation, arguments: Mapping[str, Sequence[str]], jobs: int) -> int:
@@ -185,11 +190,13 @@ def _of_timm(given: str, name: str, overrides: Sequence[str]) -> Network:
         raise ConfigError(f"{given}: its weights cannot be had ({reason(error)}): {remedy}") from error
     chosen = ["backbone=timm", f"backbone.name={name.partition('.')[0]}", _init(path)]
     chosen += [f"backbone.args={override(args)}"] if args else []
-    wanted = _view(view, chosen, overrides)
+    with _said_of(path, given):
+        wanted = _view(view, chosen, overrides)
     said = [*(f"backbone.args.{key}={override(value)}" for key, value in args.items()), *wanted]
     print(printable(f"{given}: as timm has it, {', '.join(said)}"), flush=True)
     if not any(word.startswith("backbone") for word in overrides):
-        compare_with_timm(given, f"local-dir:{folder}" if folder.is_dir() else name, [*chosen, *wanted, *overrides])
+        with _said_of(path, given):
+            compare_with_timm(given, f"local-dir:{folder}" if folder.is_dir() else name, [*chosen, *wanted, *overrides])
     return Network(path, [*chosen, *wanted])
 
 

@@ -182,6 +182,11 @@ def test_timm_has_its_own_folder_and_view(capfd: pytest.CaptureFixture[str]) -> 
     assert main(["--weights", "timm:hub", "absent.pth", *words]) == 2
     out = capfd.readouterr().out
     assert out.count("timm:hub: as timm has it") == 1 and "\ntimm:hub " in out  # and is compared with it once
+    weights = Path("hub/model.safetensors").read_bytes()
+    Path("hub/model.safetensors").write_bytes(weights[:-1])
+    assert main(["--weights", "timm:hub", *words]) == 2
+    assert capfd.readouterr().err.startswith("ssl-bench: timm:hub: no weights can be read (")
+    Path("hub/model.safetensors").write_bytes(weights)
     mine = timm.create_model("test_resnet", num_classes=0).eval()
     ssl_bench.load_weights(mine, "hub/model.safetensors")
     with torch.no_grad():
