@@ -65,9 +65,10 @@ def test_combinations_put_together_are_hydras_own() -> None:
 
 def nodes(cfg: Any, place: str = "") -> list[tuple[Any, ...]]:
     """Each node's place, value, flags and types, in their order."""
-    seen = [(place, cfg._metadata.flags, cfg._metadata.ref_type, cfg._metadata.object_type, cfg._value())]
-    if OmegaConf.is_config(cfg) and not isinstance(cfg._value(), str | None):
-        seen[0] = seen[0][:-1]
+    value, metadata = cfg._value(), cfg._metadata
+    below = OmegaConf.is_config(cfg) and not isinstance(value, str | None)
+    seen = [(place, metadata.flags, metadata.ref_type, metadata.object_type, None if below else value)]
+    if below:
         for key in cfg if OmegaConf.is_dict(cfg) else range(len(cfg)):
             seen += nodes(cfg._get_node(key), f"{place}.{key}")
     return seen
