@@ -11,7 +11,7 @@ from ssl_bench.config.build import one_of
 if TYPE_CHECKING:
     from torch import nn
 
-    from ssl_bench.networks.weights import Which
+    from ssl_bench.networks.candidates import Which
 
 
 def load_weights(network: nn.Module, file: str | os.PathLike[str], which: Which | None = None) -> str:

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.weights:
         if options.runs or options.where:
             raise ConfigError("--weights: give files of weights, or name runs, not both")
-        return weights.evaluate(in_worker, options.weights, overrides, options.jobs)
+        return weights.evaluate(options.weights, overrides, options.jobs)
     outputs = taken_outputs(overrides)
     folders = [folder for name in options.runs for folder in _named(name, outputs)]
     folders += _selected(options.where, outputs) if options.where else []

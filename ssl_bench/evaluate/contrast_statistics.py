@@ -56,6 +56,8 @@ class ContrastStatistics(Evaluator):
         draws: sets of negatives of a query at each K.
     """
 
+    needs_projection = True
+
     def __init__(
         self,
         ks: Sequence[int] = (16, 256, 1024, 4096, 65536),

@@ -46,6 +46,8 @@ class EncoderGradients(Evaluator):
         batches: 2 or more.
     """
 
+    needs_projection = True
+
     def __init__(
         self, ms: Sequence[int] = (1, 5, 10, 50, 126), tau: float = 0.2, batch_size: int = 64, batches: int = 100
     ) -> None:

@@ -68,6 +68,7 @@ class Geometry(Evaluator):
         require(gamma > 0, "gamma", gamma, "a positive number")
         require(silhouette_samples >= 2, "silhouette_samples", silhouette_samples, "2 or more")
         self.features, self.t, self.gamma, self.silhouette_samples = features, t, gamma, silhouette_samples
+        self.needs_projection = features == "projection"
 
     def check(self, target: Target) -> None:
         if target.num_classes:

@@ -183,6 +183,7 @@ class LinearProbe(Evaluator):
         self.decays = [weight_decay] if isinstance(weight_decay, float | int) else list(weight_decay)
         check_sgd(momentum, *self.decays)
         self.features, self.per_class, self.hold_out = features, per_class, hold_out or DRAWN
+        self.needs_projection = features == "projection"
 
     def check(self, target: Target) -> None:
         labels, _ = target.labels("train"), target.labels("test")

@@ -35,6 +35,8 @@ class NPC(Evaluator):
         bins: number of bins of the histogram, which divide [0, 1].
     """
 
+    needs_projection = True
+
     def __init__(
         self,
         batch_sizes: Sequence[int] = (32, 64, 128, 256, 512, 1024),

@@ -31,6 +31,8 @@ class Projections(Evaluator):
         normalize: l2-normalise the projections, as contrastive losses do; false: use the output of the head.
     """
 
+    needs_projection = True
+
     def __init__(self, directions: int = 8, bins: int = 40, normalize: bool = True) -> None:
         require(directions >= 1, "directions", directions, "1 or more")
         require(bins >= 1, "bins", bins, "1 or more")

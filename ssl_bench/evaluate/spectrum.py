@@ -41,6 +41,8 @@ class Spectrum(Evaluator):
         delta: positive.
     """
 
+    needs_projection = True
+
     def __init__(self, samples: int = 25600, groups: int = 1000, views: int = 50, delta: float = 1e-4) -> None:
         require(samples >= 2, "samples", samples, "2 or more")
         require(groups >= 2, "groups", groups, "2 or more")

@@ -40,6 +40,7 @@ class Evaluator(ABC):
     Attributes:
         needs_labels: whether it yields nothing for images without classes.
         reads_images: whether it yields nothing without images.
+        needs_projection: whether it yields nothing, or less than its settings ask for, of a network without a head.
         takes_labels: whether it is run for each of ``evaluate.labels``; others are run once, without them.
         metrics: the meaning of its numbers, by name, in which ``*`` is any text; of a number without an entry neither
             a higher nor a lower value is better. It is recorded with the numbers.
@@ -48,6 +49,7 @@ class Evaluator(ABC):
     needs_labels: ClassVar[bool] = False
     reads_images: ClassVar[bool] = True
     takes_labels: ClassVar[bool] = False
+    needs_projection: bool = False  # of some, their settings decide
     metrics: ClassVar[Declared] = ACCURACIES
 
     @abstractmethod

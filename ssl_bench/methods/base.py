@@ -44,6 +44,7 @@ class WithNetworks(nn.Module, ABC):
         needs_views: classes of which at least one of an image's views must be, each with the option of ``augment`` that
             makes it.
         trains: whether there are steps; without, the network is evaluated as it is, and the option sets ``epochs: 0``.
+        projects: whether the encoder has a ``projection``; evaluators that need one are refused without.
         length_matters: as in :class:`ssl_bench.objective.temperature.Temperature`.
     """
 
@@ -53,6 +54,7 @@ class WithNetworks(nn.Module, ABC):
     views: int = 2
     needs_views: ClassVar[Mapping[type[Views], str]] = MappingProxyType({})
     trains: ClassVar[bool] = True
+    projects: ClassVar[bool] = True
     length_matters: ClassVar[bool] = True
 
     @abstractmethod

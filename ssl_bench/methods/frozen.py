@@ -24,6 +24,7 @@ class Frozen(Method):
 
     norm: Norm = "sync"
     trains = False
+    projects = False
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()

@@ -226,6 +226,7 @@ class Parts:
         require(size % devices == 0, "batch_size.size", size, remedy)
         self._check_epochs()
         _ = self.dataset, self.views, self.recipe, self.evaluators
+        self._check_projection()
         for group in (*OBJECTIVE, "positives"):
             node = self.config[group]
             if node is not None and not has_argument(node, group, "instances"):
@@ -242,6 +243,16 @@ class Parts:
         require(halt_at is None, "halt_at", halt_at, f"nothing: {choice} trains nothing")
         other = f"[raw] or []: {choice} evaluates the network as it is, and init=null one without weights"
         require("init" not in baselines, "evaluate.baselines", baselines, other)
+
+    def _check_projection(self) -> None:
+        """Refuse evaluators that need a projection, for a network that has none."""
+        if find_target(self.config["framework"], "framework").projects:
+            return
+        chosen = f"framework={self.choices.get('framework')}"
+        for name, evaluator in self.evaluators.items():
+            if evaluator.needs_projection:
+                remedy = f"evaluators of the backbone: {name} needs a projection, and {chosen} has no head"
+                raise InvalidValue("evaluate", [*self.evaluators], remedy)
 
     def networks(self, trained: nn.Module, initial: nn.Module | None) -> Networks:
         """The trained network and the baselines of ``evaluate.baselines`` by suffix; None stands for raw pixels."""

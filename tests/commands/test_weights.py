@@ -3,6 +3,7 @@
 import argparse
 import copy
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 
 import ssl_bench
 from ssl_bench.commands.evaluate import main
+from ssl_bench.commands.export import export
+from ssl_bench.commands.weights import compare_with_timm
 from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
@@ -123,7 +126,13 @@ LAYOUTS: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
     ),
     "swav": (lambda net: under("module.", body(net)) | under("module.prototypes.", HEAD), "under module"),
     "simsiam": (lambda net: {"state_dict": under("module.encoder.", body(net))}, "under state_dict.module.encoder"),
-    "supcontrast": (lambda net: {"model": under("encoder.module.", body(net))}, "under model.encoder.module"),
+    "supcontrast": (
+        lambda net: {
+            "opt": argparse.Namespace(epochs=1),
+            "model": under("encoder.module.", {k.replace("downsample", "shortcut"): v for k, v in body(net).items()}),
+        },
+        "under model.encoder.module",
+    ),
     "compiled": (lambda net: {"network": under("_orig_mod.", body(net))}, "under network._orig_mod"),
 }
 
@@ -166,13 +175,93 @@ def test_timm_has_its_own_folder_and_view(capfd: pytest.CaptureFixture[str]) -> 
     network = trained(timm.create_model("test_resnet", num_classes=0))
     Path("hub").mkdir()
     timm.models.save_for_hf(network, "hub", model_args={}, safe_serialization=True)
-    assert main(["--weights", "timm:hub", "tracking=off", "evaluate=knn", "evaluate.knn.k=5"]) == 0
+    words = ["tracking=off", "evaluate=knn", "evaluate.knn.k=5"]
+    assert main(["--weights", "timm:hub", *words]) == 0
     out = capfd.readouterr().out
     assert "timm:hub: as timm has it" in out and "weights of init" in out
+    assert main(["--weights", "timm:hub", "absent.pth", *words]) == 2
+    out = capfd.readouterr().out
+    assert out.count("timm:hub: as timm has it") == 1 and "\ntimm:hub " in out  # and is compared with it once
+    weights = Path("hub/model.safetensors").read_bytes()
+    Path("hub/model.safetensors").write_bytes(weights[:-1])
+    assert main(["--weights", "timm:hub", *words]) == 2
+    assert capfd.readouterr().err.startswith("ssl-bench: timm:hub: no weights can be read (")
+    Path("hub/model.safetensors").write_bytes(weights)
     mine = timm.create_model("test_resnet", num_classes=0).eval()
     ssl_bench.load_weights(mine, "hub/model.safetensors")
     with torch.no_grad():
         torch.testing.assert_close(mine(IMAGES), network(IMAGES), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model_args", {"global_pool": "${oc.env:HOME}"}),
+        ("model_args", {"x, y=3": 2}),
+        ("model_args", ["max"]),
+        ("pretrained_cfg", {"mean": 1}),
+        ("pretrained_cfg", {"input_size": [3, 8, 8], "mean": [0], "std": [1], "interpolation": "a b"}),
+        ("architecture", None),
+        ("architecture", "test_resnet,test_vit"),
+    ],
+)
+def test_a_folder_of_timm_says_numbers_and_names_only(key: str, value: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("hub").mkdir()
+    view = {"input_size": [3, 8, 8], "mean": [0, 0, 0], "std": [1, 1, 1], "interpolation": "bicubic"}
+    described = {"architecture": "test_resnet", "pretrained_cfg": view, key: value}
+    Path("hub/config.json").write_text(json.dumps(described))
+    assert main(["--weights", "timm:hub"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("ssl-bench: timm:hub: its weights cannot be had (") and os.environ["HOME"] not in line
+
+
+def test_arguments_in_a_folder_of_timm_build_its_network(capfd: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    args: dict[str, Any] = {
+        "img_size": 32,
+        "patch_size": 8,
+        "global_pool": "avg",
+        "fc_norm": False,
+        "act_layer": "relu",
+    }
+    network = trained(timm.create_model("test_vit", num_classes=0, **args))
+    Path("hub").mkdir()
+    data = {"input_size": (3, 32, 32), "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "crop_pct": 1.0}
+    view = {**data, "interpolation": "bicubic"}
+    timm.models.save_for_hf(network, "hub", model_args=args, safe_serialization=True, data_config=view)
+    Path("data/cifar10").mkdir(parents=True)
+    for split in ("train", "test"):
+        np.save(
+            f"data/cifar10/{split}_images.npy", np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), np.uint8)
+        )
+        np.save(f"data/cifar10/{split}_labels.npy", np.arange(20) % 10)
+    small = ["dataset=cifar10", "paths.data=data", "tracking=off", "evaluate=knn", "evaluate.knn.k=2"]
+    assert main(["--weights", "timm:hub", *small, "evaluate.baselines=[]"]) == 0
+    assert "backbone.args.global_pool=" in capfd.readouterr().out
+    run = only_run()
+    assert json.loads((run / "results.json").read_text())["config"]["backbone"]["args"] == args | {"img_size": [32, 32]}
+    with torch.no_grad():
+        expected = network(IMAGES)
+        torch.testing.assert_close(ssl_bench.load(run).eval()(IMAGES), expected, rtol=0, atol=1e-6)
+    default = trained(timm.create_model("test_vit", num_classes=0, img_size=32, patch_size=8))
+    assert (default(IMAGES) - expected).abs().max() > 0.1
+    words = [*small, "backbone=timm", "backbone.name=test_vit", "backbone.args={img_size: 32, patch_size: 8}"]
+    with pytest.raises(ConfigError, match=r"^x: its features are not those of timm, by up to .* of .*: give the file"):
+        compare_with_timm("x", "local-dir:hub", [*words, "init=hub/model.safetensors"])
+
+
+def test_the_export_of_a_run_has_its_number(train: Callable[..., Any]) -> None:
+    timm_words = ["backbone=timm", "backbone.name=test_resnet", "backbone.args.global_pool=max"]
+    words = ["evaluate=geometry", "evaluate.baselines=[]", "dataset.size=28", "tracking=off"]
+    assert train(*timm_words, *words, "head.out=16", "max_steps=1", small=False)[0] == 0
+    run = only_run()
+    card = export(run, "card").parent
+    assert main(["--weights", f"timm:{card}", *words, "paths.outputs=evaluated"]) == 0
+    first, second = (
+        json.loads((folder / "results.json").read_text())["metrics"]["geometry/uniformity"]
+        for folder in (run, only_run(Path("evaluated")))
+    )
+    assert second == pytest.approx(first, abs=1e-6)
 
 
 def test_grey_and_coloured_images() -> None:
@@ -222,16 +311,25 @@ def test_wrong_files_are_refused_in_a_sentence_before_a_run_begins(
             _ = Parts(load([*CIFAR, f"init={path}"])).method
         assert sentence in str(refusal.value) and "\n" not in str(refusal.value), refusal.value
     assert main(["--weights", "nan.pth", "backbone=resnet18", "tracking=off", "evaluate=knn"]) == 2
-    assert "NaN or infinite" in capfd.readouterr().err and not Path("outputs/default").exists()
+    err = capfd.readouterr().err
+    assert err.startswith("ssl-bench: nan.pth: conv1.weight has values that are NaN or infinite: give a file of finite")
+    assert not Path("outputs/default").exists()
     for words, sentence in (
         (["--weights", "nan.pth", "framework=simclr"], "framework: leave it out"),
-        (["--weights", "no.pth"], "set init to the directory of a finished run"),
+        (["--weights", "no.pth"], "ssl-bench: no.pth: give the directory of a finished run"),
+        (["--weights", "two.pth", "backbone=resnet18"], "ssl-bench: two.pth: the network is there under a and under b"),
+        (
+            ["--weights", "nan.pth", "backbone=resnet18", "which=momentum"],
+            "ssl-bench: which=momentum: nan.pth has this",
+        ),
         (["--weights", "random", "epochs=3"], "epochs=3: set epochs to nothing: framework=frozen trains nothing"),
         (["--weights", "random", "evaluate.baselines=[init]"], "evaluate.baselines=[init]: set evaluate.baselines to"),
         (["--weights", "timm:absent_network"], "timm:absent_network: its weights cannot be had"),
         (["--weights", "random", "outputs/x", "--where", "a=b"], "give files of weights, or name runs, not both"),
     ):
-        assert main(words) == 2 and sentence in capfd.readouterr().err
+        assert main(words) == 2
+        err = capfd.readouterr().err
+        assert sentence in err and "init=" not in err.replace("init=null", ""), err
 
 
 def test_a_network_is_a_row_that_is_found_again_and_evaluated_further(
@@ -267,3 +365,31 @@ def test_several_networks_stand_side_by_side(capfd: pytest.CaptureFixture[str]) 
     assert main(["--weights", "a.pth", "random", *words, "--jobs", "2"]) == 0
     out = capfd.readouterr().out
     assert "\na.pth " in out and "\nrandom " in out and len(list(Path("outputs/default").glob("*/results.json"))) == 2
+
+
+def test_an_unreadable_file_refuses_itself_only(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["backbone.width=4", "tracking=off", "evaluate=knn", "evaluate.knn.k=10"]
+    Path("bad.pth").write_text("no weights")
+    torch.save({"w": torch.ones(1)}, "other.pth")
+    assert main(["--weights", "bad.pth", "random", "other.pth", "absent.pth", *words]) == 2
+    out, err = capfd.readouterr()
+    refused = [line for line in err.splitlines() if line.startswith("ssl-bench: ")]
+    assert [line.split(": ")[1] for line in refused] == ["bad.pth", "other.pth", "absent.pth"], err
+    assert "no weights can be read" in refused[0] and "stem.0.weight is missing" in refused[1]
+    assert "No such file or directory" in refused[2] and "init=" not in err and "set init" not in err
+    assert "\nrandom " in out and [path.parent.name for path in Path("outputs/default").iterdir()] == ["default"]
+    assert main(["--weights", "bad.pth", "random", *words, "epochs=3"]) == 2
+    assert "epochs=3: set epochs to nothing" in capfd.readouterr().err
+
+
+def test_an_evaluator_that_needs_a_projection_is_refused_by_name(capfd: pytest.CaptureFixture[str]) -> None:
+    for option in ("npc", "encoder_gradients", "contrast_statistics", "projections", "spectrum"):
+        assert main(["--weights", "random", f"evaluate=[knn,{option}]", "backbone.width=4"]) == 2
+        sentence = f"{option} needs a projection, and framework=frozen has no head"
+        assert sentence in capfd.readouterr().err and not Path("outputs").exists()
+    for option in ("geometry", "linear"):
+        words = ["framework=frozen", f"evaluate={option}", f"evaluate.{option}.features=projection"]
+        with pytest.raises(ConfigError, match=f"{option} needs a projection"):
+            Parts(load(words)).check_values()
+        Parts(load(words[:2])).check_values()
+    Parts(load(["evaluate=npc"])).check_values()

@@ -1,5 +1,6 @@
 """Configurations composed in a faster way than Hydra's equal Hydra's own."""
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,33 @@ def test_configurations_are_hydras_own(overrides: list[str]) -> None:
     first, second = (OmegaConf.to_container(cfg, resolve=False) for cfg in raw)
     assert first == second
     assert compose.load_of_many(words) == compose.load(words) == compose.resolved(raw[1])
+
+
+def test_combinations_put_together_are_hydras_own() -> None:
+    """Of options that fill their group's key, beside others that choose options and set keys of other groups."""
+    with_hydra._COMPOSED.clear()
+    with_hydra._WITH.clear()
+    for beside in (["framework=moco_v2"], ["dataset=randbit_cifar10", "epochs=3"]):
+        grid = itertools.product(["loss=dcl", "loss=eqco"], ["batch_size=b32", "batch_size=b512"], ["head=moco"])
+        for words in ([*beside, *options] for options in grid):
+            given = with_hydra.composed(words)
+            hydras = with_hydra.by_hydra(words, None)
+            hydras.hydra.job.override_dirname = given.hydra.job.override_dirname
+            hydras.hydra.overrides.task = given.hydra.overrides.task
+            assert nodes(given) == nodes(hydras)
+    assert len(with_hydra._COMPOSED) == 8
+    assert len(set(with_hydra._WITH.values())) == 6  # Hydra composed three of each four
+
+
+def nodes(cfg: Any, place: str = "") -> list[tuple[Any, ...]]:
+    """Each node's place, value, flags and types, in their order."""
+    value, metadata = cfg._value(), cfg._metadata
+    below = OmegaConf.is_config(cfg) and not isinstance(value, str | None)
+    seen = [(place, metadata.flags, metadata.ref_type, metadata.object_type, None if below else value)]
+    if below:
+        for key in cfg if OmegaConf.is_dict(cfg) else range(len(cfg)):
+            seen += nodes(cfg._get_node(key), f"{place}.{key}")
+    return seen
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -259,13 +259,16 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.pt").touch()
     (tmp_path / "empty.safetensors").touch()
     (tmp_path / "text.pt").write_text("no weights")
-    torch.save({"model": under(""), "args": fractions.Fraction(1)}, tmp_path / "class.pt")
+    torch.save({"model": fractions.Fraction(1)}, tmp_path / "class.pt")
     for name, why in (
         ("cut.pt", "File is not a zip file"),
         ("bit.pt", "its checksums differ"),
         ("empty.pt", "it is empty or cut short"),
         ("empty.safetensors", ""),
-        ("text.pt", "it is damaged, or has more than tensors; torch.save(model.state_dict(), FILE) writes weights"),
+        (
+            "text.pt",
+            "it is damaged, or no file of torch.save; torch.save(model.state_dict(), FILE) writes weights alone",
+        ),
         ("class.pt", "it needs fractions.Fraction, and code is not run; torch.save(model.state_dict(), FILE) writes"),
         ("absent.pt", "No such file or directory"),
     ):
@@ -274,3 +277,65 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         sentence = str(refusal.value)
         assert sentence.startswith(f"init={tmp_path / name}: no weights can be read ({why}"), sentence
         assert sentence.endswith("): set init to a state dict")
+
+
+def test_a_vit_for_images_of_another_size_is_refused_with_their_size() -> None:
+    """As DINOv2's for 518 x 518."""
+    args: dict[str, Any] = {"patch_size": 8, "num_classes": 0}
+    given, backbone = (timm.create_model("test_vit", img_size=size, **args) for size in (96, 32))
+    weights = given.state_dict()
+    words = (
+        r"pos_embed has the shape \[1, 145, 64\], not \[1, 17, 64\]: set dataset\.size to 96, the size of the images"
+    )
+    with pytest.raises(ConfigError, match=rf"^init=x: {words}"):
+        load_weights(backbone, weights, "x")
+    for other in (weights["pos_embed"][:, :9], weights["pos_embed"][:, :, :32], weights["pos_embed"][0]):
+        with pytest.raises(ConfigError, match=r"pos_embed has the shape .*: set init to weights of this network"):
+            load_weights(backbone, weights | {"pos_embed": other}, "x")
+    assert "tensors under no prefix" in load_weights(timm.create_model("test_vit", img_size=96, **args), weights, "x")
+
+
+def test_shortcuts_of_another_library_are_taken_by_their_other_name() -> None:
+    """HobbitLong/SupContrast and kuangliu/pytorch-cifar call timm's ``downsample`` ``shortcut``."""
+    torch.manual_seed(0)
+    given, images = timm_backbone("resnet18", 3, "cifar").eval(), torch.randn(2, 3, 32, 32)
+    names = {name: f"model.encoder.module.{name.replace('downsample', 'shortcut')}" for name in given.state_dict()}
+    weights = {names[name]: value for name, value in given.state_dict().items()} | {"model.head.0.weight": QUEUE}
+    assert sum("shortcut" in name for name in weights) == 18
+    backbone = timm_backbone("resnet18", 3, "cifar").eval()
+    line = load_weights(backbone, weights, "last.pth")
+    assert "tensors under model.encoder.module are taken; left out: model.head (1); shortcut is downsample here" in line
+    with torch.no_grad():
+        assert torch.equal(backbone.double()(images.double()), given.double()(images.double()))
+    del weights[names["layer2.0.downsample.0.weight"]]
+    with pytest.raises(ConfigError, match=r"layer2\.0\.downsample\.0\.weight is missing: set init"):
+        load_weights(backbone, weights, "last.pth")
+    assert "shortcut is" not in load_weights(DigitsResNet(4, 1), under("x."), "")  # has a shortcut of its own
+
+
+def test_buffers_that_a_network_computes_are_left_out_and_said() -> None:
+    """timm saved them once."""
+    given: Any = timm.create_model(
+        "swin_tiny_patch4_window7_224",
+        num_classes=0,
+        img_size=32,
+        window_size=4,
+        embed_dim=12,
+        depths=(2, 2),
+        num_heads=(2, 2),
+    ).eval()
+    buffers = {name: value for name, value in given.named_buffers() if name not in given.state_dict()}
+    assert {name.rpartition(".")[2] for name in buffers} == {"relative_position_index", "attn_mask"}
+    weights = {f"model.{name}": value for name, value in (given.state_dict() | buffers).items()}
+    network = copy.deepcopy(given)
+    with torch.no_grad():
+        for value in network.parameters():
+            value.zero_()
+    line = load_weights(network, weights, "")
+    assert "left out: nothing; relative_position_index (4) and attn_mask (1) are left out: the network computes" in line
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(network(images), given(images)) and given(images).abs().max() > 0
+    index = next(name for name in weights if name.endswith("relative_position_index"))
+    with pytest.raises(ConfigError, match=r"relative_position_index has other values than this network computes"):
+        load_weights(network, weights | {index: weights[index].flip(0)}, "")
