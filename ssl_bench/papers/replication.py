@@ -117,7 +117,7 @@ def bound(table: Table, cell: Cell, committed: Sequence[float], others: Sequence
     """
     if len(committed) < 2 and cell.share and re.search("_(raw|init)/", cell.metric):
         return UNTRAINED, "no training"
-    deviation = statistics.stdev(committed) if len(committed) > 1 else 0.0
+    deviation = math.sqrt(statistics.variance(committed)) if len(committed) > 1 else 0.0
     on_data = [one for one in others if one.cell.settings.get("dataset") == cell.settings.get("dataset")]
     pools = (
         [one for one in others if one.table == table.name and one.cell.metric == cell.metric],
@@ -128,7 +128,8 @@ def bound(table: Table, cell: Cell, committed: Sequence[float], others: Sequence
         pooled = math.sqrt(statistics.fmean(one.variance for one in pool))
         if deviation >= pooled:
             return SPREAD * deviation, f"its {len(committed)} seeds"
-        return SPREAD * pooled, f"the seeds of {len(pool)} cells of {', '.join(sorted({one.table for one in pool}))}"
+        cells = f"{len(pool)} cell{'s' * (len(pool) != 1)} of {', '.join(sorted({one.table for one in pool}))}"
+        return SPREAD * pooled, f"the seeds of {cells}"
     if cell.share:
         return SPREAD * POINTS, f"no seeds: a deviation of {POINTS} points"
     return SPREAD * PART * abs(committed[0]), f"no seeds: a deviation of {PART:.0%}"
