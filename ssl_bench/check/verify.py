@@ -66,9 +66,10 @@ def identity(run: Recorded) -> Answer:
         return Answer("identity", f"{'; '.join(others)}; and the configuration of {right}", Verdict.WRONG)
     for group, option in run.claimed["choices"].items():
         content: Any = files.read_yaml(directory() / group / f"{option}.yaml", dict, named=False) or {}
-        target, theirs = (str(node.get("_target_", "")) for node in (content, run.claimed.get(group) or {}))
-        if target and target.rpartition(".")[2] != theirs.rpartition(".")[2]:
-            words = f"choices.{group}={option} is {target}, and the run has another one"
+        nodes = content.get(group, content), run.claimed.get(group) or {}
+        target, theirs = (str(node.get("_target_", "")).rpartition(".")[2] for node in nodes)
+        if target and target != theirs:
+            words = f"choices.{group}={option} is {target}, and the run has {theirs or 'none'}"
             return Answer("identity", words, Verdict.WRONG)
     return Answer("identity", f"{right} everywhere, as the configuration gives it", Verdict.GOOD)
 

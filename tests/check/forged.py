@@ -253,7 +253,7 @@ FORGED: dict[str, tuple[Forgery, str]] = {
         REFUSED,
     ),
     "the name of the loss": (lambda r: label(r(), "loss", "dcl"), "identity"),
-    "the name of the framework": (lambda r: label(r(), "framework", "byol"), "identity"),
+    "the name of the data set": (lambda r: label(r(), "dataset", "cifar10"), "identity"),
     "a metric that no evaluation has": (
         lambda r: edited(r(), "results.json", lambda content: content["metrics"].update({"knn/top1": 0.9})),
         REFUSED,
@@ -261,7 +261,7 @@ FORGED: dict[str, tuple[Forgery, str]] = {
     "an accuracy above 1": (lambda r: better(r(), 0.9), REFUSED),
     "a made-up id": (lambda r: each_entry(r(), lambda entry: raised(entry, 0.2) | {"id": "0123456789"}), REFUSED),
     "a setting that no evaluation has": (
-        lambda r: each_entry(r(), lambda entry: other_settings(raised(entry), other=1)),
+        lambda r: evaluated(r(), lambda entries: [*entries, *(other_settings(raised(e), other=1) for e in entries)]),
         REFUSED,
     ),
     "other images were right": (lambda r: with_bits(r(), lambda bits: 1 - bits), REFUSED),
@@ -338,7 +338,11 @@ FORGED: dict[str, tuple[Forgery, str]] = {
         "results",
     ),
     "settings of an evaluation": (
-        lambda r: each_entry(r("evaluate.knn.k=200"), lambda entry: other_settings(entry, k=5) | {"hits": {}}),
+        lambda r: evaluated(r(), lambda entries: [*entries, *(other_settings(raised(e, 0.0), k=5) for e in entries)]),
+        "results",
+    ),
+    "settings of the evaluation that was asked for": (
+        lambda r: each_entry(r(), lambda entry: other_settings(raised(entry, 0.0), k=5)),
         "results",
     ),
     "an evaluation twice": (lambda r: evaluated(r(), lambda entries: [*entries, *map(raised, entries)]), "results"),
@@ -380,6 +384,7 @@ UNSEEN: dict[str, Forgery] = {
     "a number format, and a result by two images": lambda r: edited(
         better(r(), 2 / 450), "results.json", lambda content: content["environment"].update(precision="bf16")
     ),
+    "the name of an option with the same class": lambda r: label(r(), "framework", "byol"),
     "time": lambda r: edited(r(), "results.json", lambda content: content.update(seconds=1.0)),
     "versions": of_results("environment", "torch", "9.0"),
     "facts": of_results("facts", "negatives_per_anchor", 4096),

@@ -29,10 +29,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def cases(names: Sequence[str], quick: Sequence[str], usual: Sequence[str]) -> list[Any]:
     """Those that every run of the tests has, that the slower one has, and that only the one of everything has."""
-    marks = {
-        name: [] if name in quick else [pytest.mark.slow if name in usual else pytest.mark.exhaustive] for name in names
-    }
-    return [pytest.param(name, marks=marks[name]) for name in names]
+    slower = {name: [pytest.mark.slow if name in usual else pytest.mark.exhaustive] for name in {*names} - {*quick}}
+    return [pytest.param(name, marks=slower.get(name, [])) for name in names]
 
 
 def verdicts(run: Path) -> dict[str, Verdict]:
