@@ -55,9 +55,8 @@ class Runs:
 
     def own(self, seed: int) -> Path:
         """A copy of a run on such a folder."""
-        return self(
-            f"dataset=folder dataset.root={self.images(seed)} dataset.size=16 dataset.test_share=0.5 max_steps=4"
-        )
+        images = f"dataset=folder dataset.root={self.images(seed)} dataset.size=16 dataset.test_share=0.5"
+        return self(f"{images} backbone=resnet_digits batch_size.size=64 max_steps=4")
 
 
 # ---- editing
