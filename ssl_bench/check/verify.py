@@ -144,18 +144,16 @@ def means(run: Recorded, begin: State, again: Trained) -> dict[int, float]:
     A row that began before the state ``begin`` goes on from the losses that this has; on another number of ranks,
     which has none of them, the row is left out.
     """
-    first, stop = begin["step"], max(again.losses)
-    before = int(begin["ranks"][0]["meter"][1])  # steps whose losses the state has: they are in the first mean
-    counts = {step: 1 for step in again.losses}
+    first, before = begin["step"], int(begin["ranks"][0]["meter"][1])  # steps whose losses the first mean has, too
     kept = len(begin["ranks"]) == run.config["devices"]
-    counts[first + 1] += before if kept else 0
-    ends = [first, *(step for step in sorted(run.losses) if first < step <= stop)]
-    rows = list(pairwise(ends))[0 if kept or not before else 1 :]
-    return {
-        step: math.fsum(again.losses[one] * counts[one] for one in range(former + 1, step + 1))
-        / sum(counts[one] for one in range(former + 1, step + 1))
-        for former, step in rows
-    }
+    counts = dict.fromkeys(again.losses, 1) | {first + 1: 1 + before * kept}
+
+    def mean(steps: range) -> float:
+        return math.fsum(again.losses[step] * counts[step] for step in steps) / sum(counts[step] for step in steps)
+
+    ends = [first, *(step for step in run.losses if first < step <= max(again.losses))]
+    rows = list(pairwise(ends))[before > 0 and not kept :]
+    return {step: mean(range(former + 1, step + 1)) for former, step in rows}
 
 
 # ---- results
@@ -211,7 +209,8 @@ def numbers_apart(
         twin = dict(numbers(*replay.evaluate("results-twin", noisy, some)))
     shares, words = list[float](), list[str]()
     for key, value in different:
-        noise, images = distance(twin.get(key, now[key]), now[key]), tested(computed, key)
+        of_images = (right for other, right in now.items() if other[:2] == key[:2] and rounding.BY_IMAGES in other[2])
+        noise, images = distance(twin.get(key, now[key]), now[key]), next(map(len, of_images), None)
         bound = 0.0 if same_bits else rounding.number_bound(key[-1], float(now[key].mean()), noise, images)
         apart = distance(value, now[key])
         shares.append(apart / bound if bound else math.inf)
@@ -222,12 +221,6 @@ def numbers_apart(
     same = len(recorded) - len(different)
     farthest = words[shares.index(max(shares))]
     return rounding.Apart(f"{same} of {len(recorded)} numbers are the same to the last bit; {farthest}", True)
-
-
-def tested(entries: Sequence[Entry], key: Key) -> int | None:
-    """How many images a number is of, if its evaluation has counted them."""
-    of_key = (entry for entry in entries if (entry["id"], entry["network"]) == key[:2])
-    return next((counted["images"] for entry in of_key for counted in entry.get("hits", {}).values()), None)
 
 
 def numbers(folder: Path, entries: Sequence[Entry]) -> list[tuple[Key, np.ndarray]]:

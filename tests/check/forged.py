@@ -179,12 +179,12 @@ def with_bits(run: Path, change: Callable[[np.ndarray], np.ndarray]) -> Path:
     return run
 
 
-def lower(run: Path, first: int, last: int) -> Path:
-    """Lower the recorded losses of some steps by 3%."""
+def lower(run: Path, first: int, last: int, by: float = 0.03) -> Path:
+    """Lower the recorded losses of some steps."""
 
     def change(row: Content) -> None:
         if "loss" in row and first <= row["step"] <= last:
-            row["loss"] *= 0.97
+            row["loss"] *= 1 - by
 
     edit(run / "metrics.jsonl", change)
     return run
@@ -284,10 +284,7 @@ FORGED: dict[str, tuple[Forgery, str]] = {
         "start",
     ),
     "the first losses": (lambda r: lower(r(), 1, 3), "start"),
-    "the first losses by a millionth": (
-        lambda r: edited(r(), "metrics.jsonl", lambda row: row.update(loss=row.get("loss", 1) * (1 - 1e-6))),
-        "start",
-    ),
+    "the first losses by a millionth": (lambda r: lower(r(), 1, 3, 1e-6), "start"),
     "the first rows are not there": (lambda r: write_rows(run := r(), read_rows(run)[5:]), "start"),
     "no row is there": (lambda r: write_rows(r(), []), "start"),
     # the last steps
