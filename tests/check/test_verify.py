@@ -15,7 +15,8 @@ from ssl_bench.check.verify import answers
 from ssl_bench.commands import evaluate, verify
 from ssl_bench.commands.train import main as train
 from ssl_bench.errors import ConfigError
-from tests.check.forged import FORGED, REFUSED, UNSEEN, Runs
+from tests.check.edited import Runs
+from tests.check.forged import FORGED, REFUSED, UNSEEN
 from tests.conftest import SMALL, no_pictures, only_run
 from tests.door.door import enter, files, refuses
 
