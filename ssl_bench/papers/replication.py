@@ -104,20 +104,18 @@ def spreads(some: Iterable[Table]) -> list[Spread]:
     return [Spread(table.name, cell, statistics.variance(by.values())) for table, cell, by in cells if len(by) > 1]
 
 
-def bound(table: Table, cell: Cell, committed: Sequence[float], others: Sequence[Spread]) -> tuple[float, str]:
-    """How far a number of a cell may be from a committed one, and on what that rests, in words.
+def bound(table: Table, cell: Cell, committed: float, others: Sequence[Spread]) -> tuple[float, str]:
+    """How far a number of a cell may be from the committed one, and on what that rests, in words.
 
     It is SPREAD times the deviation over the seeds of the cell, or of the table's cells with the same metric if that
     is larger. Where all of these have one seed, other tables' cells with the metric and the data set count, and else
     those with any accuracy on the data set; POINTS or PART where there are none.
 
     Args:
-        committed: the cell's numbers, one for each seed.
         others: of this table and of others.
     """
-    if len(committed) < 2 and cell.share and re.search("_(raw|init)/", cell.metric):
+    if cell.share and re.search("_(raw|init)/", cell.metric):
         return UNTRAINED, "no training"
-    deviation = math.sqrt(statistics.variance(committed)) if len(committed) > 1 else 0.0
     on_data = [one for one in others if one.cell.settings.get("dataset") == cell.settings.get("dataset")]
     pools = (
         [one for one in others if one.table == table.name and one.cell.metric == cell.metric],
@@ -125,14 +123,16 @@ def bound(table: Table, cell: Cell, committed: Sequence[float], others: Sequence
         [one for one in on_data if one.cell.share and cell.share],
     )
     if pool := next(filter(None, pools), []):
-        pooled = math.sqrt(statistics.fmean(one.variance for one in pool))
-        if deviation >= pooled:
-            return SPREAD * deviation, f"its {len(committed)} seeds"
+        pooled = statistics.fmean(one.variance for one in pool)
+        for one in pool:
+            same = (one.table, one.cell.label, one.cell.column) == (table.name, cell.label, cell.column)
+            if same and one.variance >= pooled:
+                return SPREAD * math.sqrt(one.variance), "its seeds"
         cells = f"{len(pool)} cell{'s' * (len(pool) != 1)} of {', '.join(sorted({one.table for one in pool}))}"
-        return SPREAD * pooled, f"the seeds of {cells}"
+        return SPREAD * math.sqrt(pooled), f"the seeds of {cells}"
     if cell.share:
         return SPREAD * POINTS, f"no seeds: a deviation of {POINTS} points"
-    return SPREAD * PART * abs(committed[0]), f"no seeds: a deviation of {PART:.0%}"
+    return SPREAD * PART * abs(committed), f"no seeds: a deviation of {PART:.0%}"
 
 
 def compared(table: Table, cells: Sequence[Cell], results: Results, others: Sequence[Spread]) -> list[Number]:
@@ -140,8 +140,8 @@ def compared(table: Table, cells: Sequence[Cell], results: Results, others: Sequ
     numbers = list[Number]()
     for cell in cells:
         committed, ours = measurements.values(table, cell), results.values(cell)
-        room, rests = bound(table, cell, list(committed.values()), others)
         for seed in cell.seeds:
+            room, rests = bound(table, cell, committed[seed], others)
             least = max(room, FLOOR * abs(committed[seed]), LEAST)
             numbers.append(Number(cell, seed, committed[seed], ours.get(seed), least, rests))
     return numbers

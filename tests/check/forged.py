@@ -216,6 +216,12 @@ FORGED: dict[str, tuple[Forgery, str]] = {
     "results of another run": (lambda r: other_results(r(), r("seed=1")), "results"),
     "a result": (lambda r: better(r()), "results"),
     "a result by two images of 450": (lambda r: better(r(), 2), "results"),
+    "a result by two images, and another number format": (
+        lambda r: edited(
+            better(r(), 2), "results.json", lambda content: content["environment"].update(precision="bf16")
+        ),
+        "results",
+    ),
     "as many images were right, but others": (lambda r: with_bits(r(), lambda bits: bits[::-1]), "results"),
     "the files of the images that were right are not there": (
         lambda r: without(run := r(), *(str(path.relative_to(run)) for path in run.glob("hits/*"))),
@@ -264,9 +270,6 @@ UNSEEN: dict[str, Forgery] = {
     "the middle of the training": other_middle,
     "weights by a rounding, and a result by two images": lambda r: with_last(
         better(r(), 2), lambda name, value: value * (1 + 1e-6) if name.endswith("weight") else value
-    ),
-    "a number format, and a result by two images": lambda r: edited(
-        better(r(), 2), "results.json", lambda content: content["environment"].update(precision="bf16")
     ),
     "the name of an option with the same class": lambda r: label(r(), "framework", "byol"),
     "time": lambda r: edited(r(), "results.json", lambda content: content.update(seconds=1.0)),
