@@ -28,7 +28,7 @@ from ssl_bench.disk import temporary
 from ssl_bench.errors import RunError
 from ssl_bench.record import evaluations, hits
 from ssl_bench.record.evaluations import Entry
-from ssl_bench.training.engine import TAIL
+from ssl_bench.training.engine import SHARE, TAIL
 
 
 def answers(folder: Path, changes: Mapping[str, Any]) -> Iterator[Answer]:
@@ -91,7 +91,8 @@ def end(run: Recorded, replay: Replay, begun: Answer) -> Answer:
     if last["step"] != replay.last_step:
         words = f"last.pt is of step {last['step']}, and the configuration ends at step {replay.last_step}"
         return Answer("end", words, Verdict.WRONG)
-    if begun.values.get("stop") == replay.last_step:
+    all_compared = begun.values.get("same_bits") or replay.last_step <= TAIL
+    if all_compared and begun.values.get("stop") == replay.last_step:
         return Answer("end", "there are no steps but those of start", begun.verdict, values=begun.values)
     if before is None or not 0 <= before["step"] < last["step"]:
         why = run.unread.get("previous.pt", "previous.pt is no earlier state")
@@ -104,6 +105,8 @@ def end(run: Recorded, replay: Replay, begun: Answer) -> Answer:
 
 def steps(name: str, run: Recorded, replay: Replay, begin: State, stop: int) -> Answer:
     """Train from a state to the step ``stop``, and compare the losses, and the weights if the run ended there.
+
+    After more steps than those of ``end``, which has an answer of its own, rounding tells nothing about the weights.
 
     The answer's values are ``stop`` and, if something was compared, whether all of it has the ``same_bits``.
     """
@@ -130,7 +133,7 @@ def steps(name: str, run: Recorded, replay: Replay, begin: State, stop: int) -> 
     noisy = replay.perturbed(begin)
     twin = replay.train(f"{name}-twin", noisy, stop)
     apart = [rounding.losses_apart(recorded, losses, means(run, begin, twin))] if losses else []
-    if weights is not None:
+    if weights is not None and stop - begin["step"] <= max(TAIL, stop // SHARE):
         states = begin["method"], noisy["method"]
         apart.append(rounding.weights_apart(weights, again.weights, twin.weights, *states, replay.parameters))
     verdict = Verdict.GOOD if all(part.within for part in apart) else Verdict.WRONG
