@@ -28,7 +28,7 @@ from ssl_bench.disk import temporary
 from ssl_bench.errors import RunError
 from ssl_bench.record import evaluations, hits
 from ssl_bench.record.evaluations import Entry
-from ssl_bench.training.engine import SHARE, TAIL
+from ssl_bench.training.engine import TAIL
 
 
 def answers(folder: Path, changes: Mapping[str, Any]) -> Iterator[Answer]:
@@ -106,7 +106,7 @@ def end(run: Recorded, replay: Replay, begun: Answer) -> Answer:
 def steps(name: str, run: Recorded, replay: Replay, begin: State, stop: int) -> Answer:
     """Train from a state to the step ``stop``, and compare the losses, and the weights if the run ended there.
 
-    After more steps than those of ``end``, which has an answer of its own, rounding tells nothing about the weights.
+    After many first steps rounding alone may have changed the weights altogether: those of ``end`` then tell.
 
     The answer's values are ``stop`` and, if something was compared, whether all of it has the ``same_bits``.
     """
@@ -133,7 +133,7 @@ def steps(name: str, run: Recorded, replay: Replay, begin: State, stop: int) -> 
     noisy = replay.perturbed(begin)
     twin = replay.train(f"{name}-twin", noisy, stop)
     apart = [rounding.losses_apart(recorded, losses, means(run, begin, twin))] if losses else []
-    if weights is not None and stop - begin["step"] <= max(TAIL, stop // SHARE):
+    if weights is not None and (name == "end" or stop <= TAIL):
         states = begin["method"], noisy["method"]
         apart.append(rounding.weights_apart(weights, again.weights, twin.weights, *states, replay.parameters))
     verdict = Verdict.GOOD if all(part.within for part in apart) else Verdict.WRONG
