@@ -215,7 +215,7 @@ FORGED: dict[str, tuple[Forgery, str]] = {
     # the results
     "results of another run": (lambda r: other_results(r(), r("seed=1")), "results"),
     "a result": (lambda r: better(r()), "results"),
-    "a result by two images of 450": (lambda r: better(r(), 2), "results"),
+    "a result by two images of 450": (lambda r: better(r("max_steps=3"), 2), "results"),
     "a result by two images, and another number format": (
         lambda r: edited(
             better(r(), 2), "results.json", lambda content: content["environment"].update(precision="bf16")
