@@ -22,6 +22,7 @@ class Recorded:
     Attributes:
         name: of its directory.
         config: of the training, to be carried out on this machine.
+        claimed: the configuration in ``results.json``.
         ids: the run_id by what it is of: the directory, the configuration, the results and the checkpoints.
         losses: of the rows of ``metrics.jsonl`` by step: the mean since the row before.
         entries: the evaluations of ``results.json``.
@@ -37,10 +38,13 @@ class Recorded:
         claimed, written = read_config(folder), results.read(folder)
         if written is None or "facts" not in written:
             raise ConfigError(f"{folder} has no results: only a training that has ended can be verified")
+        self.claimed = written["config"]
         self.config = _here(claimed, written.get("environment", {}), changes)
         self.entries: list[Entry] = written["evaluations"]
-        recorded = rows.read(folder / "metrics.jsonl", self.config)
-        self.losses = {row["step"]: float(row["loss"]) for row in recorded if "loss" in row}
+        recorded = [row for row in rows.read(folder / "metrics.jsonl", self.config) if "loss" in row]
+        self.losses = {row["step"]: float(row["loss"]) for row in recorded}
+        if list(self.losses) != sorted(self.losses) or len(self.losses) < len(recorded):
+            raise ConfigError(f"{folder}/metrics.jsonl has rows twice or in another order than a training writes them")
         self.states, self.unread = dict[str, State](), dict[str, str]()
         for name in ("last.pt", "previous.pt"):
             try:

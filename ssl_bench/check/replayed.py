@@ -24,7 +24,7 @@ NOISE = {"fp64": 2.0**-46, "fp32": 2.0**-15, "fp16": 2.0**-11, "bf16": 2.0**-9} 
 
 
 class Trained(NamedTuple):
-    """Steps that were trained again: their losses by the step of the row, and the weights after the last one."""
+    """Steps that were trained again: their losses by step, and the weights after the last one."""
 
     losses: dict[int, float]
     weights: Weights
@@ -53,13 +53,13 @@ class Replay:
         training.state.save(scratch / "initial", run.name, training.schedule.lr_at)
         self.initial = checkpoint.read(scratch / "initial" / "checkpoints" / "last.pt")
 
-    def train(self, name: str, begin: State, stop: int, log_every: int) -> Trained:
+    def train(self, name: str, begin: State, stop: int) -> Trained:
         """Train from the state ``begin`` to the step ``stop``, in a folder of that ``name``.
 
         Raises:
             ConfigError, RunError: it cannot be carried out.
         """
-        settings = {"max_steps": stop, "log_every": log_every, "evaluate": NOTHING}
+        settings = {"max_steps": stop, "log_every": 1, "evaluate": NOTHING}
         folder = self._launch(name, begin, self.run.config | settings)
         rows = files.read_json_lines(folder / "metrics.jsonl")
         losses = {row["step"]: row["loss"] for row in rows if "loss" in row}

@@ -19,7 +19,7 @@ from ssl_bench.evaluate.metric import ACCURACIES, declared
 ROOM, FLOOR = 10.0, 1e-4  # times the twin's difference, and the least bound
 LIMIT = {"loss": 0.2, "weights": 0.1}  # the largest bounds: of a loss, relative; of weights, as a share of their change
 IMAGES, SHARE, LEAST = 2, 0.002, 1e-3  # bounds of an accuracy: test images, or a share of them; of others, relative
-BY_IMAGES = " by its images"  # the end of the name of an accuracy that is counted from its images
+BY_IMAGES = " by its images"  # the end of the name of an accuracy for the images that were right
 NO_WEIGHTS: Weights = {}
 Losses = Mapping[int, float]  # by step
 
@@ -64,8 +64,10 @@ def weights_apart(
         parameters: names of the trained weights.
     """
     numbers = {n: v for n, v in again.items() if isinstance(v, Tensor) and v.is_floating_point()}
-    if any(value.shape != getattr(recorded.get(name), "shape", None) for name, value in numbers.items()):
+    if recorded.keys() != again.keys() or any(numbers[n].shape != getattr(recorded[n], "shape", None) for n in numbers):
         return Apart("other weights, or weights of other shapes", False)
+    if others := [name for name in again if name not in numbers and not alike(recorded[name], again[name])]:
+        return Apart(f"another {others[0]}, which no rounding changes", False)
     noise = {name: noisy[name] - begin[name] for name in parameters}
     shares = []
     for names in (parameters, *([name] for name in sorted(numbers.keys() - {*parameters}))):
@@ -73,7 +75,7 @@ def weights_apart(
         change = max(_distance(numbers, begin, names), least, 1e-12)
         bound = min(LIMIT["weights"], FLOOR + ROOM * _distance(twin, numbers, names, noise) / change)
         shares.append((_distance(numbers, recorded, names) / change, bound))
-    apart, bound = max(shares, key=lambda share: share[0] / share[1])
+    apart, bound = max(shares, key=lambda share: math.inf if share[0] != share[0] else share[0] / share[1])
     return Apart(f"weights {apart:.1e} of their change apart, bound {bound:.1e}", apart <= bound)
 
 
@@ -92,13 +94,13 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def number_bound(name: str, now: float, twin: float, images: int | None) -> float:
+def number_bound(name: str, now: float, noise: float, images: int | None) -> float:
     """The bound of a number of an evaluation: some test images of an accuracy, a share of another number.
 
     Args:
-        twin: the same number for weights that differ by a rounding.
+        noise: what weights change that differ by a rounding.
         images: that were tested, if that is known.
     """
     accuracy = name.endswith(BY_IMAGES) or declared(ACCURACIES, name)
     least = max((IMAGES + 0.5) / images if images else SHARE, SHARE) if accuracy else LEAST * abs(now)
-    return ROOM * abs(twin - now) + least
+    return ROOM * noise + least

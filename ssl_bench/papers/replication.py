@@ -4,8 +4,9 @@ The runs of the committed seeds are trained unless they are there; each number i
 ``replications/<who>.json`` keeps both, to be sent to the project.
 
 Numbers are equal if their six digits are. On a processor or under a torch that rounds otherwise a training is another
-draw of its seed: then a number agrees if it lies within SPREAD times the deviation over the committed seeds, that of
-its cell or of all cells with the same metric, whichever is larger.
+draw of its seed: then a number agrees if it lies within SPREAD times a deviation over committed seeds. :func:`bound`
+says whose: of a cell with one seed they are those of other cells. A network that is not trained is no other draw, so
+its accuracy has the bound UNTRAINED.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, require
@@ -31,6 +31,8 @@ from ssl_bench.record import results as finished_run
 
 SPREAD = 5.0
 FLOOR, LEAST = 1e-5, 1e-9  # the least bound, relative and absolute: some claims are about rounding errors
+POINTS, PART = 1.5, 0.02  # the deviation if no seeds tell it: of an accuracy in points, of another number relative
+UNTRAINED = 0.2  # points
 
 
 class Committed(Selection):
@@ -56,13 +58,19 @@ class Committed(Selection):
 
 @dataclass(frozen=True)
 class Number:
-    """A committed number beside the one that was found; None: there is no run of it."""
+    """A committed number beside the one that was found; None: there is no run of it.
+
+    Attributes:
+        bound: how far they may be apart.
+        rests: on what the bound rests, in words.
+    """
 
     cell: Cell
     seed: int
     committed: float
     measured: float | None
     bound: float
+    rests: str
 
     @property
     def equal(self) -> bool:
@@ -78,23 +86,64 @@ class Number:
         """As plain data."""
         place = {"row": self.cell.label, "column": self.cell.column, "metric": self.cell.metric, "seed": self.seed}
         numbers = {"committed": self.committed, "found": self.measured, "equal": self.equal}
-        return place | numbers | ({} if self.equal else {"agrees": self.agrees, "bound": self.bound})
+        bounded = {"agrees": self.agrees, "bound": self.bound, "rests": self.rests}
+        return place | numbers | ({} if self.equal else bounded)
 
 
-def compared(table: Table, cells: Sequence[Cell], results: Results) -> list[Number]:
+class Spread(NamedTuple):
+    """A cell with several committed seeds, and their variance."""
+
+    table: str
+    cell: Cell
+    variance: float
+
+
+def spreads(some: Iterable[Table]) -> list[Spread]:
+    """The cells of some tables that have several committed seeds."""
+    cells = ((table, cell, measurements.values(table, cell)) for table in some for cell in table.cells)
+    return [Spread(table.name, cell, statistics.variance(by.values())) for table, cell, by in cells if len(by) > 1]
+
+
+def bound(table: Table, cell: Cell, committed: float, others: Sequence[Spread]) -> tuple[float, str]:
+    """How far a number of a cell may be from the committed one, and on what that rests, in words.
+
+    It is SPREAD times the deviation over the seeds of the cell, or of the table's cells with the same metric if that
+    is larger. Where all of these have one seed, other tables' cells with the metric and the data set count, and else
+    those with any accuracy on the data set; POINTS or PART where there are none.
+
+    Args:
+        others: of this table and of others.
+    """
+    if cell.share and re.search("_(raw|init)/", cell.metric):
+        return UNTRAINED, "no training"
+    on_data = [one for one in others if one.cell.settings.get("dataset") == cell.settings.get("dataset")]
+    pools = (
+        [one for one in others if one.table == table.name and one.cell.metric == cell.metric],
+        [one for one in on_data if one.cell.metric == cell.metric],
+        [one for one in on_data if one.cell.share and cell.share],
+    )
+    if pool := next(filter(None, pools), []):
+        pooled = statistics.fmean(one.variance for one in pool)
+        for one in pool:
+            same = (one.table, one.cell.label, one.cell.column) == (table.name, cell.label, cell.column)
+            if same and one.variance >= pooled:
+                return SPREAD * math.sqrt(one.variance), "its seeds"
+        cells = f"{len(pool)} cell{'s' * (len(pool) != 1)} of {', '.join(sorted({one.table for one in pool}))}"
+        return SPREAD * math.sqrt(pooled), f"the seeds of {cells}"
+    if cell.share:
+        return SPREAD * POINTS, f"no seeds: a deviation of {POINTS} points"
+    return SPREAD * PART * abs(committed), f"no seeds: a deviation of {PART:.0%}"
+
+
+def compared(table: Table, cells: Sequence[Cell], results: Results, others: Sequence[Spread]) -> list[Number]:
     """The committed numbers of some cells beside those of the runs in a results folder."""
-    variances: dict[str, list[float]] = defaultdict(list)
-    for cell in table.cells:
-        if len(by_seed := measurements.values(table, cell)) > 1:
-            variances[cell.metric].append(statistics.variance(by_seed.values()))
     numbers = list[Number]()
     for cell in cells:
         committed, ours = measurements.values(table, cell), results.values(cell)
-        pooled = math.sqrt(statistics.fmean(variances[cell.metric] or [0.0]))
-        deviation = statistics.stdev(committed.values()) if len(committed) > 1 else 0.0
         for seed in cell.seeds:
-            bound = max(SPREAD * max(deviation, pooled), FLOOR * abs(committed[seed]), LEAST)
-            numbers.append(Number(cell, seed, committed[seed], ours.get(seed), bound))
+            room, rests = bound(table, cell, committed[seed], others)
+            least = max(room, FLOOR * abs(committed[seed]), LEAST)
+            numbers.append(Number(cell, seed, committed[seed], ours.get(seed), least, rests))
     return numbers
 
 
@@ -133,18 +182,23 @@ def report(selection: Selection, who: str) -> int:
     """
     selected = [(table, selection.cells(table)) for table in selection.tables()]
     results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], folder=selection.folder)
+    files_of_papers = tables.paths(selection.papers).values()
+    every = [table for path in files_of_papers for kind in tables.read(path) for table in kind]
+    others = spreads({table.name: table for table in (*every, *selection.tables())}.values())
     content, agree = dict[str, Any](), True
     for table, asked in selected:
-        numbers = compared(table, asked, results)
+        numbers = compared(table, asked, results, others)
         content[table.name] = record(table, numbers, results)
         equal, agreeing = (sum(getattr(number, name) for number in numbers) for name in ("equal", "agrees"))
-        rest = f", {agreeing - equal} within the bound" * (agreeing > equal)
+        rests = {number.rests: None for number in numbers if number.agrees and not number.equal}
+        rest = f", {agreeing - equal} within the bound ({'; '.join(rests)})" * bool(rests)
         print(f"{table.name}: {equal} of {len(numbers)} equal{rest}")
         for number in numbers:
             if not number.agrees:
                 place = f"{number.cell.label} | {number.cell.column} | {number.cell.metric}, seed {number.seed}"
                 measured = "not measured" if number.measured is None else f"{number.measured:.6g} measured"
-                print(f"  {place}: {number.committed:.6g} committed, {measured}, bound {number.bound:.1e}")
+                bounded = f"bound {number.bound:.2g} ({number.rests})"
+                print(f"  {place}: {number.committed:.6g} committed, {measured}, {bounded}")
         if "verdict" in content[table.name]:
             verdicts = "verdict here: {verdict}; by the committed numbers: {verdict_committed}"
             print(f"  {verdicts.format(**content[table.name])}")

@@ -10,6 +10,7 @@ import pytest
 
 from ssl_bench.commands import reproduce
 from ssl_bench.papers import measurements, tables
+from ssl_bench.papers.replication import Number, bound, spreads
 from tests import golden
 from tests.conftest import no_pictures
 from tests.door.door import refuses
@@ -89,6 +90,7 @@ def test_what_differs_is_named_and_the_record_keeps_other_tables(
     out = capfd.readouterr().out
     (number,) = numbers("tiny/table1")
     assert "tiny/table1: 0 of 1 equal" in out and "digits | infonce | knn/top1, seed 0: 0 committed" in out
+    assert "bound 7.5 (no seeds: a deviation of 1.5 points)" in out
     cells[0]["value"] = float(f"{number['found']:.6g}")
     commit()
     Path("replications", "me.json").write_text(json.dumps({"tables": {"other/table": 1}}))
@@ -101,7 +103,34 @@ def test_what_differs_is_named_and_the_record_keeps_other_tables(
     cells[1:] = [{**cells[0], "seed": 1, "value": cells[0]["value"] + 2}]
     commit()
     assert reproduce.main(["--committed", "tiny/table1", "col=infonce", "seed=0", "--who", "me"]) == 0
-    assert "0 of 1 equal, 1 within the bound" in capfd.readouterr().out
+    assert "0 of 1 equal, 1 within the bound (its seeds)" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "room", "rests"),
+    [
+        ("losses/rate", "knn/top1", 2.717, "the seeds of 24 cells of losses/batch"),
+        ("losses/surface", "knn/top1", 5.730, "the seeds of 3 cells of macl/dilemma"),
+        ("losses/surface", "knn_val/top1", 5.730, "the seeds of 3 cells of macl/dilemma"),
+        ("losses/negatives", "knn_raw/top1", 0.2, "no training"),
+        ("intriguing/fig7_mnist", "linear_randbit/top1", 5.103, "the seeds of 17 cells of intriguing/few_bits, "),
+        ("eqco/table9", "mutual_information/estimate", 0.02034, "the seeds of 4 cells of eqco/toy"),
+    ],
+)
+def test_the_bound_of_one_seed_is_of_the_seeds_of_other_cells(name: str, metric: str, room: float, rests: str) -> None:
+    every = [table for path in tables.paths().values() for kind in tables.read(path) for table in kind]
+    (table,), others = tables.find(name), spreads(every)
+    cells = [cell for cell in table.cells if cell.metric == metric and measurements.values(table, cell)]
+    assert cells
+    for cell in cells:
+        ((seed, committed),) = measurements.values(table, cell).items()
+        given, words = bound(table, cell, committed, others)
+        assert given == pytest.approx(room, rel=1e-3) and words.startswith(rests)
+        shares = (-0.99, 0.99, -1.01, 1.01)
+        apart = [Number(cell, seed, committed, committed + share * room, given, words) for share in shares]
+        assert [number.agrees for number in apart] == [True, True, False, False]
+        alone, _ = bound(table, cell, committed, [])
+        assert alone == pytest.approx(0.2 if "_raw" in metric else 7.5 if "top1" in metric else 0.1 * committed)
 
 
 def test_missing_images_are_refused_before_anything_is_trained(capfd: pytest.CaptureFixture[str]) -> None:
