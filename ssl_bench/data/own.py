@@ -12,7 +12,7 @@ import torch
 from ssl_bench.data.folder import Files, text_of_counts
 from ssl_bench.data.layout import Listing, Tree, find_layout, walk
 from ssl_bench.data.own_images import OwnImages
-from ssl_bench.data.photos import FORMATS, Photos
+from ssl_bench.data.photos import FORMATS, LARGEST, Photos
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.files import mark, open_regular
@@ -72,7 +72,7 @@ class OwnFolder(OwnImages):
         return [first.setdefault(file, i) for i, file in enumerate(files)]
 
     def open_image(self, listing: Listing, i: int) -> BinaryIO:
-        return open_regular(self.location / listing.names[i])
+        return open_regular(self.location / listing.names[i], LARGEST)
 
     def stamp(self, listing: Listing) -> list[Any]:
         return [status and mark(status) for status in self._statuses(listing)]

@@ -89,4 +89,7 @@ def few(names: Sequence[str]) -> str:
 def in_order(names: Iterable[str]) -> list[str]:
     """Sort names of classes: as numbers if all are whole numbers, else as text."""
     as_text = sorted(names)
-    return sorted(as_text, key=int) if all(name.isascii() and name.isdigit() for name in as_text) else as_text
+    if not all(name.isascii() and name.isdigit() for name in as_text):
+        return as_text
+    digits = {name: name.lstrip("0") for name in as_text}
+    return sorted(as_text, key=lambda name: (len(digits[name]), digits[name]))  # not int: it takes 4300 digits
