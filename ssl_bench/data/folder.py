@@ -255,9 +255,12 @@ class FolderDataset(Dataset):
     def _kept_classes(self) -> set[str] | None:
         if self.class_file is None:
             return None
+        remedy = "set dataset.classes to a file with one class per line"
         try:
-            return set(read_bytes(self.class_file).decode("utf-8-sig").split())
+            classes = set(read_bytes(self.class_file).decode("utf-8-sig").split())
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
-            remedy = "set dataset.classes to a file with one class per line"
             raise ConfigError(f"dataset.classes: {self.class_file} cannot be read ({reason}): {remedy}") from error
+        if not classes:
+            raise ConfigError(f"dataset.classes: {self.class_file} is empty: {remedy}")
+        return classes
