@@ -89,8 +89,8 @@ class HuggingFace(OwnImages):
     @cached_property
     def _opened(self) -> tuple[dict[str, Any], str, dict[str, list[Value]], list[str]]:
         """The splits with an undecoded image column only, the name of that column, the labels of the splits, notes."""
-        splits, notes = _splits_on_disk(self.location, _marks(self.location))
         with _failures_refused(self.location):
+            splits, notes = _splits_on_disk(self.location, _marks(self.location))
             from datasets import Image
 
             features = next(iter(splits.values())).features

@@ -47,6 +47,8 @@ class OwnFolder(OwnImages):
             return walk(self.location)
         except OSError as error:
             raise ConfigError(f"dataset.root={self.root}: {error.filename}: {error.strerror}") from error
+        except RecursionError as error:
+            raise ConfigError(f"dataset.root={self.root}: its folders are nested too deeply: move some up") from error
 
     def listing(self) -> Listing:
         others = text_of_counts(self._tree.others_below())

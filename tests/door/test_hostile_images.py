@@ -5,6 +5,7 @@ import io
 import json
 import os
 import struct
+import subprocess
 import warnings
 import zlib
 from collections.abc import Callable
@@ -209,6 +210,26 @@ def test_a_folder_of_images_is_read_right_and_names_each_that_is_not() -> None:
     assert broken["ends.png"] == "File too large" and broken["pipe.png"] == "Not a regular file"
     said, _ = outcome(lambda: load(["dataset=folder", f"dataset.root={root}", "dataset.size=8"]))
     assert said.startswith(f"dataset.skip_broken=0: {len(broken)} of {len(broken) + len(images)} images in ")
+
+
+@pytest.mark.parametrize("depth", [100, 1500])
+def test_folders_in_folders_are_read_or_refused(depth: int, tmp_path: Path) -> None:
+    Path("photos").mkdir()
+    os.chdir("photos")
+    for _ in range(depth):
+        os.mkdir("a")
+        os.chdir("a")
+    for number in range(2):
+        Path(f"{number}.png").write_bytes(encoded(picture(number), "PNG"))
+    os.chdir(tmp_path)
+    said, config = outcome(lambda: load(["dataset=folder", "dataset.root=photos", "dataset.size=8"]))
+    if depth == 100:
+        assert config["dataset"]["train_images"] == 1
+    else:
+        assert said == "dataset.root=photos: its folders are nested too deeply: move some up"
+    said, _ = outcome(lambda: load(["dataset=hf", "dataset.path=photos", "dataset.size=8"]))
+    assert said.startswith(f"dataset.path={tmp_path}/photos: no dataset of Hugging Face can be read there (")
+    subprocess.run(["rm", "-r", "photos"], check=True)  # Python's own function has no such depth
 
 
 def pickle_of_payload() -> bytes:
