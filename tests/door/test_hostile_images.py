@@ -222,14 +222,16 @@ def test_folders_in_folders_are_read_or_refused(depth: int, tmp_path: Path) -> N
     for number in range(2):
         Path(f"{number}.png").write_bytes(encoded(picture(number), "PNG"))
     os.chdir(tmp_path)
-    said, config = outcome(lambda: load(["dataset=folder", "dataset.root=photos", "dataset.size=8"]))
-    if depth == 100:
-        assert config["dataset"]["train_images"] == 1
-    else:
-        assert said == "dataset.root=photos: its folders are nested too deeply: move some up"
-    said, _ = outcome(lambda: load(["dataset=hf", "dataset.path=photos", "dataset.size=8"]))
-    assert said.startswith(f"dataset.path={tmp_path}/photos: no dataset of Hugging Face can be read there (")
-    subprocess.run(["rm", "-r", "photos"], check=True)  # Python's own function has no such depth
+    try:
+        said, config = outcome(lambda: load(["dataset=folder", "dataset.root=photos", "dataset.size=8"]))
+        if depth == 100:
+            assert config["dataset"]["train_images"] == 1
+        else:
+            assert said == "dataset.root=photos: its folders are nested too deeply: move some up"
+        said, _ = outcome(lambda: load(["dataset=hf", "dataset.path=photos", "dataset.size=8"]))
+        assert said.startswith(f"dataset.path={tmp_path}/photos: no dataset of Hugging Face can be read there (")
+    finally:
+        subprocess.run(["rm", "-r", "photos"], check=True)  # Python's own function, which pytest uses, cannot
 
 
 def pickle_of_payload() -> bytes:
