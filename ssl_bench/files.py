@@ -171,9 +171,9 @@ def read_with(path: str | Path, read: Callable[[BinaryIO], Result], largest: flo
 
 
 def compare_checksums(file: BinaryIO) -> None:
-    """Raise an error if a part of a file of ``torch.save`` or ``np.savez``, a zip archive, differs from its checksum.
+    """Raise an error if a part of a file of ``torch.save``, a zip archive, differs from its checksum.
 
-    ``torch.load`` does not compare them. A compressed part counts as damaged: neither writes any.
+    ``torch.load`` does not compare them. A compressed part counts as damaged: torch writes none.
     """
     import zipfile
 

@@ -42,7 +42,7 @@ class Packed(Photos):
         self._mapped = MappedFiles()
         try:
             archive = BytesIO(files.read_bytes(index, LARGEST))
-            files.compare_checksums(archive)
+            files.compare_checksums(archive)  # np.savez compresses nothing, either
             with np.load(archive) as content:
                 self.offsets, labels, self.sizes = content["offsets"], content["labels"], content["sizes"]
             self._mapped.add(self.path)

@@ -345,18 +345,17 @@ def test_parquet_files_are_read_right_or_refused(
         b"PAR1" + b"\xff" * 8 + b"PAR1",
         b"PAR1" * 30 + struct.pack("<I", 2**31) + b"PAR1",
     ]
-    contents: list[tuple[Callable[[Path], Any], Any]] = [(place, "dataset") for place in PLACES.values()]
-    made = [(parquet(**change), expected) for change, expected in CHANGES.values()]
-    made += [(content, "dataset.path=") for content in odd]
-    made += [(changed, None) for _, changed in variants(whole, SEED, 12)]
-    contents += [(lambda path, content=content: path.write_bytes(content), expected) for content, expected in made]
-    for number, (put, expected) in enumerate(contents):
-        root = Path(f"{number}")
-        root.mkdir()
-        put(root / "train-0.parquet")
+    contents: list[tuple[bytes | Callable[[Path], Any], Any]] = [(place, "dataset") for place in PLACES.values()]
+    contents += [(parquet(**change), expected) for change, expected in CHANGES.values()]
+    contents += [(content, "dataset.path=") for content in odd]
+    contents += [(changed, None) for _, changed in variants(whole, SEED, 12)]
+    for number, (content, expected) in enumerate(contents):
+        path = Path(f"{number}/train-0.parquet")
+        path.parent.mkdir()
+        content(path) if callable(content) else path.write_bytes(content)
 
         def read() -> list[str]:
-            words = ["dataset=hf", f"dataset.path={root}", "dataset.size=8", "dataset.workers=1"]  # noqa: B023
+            words = ["dataset=hf", f"dataset.path={path.parent}", "dataset.size=8", "dataset.workers=1"]  # noqa: B023
             dataset: Any = Parts(load(words)).dataset
             for source in map(dataset.split, ("train", "test")):
                 for (_, row), image in zip(source.ids, source.take(torch.arange(len(source))), strict=True):

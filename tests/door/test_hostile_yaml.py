@@ -132,8 +132,8 @@ def test_an_option_is_no_pipe_and_no_device() -> None:
 
 def test_a_damaged_option_that_is_not_chosen_is_not_in_the_way() -> None:
     put("conf/loss/mine.yaml", b"_target_: ssl_bench.objective.losses.DCL")
-    for number, text in enumerate(("a: [", "a: \0", b"\xff", "3", f"a: {RUN}")):
-        put(f"conf/loss/other{number}.yaml", as_bytes(text))
+    for number, text in enumerate((b"a: [", b"a: \0", b"\xff", b"3", f"a: {RUN}".encode())):
+        put(f"conf/loss/other{number}.yaml", text)
     put("conf/loss/pipe.yaml", PLACES["pipe"])
     assert outcome(lambda: compose.load(["loss=mine"], Path("conf"))["choices"]["loss"]) == ("", "mine")
     said, _ = outcome(lambda: compose.load(["loss=mien"], Path("conf")))
