@@ -45,7 +45,7 @@ TEXTS: dict[str | bytes, Any] = {
     "a: " + "{a: " * 10_000 + "}" * 10_000: "it is nested too deeply",
     "[" * 10_000: "it is nested too deeply",
     "\n".join(" " * i + "a:" for i in range(700)): "it is nested too deeply",
-    "\n".join(f"k{i}: {i}" for i in range(20_000)): "it has more than 262,144 bytes",
+    "\n".join(f"k{i}: {i}" for i in range(25_000)): "it has more than 262,144 bytes",
     "a: " + "x" * 10**6: "it has more than 262,144 bytes",
     # numbers
     f"a: {'9' * 5000}": "the number in line 1 is too long",
