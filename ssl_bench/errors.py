@@ -5,6 +5,8 @@ Every refusal is one sentence: ``<key>=<value>: set <key> to <remedy>``.
 
 import shlex
 
+LONGEST = 4000  # characters of a refusal: it may hold values of any length
+
 
 class ConfigError(Exception):
     """The configuration, or the data that it names, cannot be used; nothing was touched."""
@@ -12,7 +14,7 @@ class ConfigError(Exception):
     exit_code = 2
 
     def __str__(self) -> str:
-        return printable(super().__str__())
+        return shortened(printable(super().__str__()))
 
 
 class RunError(Exception):
@@ -43,7 +45,7 @@ class InvalidValue(ConfigError, ValueError):
         self.key, self.value, self.remedy = key, value, remedy
 
     def __str__(self) -> str:
-        return printable(f"{self.key}={shown(self.value)}: set {self.key} to {self.remedy}")
+        return shortened(printable(f"{self.key}={shown(self.value)}: set {self.key} to {self.remedy}"))
 
     def within(self, group: str) -> "InvalidValue":
         """The same refusal with ``group.`` before the key."""
@@ -61,6 +63,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shortened(text: str) -> str:
+    """``text`` without its middle if it is longer than ``LONGEST``."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
 
 
 def one_line(text: str) -> str:

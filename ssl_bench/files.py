@@ -19,6 +19,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import os
 import stat
 import sys
@@ -135,17 +136,27 @@ def unused(path: Path) -> Path:
     return next(name for name in names if not os.path.lexists(name))
 
 
-def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file to read; an OSError for a directory, a pipe (for which ``open`` would wait) or a device."""
+def open_regular(path: str | Path, largest: float = math.inf) -> BinaryIO:
+    """Open a file to read.
+
+    Raises:
+        OSError: it is a directory, a pipe (for which ``open`` would wait) or a device, or has more than ``largest``
+            bytes.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status, wrong = os.fstat(descriptor), None
+    if not stat.S_ISREG(status.st_mode):
+        wrong = OSError(errno.EINVAL, "Not a regular file", str(path))
+    elif status.st_size > largest:
+        wrong = OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    if wrong:
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        raise wrong
     return open(descriptor, "rb")
 
 
-def read_with(path: str | Path, read: Callable[[BinaryIO], Result]) -> Result:
-    """Return ``read`` of an open regular file; it is called again if the file system gives no answer.
+def read_with(path: str | Path, read: Callable[[BinaryIO], Result], largest: float = math.inf) -> Result:
+    """Return ``read`` of a file as :func:`open_regular` opens it; again if the file system gives no answer.
 
     Raises:
         NoAnswer: the file system gives none.
@@ -153,7 +164,7 @@ def read_with(path: str | Path, read: Callable[[BinaryIO], Result]) -> Result:
     """
 
     def once() -> Result:
-        with open_regular(path) as file:
+        with open_regular(path, largest) as file:
             return read(file)
 
     return answer(path, once)
@@ -179,13 +190,7 @@ def compare_checksums(file: BinaryIO) -> None:
 
 def read_bytes(path: str | Path, largest: int = LARGEST_FILE) -> bytes:
     """Content of a regular file; an OSError if it cannot be read or has more than ``largest`` bytes."""
-
-    def read(file: BinaryIO) -> bytes:
-        if os.fstat(file.fileno()).st_size > largest:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-        return file.read()
-
-    return read_with(path, read)
+    return read_with(path, lambda file: file.read(), largest)
 
 
 def parse_json(content: bytes | str) -> Any:

@@ -138,7 +138,7 @@ def read_names(file: Path) -> tuple[list[str], str]:
     remedy = "shares of the labelled images, or a text file with the name of an image file on each line"
     try:
         content = files.read_bytes(file)
-        names = [line.strip() for line in content.decode().splitlines() if line.strip()]
+        names = [line.strip() for line in content.decode("utf-8-sig").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no text in UTF-8"
         raise InvalidValue("evaluate.labels", str(file), f"{remedy}: {why}") from error

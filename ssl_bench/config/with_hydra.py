@@ -7,6 +7,8 @@ put together from these. A ``folder`` is everywhere that of ``--config-dir``, wh
 """
 
 import contextlib
+import errno
+import io
 import math
 import os
 import pickle
@@ -23,7 +25,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -33,7 +35,7 @@ from ssl_bench.config.build import texts_of_plugins
 from ssl_bench.config.schema import TopLevel, directory
 from ssl_bench.config.typed import as_typed, quoted
 from ssl_bench.disk import anchors
-from ssl_bench.errors import ConfigError, reason
+from ssl_bench.errors import ConfigError, in_one_line, reason
 from ssl_bench.hardware import concurrent_runs
 
 ConfigStore.instance().store("schema", TopLevel)
@@ -50,6 +52,7 @@ register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
 register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
 register("wandb_tags", wandb.tags, replace=True)
 _OPEN: ContextVar[bool] = ContextVar("_OPEN", default=False)  # Hydra has the folder of the YAML files
+LARGEST_OPTION = 2**18  # bytes of a YAML file, which takes ten seconds: OmegaConf makes an object of each value
 Combination = tuple[Path | None, tuple[str, ...]]  # the folder, and overrides that choose options
 _COMPOSED: dict[Combination, bytes] = {}  # as pickles
 _WITH: dict[tuple[Combination, str], Combination] = {}  # one that has an option, beside the other options' groups
@@ -194,27 +197,53 @@ def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     place = [f"file://{folder.absolute()}"] if folder else []
     search = [f"hydra.searchpath=[{quoted(place[0])}]"] if place else []
     if folder:
-        _check_anchors(folder)
+        _check_size(folder)
     try:
         with opened():
             cfg = compose("train", [*search, *overrides], return_hydra_config=True)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"a YAML file of the configuration cannot be read: {error}") from error
+    except OmegaConfBaseException:
+        raise
+    except (yaml.YAMLError, ValueError, OSError, RecursionError) as error:
+        missing = error.missing_cfg_file if isinstance(error, MissingConfigException) else ""
+        for path, why in _unreadable(folder) if folder else ():
+            if not missing or path == folder / f"{missing}.yaml":  # type: ignore[operator]
+                raise ConfigError(f"{path} cannot be read: {why}") from error
+        if isinstance(error, HydraException):
+            raise
+        raise ConfigError(f"a YAML file of the configuration cannot be read: {in_one_line(error)}") from error
     if place and cfg.hydra.searchpath == place:
         cfg.hydra.searchpath = []
     guard.check_unread(cfg.hydra)
     return cfg
 
 
-def _check_anchors(folder: Path) -> None:
-    """Refuse a file of ``folder`` from whose anchors Hydra would make too much, or something without an end."""
-    for path in (path for group in sorted(groups()) for path in sorted((folder / group).rglob("*.yaml"))):
+def _files(folder: Path) -> list[Path]:
+    return [path for group in sorted(groups()) for path in sorted((folder / group).rglob("*.yaml"))]
+
+
+def _check_size(folder: Path) -> None:
+    """Refuse a file of ``folder`` from which Hydra would make too much, or something without an end."""
+    for path in _files(folder):
         try:
-            anchors.check(files.read_bytes(path))
-        except OSError:
-            continue  # Hydra says why, if it needs the file
-        except (ValueError, RecursionError) as error:
+            anchors.check(files.read_bytes(path, LARGEST_OPTION).decode())
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise ConfigError(f"{path} cannot be read: it has more than {LARGEST_OPTION:,} bytes") from error
+        except (yaml.YAMLError, UnicodeDecodeError):
+            continue  # Hydra may not need the file
+        except ValueError as error:
             raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
+
+
+def _unreadable(folder: Path) -> Iterator[tuple[Path, str]]:
+    """The files of ``folder`` that OmegaConf cannot read, and why."""
+    for path in _files(folder):
+        try:
+            OmegaConf.load(io.StringIO(files.read_bytes(path).decode()))
+        except RecursionError:
+            yield path, "it is nested too deeply"
+        except (yaml.YAMLError, ValueError, OSError) as error:
+            yield path, getattr(error, "strerror", None) or in_one_line(error)
 
 
 def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:

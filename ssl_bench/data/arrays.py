@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssl_bench import files
 from ssl_bench.data.dataset import Dataset, MissingData, Probe
+from ssl_bench.data.mapped import MappedFiles
 from ssl_bench.data.source import Chosen, Images, Source
 from ssl_bench.errors import ConfigError, pasteable, require
 
@@ -51,6 +51,7 @@ class ArrayDataset(Dataset):
         super().__init__(**common)
         self.name, self.torchvision, self.pretrain_splits = name, torchvision, list(pretrain)
         self.folder, self.held_out = self.root / name, held_out
+        self._mapped_files = MappedFiles()
         valid = held_out is None or (min(held_out) >= 1 and self.pretrain_splits == ["train"])
         remedy = "null or two numbers, [5000,10000] to choose by and to test on, with dataset.pretrain=[train]"
         require(valid, "held_out", held_out, remedy)
@@ -77,18 +78,21 @@ class ArrayDataset(Dataset):
         if self.held_out:
             return self.split("train")
         opened = [self.arrays(split) for split in self.pretrain_splits]
-        return Images([images for images, _ in opened], torch.cat([labels for _, labels in opened]))
+        return self._images([images for images, _ in opened], torch.cat([labels for _, labels in opened]))
 
     def split(self, name: str) -> Source:
         if self.held_out is None:
             images, labels = self.arrays(name)
-            return Images([images], labels)
+            return self._images([images], labels)
         images, labels = self.arrays("train")
         # RandomState has the same numbers in every version of NumPy.
         order = torch.from_numpy(np.random.RandomState(0).permutation(len(labels)))
         choose, test = self.held_out
         parts = order.split([len(labels) - choose - test, choose, test])
-        return Chosen(Images([images], labels), dict(zip(("train", "choose", "test"), parts, strict=True))[name])
+        return Chosen(self._images([images], labels), dict(zip(("train", "choose", "test"), parts, strict=True))[name])
+
+    def _images(self, parts: list[Tensor], labels: Tensor) -> Images:
+        return Images(parts, labels, self._mapped_files.check)
 
     def probes(self) -> dict[str, Probe]:
         probe = super().probes()[""]
@@ -141,7 +145,7 @@ class ArrayDataset(Dataset):
     def _mapped(self, path: Path, remake: str) -> np.ndarray:
         """Map an array into memory, copy-on-write, so that the file stays unchanged. Objects are never unpickled."""
         try:
-            files.open_regular(path).close()
+            self._mapped_files.add(path)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return np.lib.format.open_memmap(path, mode="c")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ssl_bench.data.dataset import Dataset, MissingData
 from ssl_bench.data.packed import Packed
-from ssl_bench.data.photos import FORMATS, Photos, endings
+from ssl_bench.data.photos import FORMATS, LARGEST, Photos, endings
 from ssl_bench.data.source import Source
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError, require
@@ -48,7 +48,7 @@ class Files(Photos):
         return f"{self.folder}/{self.names[i]}"
 
     def encoded(self, i: int) -> Tensor:
-        with open_regular(self.name(i)) as file:  # a pipe with the name of an image is not waited for
+        with open_regular(self.name(i), LARGEST) as file:  # a pipe with the name of an image is not waited for
             return torch.from_numpy(np.fromfile(file, dtype=np.uint8))
 
 
@@ -255,9 +255,12 @@ class FolderDataset(Dataset):
     def _kept_classes(self) -> set[str] | None:
         if self.class_file is None:
             return None
+        remedy = "set dataset.classes to a file with one class per line"
         try:
-            return set(read_bytes(self.class_file).decode().split())
+            classes = set(read_bytes(self.class_file).decode("utf-8-sig").split())
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
-            remedy = "set dataset.classes to a file with one class per line"
             raise ConfigError(f"dataset.classes: {self.class_file} cannot be read ({reason}): {remedy}") from error
+        if not classes:
+            raise ConfigError(f"dataset.classes: {self.class_file} is empty: {remedy}")
+        return classes

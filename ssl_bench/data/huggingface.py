@@ -17,7 +17,7 @@ from torch import Tensor
 from ssl_bench.data.folder import is_visible
 from ssl_bench.data.layout import Listing
 from ssl_bench.data.own_images import OwnImages
-from ssl_bench.data.photos import Photos
+from ssl_bench.data.photos import LARGEST, Photos
 from ssl_bench.data.splits import few, find_splits, in_order, split_name
 from ssl_bench.errors import ConfigError, reason, require
 from ssl_bench.files import Mark, mark, open_regular
@@ -58,7 +58,7 @@ def stored_bytes(rows: Any, column: str, split: str, row: int) -> bytes:
     except Exception as error:  # pyarrow raises many kinds of errors
         raise OSError(0, f"the row cannot be read: {reason(error)}") from error
     if value and value["bytes"] is None and value["path"]:
-        with open_regular(value["path"]) as file:
+        with open_regular(value["path"], LARGEST) as file:
             return file.read()
     if not value or not value["bytes"]:
         raise OSError(0, "no image in this row")
@@ -89,8 +89,8 @@ class HuggingFace(OwnImages):
     @cached_property
     def _opened(self) -> tuple[dict[str, Any], str, dict[str, list[Value]], list[str]]:
         """The splits with an undecoded image column only, the name of that column, the labels of the splits, notes."""
-        splits, notes = _splits_on_disk(self.location, _marks(self.location))
         with _failures_refused(self.location):
+            splits, notes = _splits_on_disk(self.location, _marks(self.location))
             from datasets import Image
 
             features = next(iter(splits.values())).features

@@ -38,29 +38,30 @@ def walk(folder: Path) -> Tree:
 
     Raises:
         OSError: a folder cannot be read.
+        RecursionError: folders are nested more deeply than Python's stack.
     """
     tree = Tree()
     real = Path(os.path.realpath(folder))
-    _walk(tree, str(folder), "", {str(real), *map(str, real.parents)})
+    _walk(tree, str(folder), "", str(real), {str(real), *map(str, real.parents)})
     tree.images = dict(sorted(tree.images.items()))
     return tree
 
 
-def _walk(tree: Tree, folder: str, below: str, above: set[str]) -> None:
-    """Add what is in one folder; ``above`` are the real paths of it and of all folders above it."""
+def _walk(tree: Tree, folder: str, below: str, real: str, above: set[str]) -> None:
+    """Add what is in one folder, whose real path is ``real``; ``above`` has this and those of all folders above it."""
     others = tree.others[below] = Counter()
     with os.scandir(folder) as entries:
         visible = sorted((entry for entry in entries if is_visible(entry.name)), key=lambda entry: entry.name)
     for entry in visible:
         name = f"{below}/{entry.name}" if below else entry.name
         if _is_folder(entry):
-            inner = {*above, (real := os.path.realpath(entry.path))}
-            if entry.is_symlink():
-                inner |= {str(parent) for parent in Path(real).parents}
-            if real in above:
+            link = entry.is_symlink()  # only then, since the real path of a deep folder takes long
+            place = os.path.realpath(entry.path) if link else os.path.join(real, entry.name)
+            if place in above:
                 tree.loops.append(name)
             else:
-                _walk(tree, entry.path, name, inner)
+                outer = map(str, Path(place).parents) if link else ()
+                _walk(tree, entry.path, name, place, {*above, place, *outer})
         elif is_image(entry.name):
             try:
                 tree.images[name] = entry.stat()

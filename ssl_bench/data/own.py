@@ -12,7 +12,7 @@ import torch
 from ssl_bench.data.folder import Files, text_of_counts
 from ssl_bench.data.layout import Listing, Tree, find_layout, walk
 from ssl_bench.data.own_images import OwnImages
-from ssl_bench.data.photos import FORMATS, Photos
+from ssl_bench.data.photos import FORMATS, LARGEST, Photos
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.files import mark, open_regular
@@ -47,6 +47,8 @@ class OwnFolder(OwnImages):
             return walk(self.location)
         except OSError as error:
             raise ConfigError(f"dataset.root={self.root}: {error.filename}: {error.strerror}") from error
+        except RecursionError as error:
+            raise ConfigError(f"dataset.root={self.root}: its folders are nested too deeply: move some up") from error
 
     def listing(self) -> Listing:
         others = text_of_counts(self._tree.others_below())
@@ -72,7 +74,7 @@ class OwnFolder(OwnImages):
         return [first.setdefault(file, i) for i, file in enumerate(files)]
 
     def open_image(self, listing: Listing, i: int) -> BinaryIO:
-        return open_regular(self.location / listing.names[i])
+        return open_regular(self.location / listing.names[i], LARGEST)
 
     def stamp(self, listing: Listing) -> list[Any]:
         return [status and mark(status) for status in self._statuses(listing)]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ssl_bench")
 T = TypeVar("T")
+LARGEST = 2**30  # bytes of an encoded image
 MAX_DAMAGED = 0.001  # largest share of damaged images in a split
 # Formats of Pillow that are read; for some others it would start another program.
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM")

@@ -1,5 +1,6 @@
 """Images of a split, read by their index."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,10 +42,13 @@ class Images(Source):
     Attributes:
         parts: each uint8 [n, C, H, W], channels last in memory, possibly memory-mapped.
         labels: [N] or [N, num_classes].
+        check: called before they are read; raises RunError if they cannot be, as when a mapped file has been cut short,
+            which would end the process without a word.
     """
 
     parts: list[Tensor]
     labels: Tensor
+    check: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         for part in self.parts:
@@ -60,6 +64,7 @@ class Images(Source):
 
     def to(self, device: torch.device) -> "Images":
         """Copy the whole split into the memory of ``device``."""
+        self.check()
         count, *shape = len(self.labels), *self.parts[0].shape[1:]
         images = torch.empty(count, *shape, dtype=torch.uint8, device=device, memory_format=torch.channels_last)
         start = 0
@@ -69,6 +74,7 @@ class Images(Source):
 
     def take(self, ids: Tensor) -> Tensor:
         """Read the images ``ids`` [n] as uint8 [n, C, H, W], channels last in memory."""
+        self.check()
         if len(self.parts) == 1:
             return self._rows(self.parts[0], ids)
         first = self.parts[0]

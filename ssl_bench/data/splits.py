@@ -10,6 +10,7 @@ TRAIN = ("train", "training", "trn", "trainval")
 TESTS = ("test", "val", "valid", "validation", "testing", "tst", "eval", "evaluation", "dev", "development")
 # Names of splits that are neither trained on nor tested on, and that are hardly names of classes.
 OTHERS = ("holdout", "heldout", "labeled", "labelled", "unlabeled", "unlabelled", "extra", "query", "gallery")
+LONGEST = 300  # characters of a name in a sentence: a class of a data set of Hugging Face is any text
 _DATA = re.compile("(set|data|dataset|images?|imgs?|samples?|split|folder|dir)$")  # testset, trainimages
 _NUMBERED = re.compile(r"(.*(?:fold|split|part|partition|subset|set|cv|batch|chunk|shard))(?:\d+|[a-z])")
 
@@ -81,12 +82,15 @@ def _numbered(names: Iterable[str]) -> list[str]:
 
 
 def few(names: Sequence[str]) -> str:
-    """Join the first three names, with the number of the others."""
+    """Join the first three names, the first ``LONGEST`` characters of each, with the number of the others."""
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + rest
+    return ", ".join(name if len(name) <= LONGEST else f"{name[:LONGEST]}..." for name in names[:3]) + rest
 
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Sort names of classes: as numbers if all are whole numbers, else as text."""
     as_text = sorted(names)
-    return sorted(as_text, key=int) if all(name.isascii() and name.isdigit() for name in as_text) else as_text
+    if not all(name.isascii() and name.isdigit() for name in as_text):
+        return as_text
+    digits = {name: name.lstrip("0") for name in as_text}
+    return sorted(as_text, key=lambda name: (len(digits[name]), digits[name]))  # not int: it takes 4300 digits

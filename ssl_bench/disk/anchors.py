@@ -1,11 +1,16 @@
-"""Read YAML whose anchors are bounded: a few lines of them can stand for more values than a memory holds.
+"""Read YAML within bounds: a few lines of anchors can stand for more values than a memory holds.
 
 a: &a [x, x, x, x, x, x, x, x, x]
 b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]      # 81 values; twenty such lines would be 10^19
+
+Integers that Python does not print, deep nesting and a key that stands twice in a mapping are refused, too.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
+LONGEST_INTEGER = 250  # characters: in no notation is it more than a float can be
 LARGEST = 10**6  # values and characters of a text with anchors, written out, beyond four times its own length
 
 
@@ -13,36 +18,31 @@ def parse(text: str | bytes) -> Any:
     """The value of a YAML text, with the types of JSON and dates.
 
     Raises:
-        ValueError: its anchors are refused, as by :func:`check`.
+        ValueError: a list or mapping contains itself, the text has too many values once its anchors are written out,
+            a key stands twice in a mapping, an integer is too long, or lists or mappings are nested too deeply.
         yaml.YAMLError: it is no YAML.
     """
+    with _checked(text) as (loader, node):
+        return None if node is None else loader.construct_document(node)
+
+
+def check(text: str | bytes) -> None:
+    """Refuse what :func:`parse` refuses, with the same errors, except for values such as dates without such a day."""
+    with _checked(text):
+        pass
+
+
+@contextlib.contextmanager
+def _checked(text: str | bytes) -> Iterator[tuple[Any, Any]]:
     loader = _loader(text)
     try:
         node = loader.get_single_node()
         _check(node, len(text))
-        return None if node is None else loader.construct_document(node)
+        yield loader, node
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     finally:
         loader.dispose()
-
-
-def check(text: str | bytes) -> None:
-    """Look at the anchors of a YAML text; one that is no YAML passes.
-
-    Raises:
-        ValueError: a list or mapping contains itself, or the text has too many values once its anchors are written out.
-    """
-    import yaml
-
-    if not {"&", "*"} <= set(text if isinstance(text, str) else text.decode("latin-1")):
-        return
-    loader = _loader(text)
-    try:
-        node = loader.get_single_node()
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return
-    finally:
-        loader.dispose()
-    _check(node, len(text))
 
 
 def _loader(text: str | bytes) -> Any:
@@ -60,7 +60,13 @@ def _check(node: Any, length: int) -> None:
             sizes[id(node)] = 0
             if isinstance(node.value, str):
                 sizes[id(node)] = 1 + len(node.value)
+                if len(node.value) > LONGEST_INTEGER and node.tag.endswith(":int"):
+                    raise ValueError(f"the number in line {node.start_mark.line + 1} is too long")
             else:  # a list's values, or a mapping's pairs
+                keys = [e[0].value for e in node.value if isinstance(e, tuple) and isinstance(e[0].value, str)]
+                if len({*keys}) < len(keys):
+                    twice = next(key for key in keys if keys.count(key) > 1)
+                    raise ValueError(f"{twice} stands twice in the mapping in line {node.start_mark.line + 1}")
                 sizes[id(node)] = 1 + sum(sum(map(size, e)) if isinstance(e, tuple) else size(e) for e in node.value)
         if not sizes[id(node)]:
             raise ValueError(f"the list or mapping in line {node.start_mark.line + 1} contains itself")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from ssl_bench.config.build import near
-from ssl_bench.disk.shapes import fits
+from ssl_bench.disk.shapes import Bounds, fits
 from ssl_bench.errors import ConfigError, InvalidValue, require
 
 PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
@@ -22,7 +24,9 @@ ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note",
 ROW_KEYS |= {"over", "placebo", "spread", "compared"}
 COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
 VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
-TEXT, NUMBER = (str, "a text, in quotes if it is a number"), (str | float, "a number")  # YAML reads 1e-9 as a text
+TEXT = (str, "a text, in quotes if it is a number")
+FINITE = Bounds(-sys.float_info.max, sys.float_info.max)
+NUMBER = (str | Annotated[float, FINITE], "a number")  # YAML reads 1e-9 as a text
 MAPPING, OVERRIDES = (dict, "a mapping"), (list, "a list of overrides, such as [loss=dcl]")
 SHAPES: dict[str, tuple[Any, str]] = {  # what the value of a key is, and in words what to set it to
     **dict.fromkeys(("paper", "title", "cite", "note", "missing", "metric", "y", "label", "best"), TEXT),
@@ -39,18 +43,20 @@ SHAPES: dict[str, tuple[Any, str]] = {  # what the value of a key is, and in wor
     "metrics": (dict[str, str], "a mapping from names to metrics"),
     "values": (list | dict[str, list], "a list with a number for each column"),
     "seeds": (list[int], "a list of integers, such as [0, 1, 2]"),
-    "x": (dict | float, "a mapping with label, in a column to a number"),
+    "x": (dict | Annotated[float, FINITE], "a mapping with label, in a column to a number"),
     "margin": (str | float, "a number, or a share such as 10%"),
     "placebo": (bool | str, "the row that it equals, or to true"),
 }
 
 
 def as_number(value: Any, key: str, remedy: str = "a number") -> float:
-    """A value as a number, or an InvalidValue with the key."""
+    """A value as a finite number, or an InvalidValue with the key."""
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError) as error:
         raise InvalidValue(key, value, remedy) from error
+    require(math.isfinite(number), key, value, remedy)
+    return number
 
 
 def check_keys(node: Any, keys: set[str], where: str, needs: Sequence[str] = ()) -> None:

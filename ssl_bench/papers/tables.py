@@ -15,12 +15,14 @@ import yaml
 from ssl_bench import files
 from ssl_bench.config.build import near
 from ssl_bench.disk import anchors
-from ssl_bench.errors import ConfigError, reason, require
+from ssl_bench.errors import ConfigError, in_one_line, reason, require
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
 from ssl_bench.papers.keys import PAPER_KEYS, check_keys
 from ssl_bench.papers.read_claim import read_claim
 from ssl_bench.papers.read_table import read_table
+
+LARGEST = 2**20  # bytes of a file, which takes seconds; those of this package have up to 34,000
 
 
 def directory() -> Path:
@@ -97,14 +99,18 @@ def read(path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
     Raises:
         ConfigError: the file does not have the format.
     """
-    return _read(path, path.stat().st_mtime_ns)
+    try:
+        return _read(path, files.mark(path.stat()))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or reason(error)}") from error
 
 
 @cache
-def _read(path: Path, changed: int) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
+def _read(path: Path, changed: files.Mark) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
+    content = files.read_bytes(path, LARGEST)
     try:
-        return parse(files.read_bytes(path).decode(), path)
-    except (OSError, UnicodeDecodeError) as error:
+        return parse(content.decode(), path)
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
 
 
@@ -116,8 +122,8 @@ def parse(text: str, path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, .
     """
     try:
         data = anchors.parse(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {in_one_line(error)}") from error
     check_keys(data, PAPER_KEYS, str(path), ("paper", "cite"))
     check_keys(data, PAPER_KEYS, str(path), () if data.get("claims") else ("tables",))
     require(data["paper"] == path.stem, f"{path}: paper", data["paper"], f"{path.stem}, as the file is called")

@@ -35,6 +35,9 @@ def test_a_text_within_the_bound_is_read_as_by_its_loader(text: str) -> None:
         (nested(60, 9), "its anchors stand for more than 1,000,000 values"),
         ("a: &a {x: 1}\n" + "".join(f"b{n}: &b{n} {{<<: [*a, *a]}}\n" for n in range(3)) + "c: &c [*c]", "line 5"),
         ("&a {x: {y: *a}}", "the list or mapping in line 1 contains itself"),
+        ("x: {a: 1, b: 2,\n  a: 1}", "a stands twice in the mapping in line 1"),
+        (f"a:\n- {'9' * 300}", "the number in line 2 is too long"),
+        (f"a: 0x{'f' * 5000}", "the number in line 1 is too long"),
         (f"a: &a {'x' * 2000}\nb: [{', '.join(['*a'] * 1000)}]", "its anchors stand for more than 1,000,000 values"),
     ],
 )
@@ -46,6 +49,6 @@ def test_a_text_beyond_it_or_without_an_end_is_refused(text: str, says: str) -> 
 
 @pytest.mark.parametrize("text", ["a: [*b]\nb: &b 1", "[&a x, *a", "&a *a: \0"])
 def test_what_is_no_yaml_is_left_to_the_loader(text: str) -> None:
-    anchors.check(text)
-    with pytest.raises(yaml.YAMLError):
-        anchors.parse(text)
+    for read in (anchors.parse, anchors.check):
+        with pytest.raises(yaml.YAMLError):
+            read(text)

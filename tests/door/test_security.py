@@ -58,7 +58,7 @@ LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)
         ("# @package _global_\nhydra: {run: {dir: elsewhere}}", "hydra.run.dir"),
         (f"# @package _global_\nhydra: {{callbacks: {{x: {{_target_: {RUN}}}}}}}", "hydra.callbacks"),
         ("# @package _global_\nnew: 1", "no key new"),
-        ("!!python/object/apply:os.system [touch X]", "YAML file loss/mine.yaml"),
+        ("!!python/object/apply:os.system [touch X]", "conf/loss/mine.yaml python/object/apply:os.system"),
         ("_target_: ${oc.env:SSL_BENCH_TARGET}", "loss._target_=os.system Loss"),
         ("a: &a [x, *a]", "conf/loss/mine.yaml line 1 contains itself"),
         (LAUGHS, "conf/loss/mine.yaml anchors 1,000,000 values"),

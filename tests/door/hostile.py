@@ -1,0 +1,70 @@
+"""Files that are damaged, or that somebody has made to do harm, and what must come of them.
+
+Each ends in one sentence that names it, or is read right; within bounds of time and memory, and no code in it is run.
+"""
+
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ssl_bench.errors import ConfigError, RunError
+
+SEED = 67  # of all that is drawn
+MEMORY, SECONDS = 2**31, 20  # that one file may take on a busy machine; threads take address space, too
+MARKER = "HACKED"  # the file that a payload makes
+
+
+class Payload:
+    """Makes the marker when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {MARKER}",)
+
+
+def large(path: Path, start: bytes = b"") -> None:
+    """Make a file of 64 GiB that takes no space."""
+    with open(path, "wb") as file:
+        file.write(start)
+        file.truncate(2**36)
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(path))
+
+
+# What can lie in the place of a file, where reading waits, has no end, or takes all memory.
+PLACES: dict[str, Callable[[Path], Any]] = {
+    "folder": Path.mkdir,
+    "pipe": os.mkfifo,
+    "link to itself": lambda path: path.symlink_to(path.name),
+    "link to nothing": lambda path: path.symlink_to("nowhere"),
+    "endless zeros": lambda path: path.symlink_to("/dev/zero"),
+    "endless noise": lambda path: path.symlink_to("/dev/urandom"),
+    "nothing": lambda path: path.symlink_to(os.devnull),
+    "socket": a_socket,
+    "64 GiB": large,
+}
+
+
+def outcome(call: Callable[[], Any]) -> tuple[str, Any]:
+    """The refusal in which a call ends, or "" and what it returns; any other end is an error of the test."""
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    before, start = resource.getrlimit(resource.RLIMIT_AS), time.monotonic()
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, before[1]))
+    try:
+        said, value = "", call()
+    except (ConfigError, RunError) as error:
+        said, value = str(error), None
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert time.monotonic() - start < SECONDS
+    assert not Path(MARKER).exists()
+    if said:
+        assert said.isprintable() and len(said) < 5000, said
+    return said, value

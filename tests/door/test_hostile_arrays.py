@@ -1,0 +1,219 @@
+"""Arrays of any content in the place of prepared ones."""
+
+import io
+import pickle
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ssl_bench.data.folder import Folder
+from ssl_bench.data.packed import Packed, pack
+from ssl_bench.errors import RunError
+from ssl_bench.training.parts import Parts
+from tests.composed import load
+from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome
+from tests.door.test_data import images, photo
+from tests.door.test_files import variants
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is not known")
+IMAGES, LABELS = images(), np.arange(70) % 10
+DAMAGED = "is cut short, damaged or no array of numbers: remove it, and get it with"
+
+
+def saved(array: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+def raw(header: str, version: tuple[int, int] = (1, 0)) -> bytes:
+    """A file with any header, and the bytes of the images."""
+    text = f"{header:<117}\n".encode("latin1")
+    return (
+        b"\x93NUMPY"
+        + bytes(version)
+        + struct.pack("<H" if version == (1, 0) else "<I", len(text))
+        + text
+        + IMAGES.tobytes()
+    )
+
+
+def described(kind: str = "'|u1'", shape: str = "(70, 28, 28, 1)", **options: Any) -> bytes:
+    return raw(f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}", **options)
+
+
+# Images, and the words of the refusal; None: they are read right.
+OF_IMAGES: dict[str, tuple[bytes, str | None]] = {
+    "as they were": (saved(IMAGES), None),
+    "Fortran's order": (saved(np.asfortranarray(IMAGES)), None),
+    "version 2": (described(version=(2, 0)), None),
+    "version 3": (described(version=(3, 0)), None),
+    "more bytes": (saved(IMAGES) + b"x", None),
+    "big endian": (described("'>u1'"), None),
+    "version 9": (described(version=(9, 9)), DAMAGED),
+    "objects": (saved(np.array([Payload()] * 3, object)), DAMAGED),
+    "objects by the header": (described("'|O'"), DAMAGED),
+    "pickle": (pickle.dumps(Payload()), DAMAGED),
+    "header of code": (raw(f"__import__('os').system('touch {MARKER}')"), DAMAGED),
+    "type of code": (described(f"__import__('os').system('touch {MARKER}')"), DAMAGED),
+    "nested header": (raw("[" * 5000 + "]" * 5000), DAMAGED),
+    "power": (described(shape="(9**9**9,)"), DAMAGED),
+    "product": (described("'|u1'*10**10"), DAMAGED),
+    "long header": (raw("{'descr': '|u1'}" + " " * 20_000), DAMAGED),
+    "longer header than file": (b"\x93NUMPY\x02\0" + struct.pack("<I", 2**31) + b" " * 100, DAMAGED),
+    "no order": (raw("{'descr': '|u1', 'shape': (70, 28, 28, 1)}"), DAMAGED),
+    "another key": (raw("{'descr': '|u1', 'fortran_order': False, 'shape': (70, 28, 28, 1), 'x': 1}"), DAMAGED),
+    "nothing": (b"", DAMAGED),
+    "the first bytes": (b"\x93NUMPY", DAMAGED),
+    "text": (b"<html>" * 100, DAMAGED),
+    "cut by a byte": (saved(IMAGES)[:-1], DAMAGED),
+    "half": (saved(IMAGES)[:30_000], DAMAGED),
+    "half a header": (saved(IMAGES)[:60], DAMAGED),
+    **{
+        f"shape {shape}": (described(shape=shape), DAMAGED)
+        for shape in (
+            *("(-70, 28, 28, 1)", "(-1, -28, 28, 1)", "(-70, -28, 28, 1)", "(4611686018427387904, 28, 28, 1)"),
+            *("(99999999999999999999999, 28, 28, 1)", "(4294967296, 4294967296, 1, 1)", f"({'1,' * 80})"),
+            *("(9223372036854775807, 0, 28, 1)", "(70.0, 28, 28, 1)", "('70', 28, 28, 1)", "(71, 28, 28, 1)"),
+            *("[70, 28, 28, 1]", "(True, 28, 28, 1)"),
+        )
+    },
+    "no images": (described(shape="(0, 28, 28, 1)"), "has 0 images and"),
+    "no rows": (described(shape="(70, 0, 28, 1)"), "has images of 0 x 28 pixels"),
+    "one number": (described(shape="()"), "holds uint8 [], not uint8 [N, height, width, channels]"),
+    "one image less": (described(shape="(69, 28, 28, 1)"), "has 69 images and"),
+    "channels before": (saved(IMAGES.transpose(0, 3, 1, 2)), "has images of 1 x 28 pixels with 28 channels"),
+    "no channels": (saved(IMAGES[..., 0]), "holds uint8 [70, 28, 28], not"),
+    **{f"type {kind}": (described(kind), DAMAGED) for kind in ("'<M8[ns]'", "'zz'", "5", "None", "''", "'|u1\\0'")},
+    **{f"type {kind}": (described(kind), "holds ") for kind in ("'|i1'", "'|b1'", "'|S1'", "'|V1'", "[('a', '|u1')]")},
+    "shares": (saved(IMAGES.astype(np.float32) / 255), "holds float32 [70, 28, 28, 1], not uint8"),
+    "beyond 255": (saved(IMAGES.astype(np.int64) * 1000), "holds int64 [70, 28, 28, 1], not uint8"),
+    "16 bits": (saved(IMAGES.astype(np.uint16) * 257), "holds uint16 [70, 28, 28, 1], not uint8"),
+}
+OF_LABELS: dict[str, tuple[Any, str | None]] = {
+    "as they were": (LABELS, None),
+    "unlabelled": (np.where(LABELS == 3, -1, LABELS), None),
+    "big endian": (LABELS.astype(">i8"), "holds >i8 [70], not int64 [N]"),
+    **{
+        kind: (LABELS.astype(kind), f"holds {kind} [70], not int64 [N]")
+        for kind in ("int32", "uint8", "float64", "bool")
+    },
+    "complex": (LABELS.astype(complex), "holds complex128 [70]"),
+    "text": (LABELS.astype(str), "holds <U21 [70]"),
+    "days": (LABELS.astype("M8[s]"), "holds datetime64[s] [70]"),
+    "named": (np.array([(1,)] * 70, [("a", "<i8")]), "holds [('a', '<i8')] [70]"),
+    "objects": (np.array([Payload()] * 70, object), DAMAGED),
+    "NaN": (np.where(LABELS == 3, np.nan, LABELS), "holds float64 [70]"),
+    "below -1": (np.where(LABELS == 3, -2, LABELS), "has labels from -2 to 9, not from 0 to 9 or -1"),
+    "10": (np.where(LABELS == 3, 10, LABELS), "has labels from 0 to 10, not from 0 to 9"),
+    "2^62": (np.where(LABELS == 3, 2**62, LABELS), f"has labels from 0 to {2**62}"),
+    "-2^63": (np.where(LABELS == 3, -(2**63), LABELS), f"has labels from -{2**63} to 9"),
+    "one less": (LABELS[:69], "has 69 labels"),
+    "one more": (np.arange(71) % 10, "has 71 labels"),
+    "none": (LABELS[:0], "has 0 labels"),
+    "a column": (LABELS[:, None], "holds int64 [70, 1], not"),
+    "one of ten": (np.eye(10, dtype=np.int64)[LABELS], "holds int64 [70, 10], not"),
+    "one number": (np.int64(3), "holds int64 [], not"),
+}
+
+
+def prepared() -> Path:
+    """The files of MNIST, in data/mnist."""
+    path = Path("data/mnist")
+    path.mkdir(parents=True)
+    for split in ("train", "test"):
+        np.save(path / f"{split}_images.npy", IMAGES)
+        np.save(path / f"{split}_labels.npy", LABELS)
+    return path
+
+
+def reader() -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+    """Function that reads the training split of data/mnist."""
+    config = load(["dataset=mnist", "paths.data=data"])
+
+    def read() -> tuple[np.ndarray, np.ndarray]:
+        dataset: Any = Parts(config).dataset
+        assert dataset.check() == 70
+        source = dataset.split("train")
+        return source.take(torch.arange(70)).permute(0, 2, 3, 1).numpy(), source.labels.numpy()
+
+    return read
+
+
+def test_arrays_are_read_right_or_refused() -> None:
+    cases: list[tuple[str, bytes | Callable[[Path], Any], str | None, Any]]
+    cases = [("images", content, says, LABELS) for content, says in OF_IMAGES.values()]
+    cases += [("labels", saved(array), says, array) for array, says in OF_LABELS.values()]
+    cases += [("images", place, "", None) for name, place in PLACES.items() if name != "64 GiB"]
+    folder, read = prepared(), reader()
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for what, content, says, labels in cases:
+        path = folder / f"train_{what}.npy"
+        path.unlink()
+        content(path) if callable(content) else path.write_bytes(content)
+        said, arrays = outcome(read)
+        if says is None:
+            assert said == "" and np.array_equal(arrays[0], IMAGES) and np.array_equal(arrays[1], labels)
+        else:
+            assert said.startswith("dataset=mnist: ") and str(path) in said and says in said, said
+        path.rmdir() if path.is_dir() else path.unlink()
+        path.write_bytes(whole[path.name])
+
+
+def test_an_array_with_any_damage_in_its_header_is_read_right_or_refused() -> None:
+    path, whole, read, refused = prepared() / "train_images.npy", saved(IMAGES), reader(), 0
+    for description, header in [*variants(whole[:128], SEED, 60), ("nothing", whole[:128])]:
+        path.unlink()
+        path.write_bytes(header + whole[128:] if len(header) == 128 else header)
+        said, arrays = outcome(read)
+        assert (str(path) in said) if said else np.array_equal(arrays[0], IMAGES), description
+        refused += bool(said)
+    assert 60 < refused <= 120
+
+
+def test_a_mapped_file_that_is_cut_short_ends_in_a_sentence(tmp_path: Path) -> None:
+    """Reading beyond its new end would end the process by a signal."""
+    path = prepared() / "train_images.npy"
+    source: Any = Parts(load(["dataset=mnist", "paths.data=data"])).dataset.split("train")
+    assert source.take(torch.arange(70)).shape == (70, 1, 28, 28)
+    fresh = path.with_name("fresh.npy")
+    fresh.write_bytes(b"")
+    fresh.replace(path)  # the mapping has the file as it was
+    assert np.array_equal(source.take(torch.arange(70)).permute(0, 2, 3, 1).numpy(), IMAGES)
+    path.write_bytes(saved(IMAGES))
+    source = Parts(load(["dataset=mnist", "paths.data=data"])).dataset.split("train")
+    with open(path, "r+b") as file:
+        file.truncate(100)
+    for call in (lambda: source.take(torch.arange(3)), lambda: source.to(torch.device("cpu"))):
+        with pytest.raises(RunError, match=rf"^{re.escape(str(path))} was cut short while it was read: get it again"):
+            call()
+    Path("photos/a").mkdir(parents=True)
+    for number in range(3):
+        Path(f"photos/a/{number}.jpg").write_bytes(photo("JPEG"))
+    pack(Folder(Path("photos"), ["a"], 1), Path("packed/train"), 20, lambda each: each)
+    packed = Packed(Path("packed/train"), 1)
+    assert len(packed.take(torch.arange(3))) == 3
+    with open("packed/train.jpegs", "r+b") as file:
+        file.truncate(10)
+    with pytest.raises(RunError, match=r"^packed/train\.jpegs was cut short"):
+        packed.take(torch.arange(3))
+
+
+def test_an_index_of_packed_photos_is_no_bomb() -> None:
+    Path("photos/a").mkdir(parents=True)
+    Path("photos/a/0.jpg").write_bytes(photo("JPEG"))
+    pack(Folder(Path("photos"), ["a"], 1), Path("packed/train"), 20, lambda each: each)
+    index = Path("packed/train.npz")
+    np.savez_compressed(index, **np.load(index))  # a part of a compressed one can have any size
+    said, _ = outcome(lambda: Packed(Path("packed/train"), 1))
+    assert said.startswith("dataset.packed=true: packed/train.npz is damaged"), said
+    index.unlink()
+    large(index)
+    said, _ = outcome(lambda: Packed(Path("packed/train"), 1))
+    assert said == "dataset.packed=true: packed/train.npz cannot be read (File too large)"

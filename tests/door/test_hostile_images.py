@@ -1,0 +1,372 @@
+"""Images of any content in a folder of the user's own, and parquet files of Hugging Face."""
+
+import contextlib
+import io
+import json
+import os
+import struct
+import subprocess
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from ssl_bench import files
+from ssl_bench.config.compose import load
+from ssl_bench.data import headers, photos
+from ssl_bench.training.parts import Parts
+from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome
+from tests.door.test_files import variants
+
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is not known"),
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning"),  # Pillow's, of what is odd in an image
+]
+Change = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files.say_once.cache_clear()
+
+
+def picture(seed: int, width: int = 30, height: int = 20) -> Image.Image:
+    coarse = np.random.default_rng(seed).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int, data: bytes, *others: bytes, bits: int = 8, colour: int = 2) -> bytes:
+    """A PNG with any header; ``data`` are the rows, compressed."""
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + b"".join(others) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def zeros(count: int) -> bytes:
+    """So many zeros, compressed."""
+    pack, out = zlib.compressobj(9), []
+    for _ in range(count // 2**20):
+        out.append(pack.compress(bytes(2**20)))
+    return b"".join([*out, pack.compress(bytes(count % 2**20)), pack.flush()])
+
+
+RGB = picture(1)
+WHOLE = {kind: encoded(RGB, kind) for kind in ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "AVIF")}
+ENDING = {"JPEG": "jpg", "PNG": "png", "GIF": "gif", "WEBP": "webp", "BMP": "bmp", "TIFF": "tif"}
+ENDING |= {"JPEG2000": "jp2", "AVIF": "avif"}
+ROWS = zlib.compress((b"\0" + b"\1" * 12) * 4)
+DEEP = np.array(RGB.convert("L")).astype(np.uint16) * 257
+
+
+def turned(orientation: Any) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(RGB, "JPEG", exif=exif)
+
+
+def sized(kind: str, place: bytes, at: int, form: str, *size: int) -> bytes:
+    """An image of a kind whose header has another size, ``at`` so many bytes from a mark."""
+    content, start = WHOLE[kind], WHOLE[kind].index(place) + at
+    return content[:start] + struct.pack(form, *size) + content[start + struct.calcsize(form) :]
+
+
+# By name the file, and whether it is read; for what is not, a word of what is wrong.
+REFUSED: dict[str, tuple[bytes, str]] = {
+    **{f"empty.{ENDING[kind]}": (b"", "empty") for kind in WHOLE},
+    **{
+        f"cut_{kind}_{n}.{ENDING[kind]}": (WHOLE[kind][: len(WHOLE[kind]) * n // 100], "")
+        for kind in WHOLE
+        for n in (5, 40)
+    },
+    "bomb_1_bit.png": (png(60_000, 60_000, zeros(60_000 * 7501), bits=1, colour=0), "damaged"),
+    "bomb_rgb.png": (png(20_000, 20_000, zeros(20_000 * 60_001)), "damaged"),
+    "bomb_header.png": (png(60_000, 60_000, zlib.compress(b"")), "damaged"),
+    "largest.png": (png(2**31 - 1, 2**31 - 1, ROWS), "damaged"),
+    "no_pixel.png": (png(0, 0, zlib.compress(b"")), "no image"),
+    "no_width.png": (png(0, 5, zlib.compress(b"")), "no image"),
+    "text_bomb.png": (png(4, 4, ROWS, chunk(b"zTXt", b"a\0\0" + zeros(2**28))), "damaged"),
+    "profile_bomb.png": (png(4, 4, ROWS, chunk(b"iCCP", b"a\0\0" + zeros(2**28))), "damaged"),
+    "header.jpg": (sized("JPEG", b"\xff\xc0", 5, ">HH", 60_000, 60_000), "damaged"),
+    "header.gif": (sized("GIF", b"GIF", 6, "<HH", 65_535, 65_535), "damaged"),
+    "header.bmp": (sized("BMP", b"BM", 18, "<ii", 60_000, 60_000), "damaged"),
+    "negative.bmp": (sized("BMP", b"BM", 18, "<i", -30), "damaged"),
+    "large.ppm": (b"P6 60000 60000 255\n" + bytes(100), "damaged"),
+    "nothing.ppm": (b"P6 0 0 255\n", "no image"),
+    "negative.ppm": (b"P6 -5 5 255\n" + bytes(100), "no image"),
+    "deep.ppm": (b"P6 2 2 99999999999999999999\n" + bytes(100), "damaged"),
+    "loop.tif": (b"II*\0\x08\0\0\0\0\0\x08\0\0\0", "no image"),
+    "above_1.tif": (encoded(Image.fromarray(np.full((8, 8), 2.5, np.float32)), "TIFF"), "from 2.5 to 2.5"),
+    "nan.tif": (encoded(Image.fromarray(np.full((8, 8), np.nan, np.float32)), "TIFF"), "from nan to nan"),
+    "text.png": (b"404 not found", "no image"),
+    "page.jpg": (b"<html>" * 1000, "no image"),
+    "drawing.png": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no image"),
+    "program.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n", "no image"),
+    "document.jpg": (b"%PDF-1.4", "no image"),
+    "archive.jpg": (b"PK\x03\x04", "no image"),
+    "pickle.png": (b"\x80\x04cos\nsystem\n(S'touch HACKED'\ntR.", "no image"),
+    "pointer.jpg": (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "no image"),
+    "line\nbreak.png": (b"", "empty"),
+    "\x1b[2J.png": (b"", "empty"),
+    "caf\udce9.png": (b"x", "no image"),
+    "'\"$(touch HACKED).png": (b"", "empty"),
+    f"{'x' * 250}.png": (b"", "empty"),
+}
+READ: dict[str, bytes] = {
+    **{f"whole.{ENDING[kind]}": content for kind, content in WHOLE.items()},
+    **{f"longer.{ENDING[kind]}": WHOLE[kind] + b"x" * 100 for kind in ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF")},
+    **{f"turned_{n}.jpg": turned(n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 65_535)},
+    "turned_by_text.jpg": turned(6).replace(b"\x12\x01\x03\0\1\0\0\0\6\0", b"\x12\x01\x02\0\1\0\0\0\6\0"),
+    "odd_exif.jpg": encoded(RGB, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff"),
+    "end_is_cut.png": WHOLE["PNG"][:-12],
+    "more_rows.png": png(4, 4, zlib.compress((b"\0" + b"\1" * 12) * 4 + bytes(2**28))),
+    **{f"one.{ENDING[kind]}": encoded(picture(2, 1, 1), kind) for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP")},
+    "wide.png": encoded(picture(2, 5000, 1), "PNG"),
+    "high.jpg": encoded(picture(2, 1, 9000), "JPEG"),
+    "cmyk.jpg": encoded(RGB.convert("CMYK"), "JPEG"),
+    "cmyk.tif": encoded(RGB.convert("CMYK"), "TIFF"),
+    "grey.jpg": encoded(RGB.convert("L"), "JPEG"),
+    "palette.png": encoded(RGB.convert("P"), "PNG", transparency=3),
+    "palette_alpha.png": encoded(RGB.convert("P"), "PNG", transparency=bytes(range(256))),
+    "grey_alpha.png": encoded(RGB.convert("LA"), "PNG"),
+    "alpha.png": encoded(RGB.convert("RGBA"), "PNG"),
+    "bits.png": encoded(RGB.convert("1"), "PNG"),
+    "lab.tif": encoded(RGB.convert("LAB"), "TIFF"),
+    "deep.png": encoded(Image.fromarray(DEEP), "PNG"),
+    "deep.tif": encoded(Image.fromarray(DEEP), "TIFF"),
+    **{
+        f"moving.{ENDING[kind]}": encoded(RGB, kind, save_all=True, append_images=[picture(3)])
+        for kind in ("GIF", "PNG")
+    },
+    "moving.webp": encoded(RGB, "WEBP", save_all=True, append_images=[picture(3)], lossless=True),
+    "jpeg.png": WHOLE["JPEG"],
+    "png.jpg": WHOLE["PNG"],
+    "a\nb.png": WHOLE["PNG"],
+    "a\x1b[2J.png": WHOLE["PNG"],
+    "a\udce9.png": WHOLE["PNG"],
+    "a\t'\"$(touch HACKED)`.png": WHOLE["PNG"],
+    "-rf.png": WHOLE["PNG"],
+    f"{'a' * 250}.png": WHOLE["PNG"],
+    "\u202eb.png": WHOLE["PNG"],
+}
+
+
+def pillow(content: bytes) -> np.ndarray:
+    """The first frame upright, as RGB."""
+    with Image.open(io.BytesIO(content)) as image:
+        if image.mode.startswith("I"):
+            return np.repeat(np.array(image).astype(int)[..., None] // 257, 3, 2)
+        image.info.pop("transparency", None)
+        return np.array(ImageOps.exif_transpose(image).convert("RGB")).astype(int)
+
+
+def test_a_folder_of_images_is_read_right_and_names_each_that_is_not() -> None:
+    root = Path("photos")
+    for folder in ("a", "b"):
+        (root / folder).mkdir(parents=True)
+    for number, (name, content) in enumerate({**READ, **{k: v for k, (v, _) in REFUSED.items()}}.items()):
+        (root / "ab"[number % 2] / name).write_bytes(content)
+    for number, (name, place) in enumerate(PLACES.items()):
+        place(root / "ab"[number % 2] / f"{name}.png")
+    (root / "a" / "above").symlink_to("..")
+    large(root / "a" / "ends.png", WHOLE["PNG"])
+    (root / "b" / "other.gif").write_bytes(pickle_of_payload())
+
+    def read() -> tuple[dict[str, str], dict[str, np.ndarray]]:
+        words = [f"dataset.root={root}", "dataset.size=8", "dataset.workers=1", "dataset.skip_broken=0.99"]
+        dataset: Any = Parts(load(["dataset=folder", *words])).dataset
+        images: dict[str, np.ndarray] = {}
+        for source in map(dataset.split, ("train", "test")):
+            for i, image in enumerate(source.take(torch.arange(len(source)))):
+                images[Path(source.name(i)).name] = image.permute(1, 2, 0).int().numpy()
+            assert not source.damaged
+        return {Path(name).name: wrong for name, wrong in dataset._look["broken"].items()}, images
+
+    said, (broken, images) = outcome(read)
+    assert said == ""
+    assert images.keys() == READ.keys()
+    for name, image in images.items():
+        expected = pillow(READ[name])
+        assert image.shape == expected.shape, name
+        assert np.abs(image - expected).mean() <= (2 if READ[name][:3] == b"\xff\xd8\xff" else 0), name
+    odd = {f"{name}.png" for name in PLACES if name != "folder"} | {"ends.png", "other.gif"}
+    assert broken.keys() == REFUSED.keys() | odd
+    assert all(word in broken[name] for name, (_, word) in REFUSED.items()), broken
+    assert broken["ends.png"] == "File too large" and broken["pipe.png"] == "Not a regular file"
+    said, _ = outcome(lambda: load(["dataset=folder", f"dataset.root={root}", "dataset.size=8"]))
+    assert said.startswith(f"dataset.skip_broken=0: {len(broken)} of {len(broken) + len(images)} images in ")
+
+
+@pytest.mark.parametrize("depth", [100, 1500])
+def test_folders_in_folders_are_read_or_refused(depth: int, tmp_path: Path) -> None:
+    Path("photos").mkdir()
+    os.chdir("photos")
+    for _ in range(depth):
+        os.mkdir("a")
+        os.chdir("a")
+    for number in range(2):
+        Path(f"{number}.png").write_bytes(encoded(picture(number), "PNG"))
+    os.chdir(tmp_path)
+    try:
+        said, config = outcome(lambda: load(["dataset=folder", "dataset.root=photos", "dataset.size=8"]))
+        if depth == 100:
+            assert config["dataset"]["train_images"] == 1
+        else:
+            assert said == "dataset.root=photos: its folders are nested too deeply: move some up"
+        said, _ = outcome(lambda: load(["dataset=hf", "dataset.path=photos", "dataset.size=8"]))
+        assert said.startswith(f"dataset.path={tmp_path}/photos: no dataset of Hugging Face can be read there (")
+    finally:
+        subprocess.run(["rm", "-r", "photos"], check=True)  # Python's own function, which pytest uses, cannot
+
+
+def pickle_of_payload() -> bytes:
+    import pickle
+
+    return pickle.dumps(Payload())
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(500, marks=pytest.mark.slow)])
+def test_an_image_with_any_damage_is_decoded_or_refused(count: int) -> None:
+    """Pillow is asked as well, where this package does not have another decoder."""
+    decoded = dict.fromkeys(WHOLE, 0)
+    for kind, content in WHOLE.items():
+        for description, changed in variants(content, SEED, count):
+
+            def read() -> torch.Tensor | None:
+                size, _, wrong, _ = headers.look(io.BytesIO(changed), False)  # noqa: B023
+                assert size == len(changed) and wrong in ("", "damaged", "no image", "empty")  # noqa: B023
+                with contextlib.suppress(RuntimeError, OSError, ValueError):
+                    return photos.decode(torch.tensor([*changed], dtype=torch.uint8), upright=True)  # noqa: B023
+                return None
+
+            said, image = outcome(read)
+            assert said == ""
+            if image is not None:
+                decoded[kind] += 1
+                assert image.dtype == torch.uint8 and image.shape[0] == 3, (kind, description)
+                if kind != "JPEG":
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        assert np.array_equal(image.permute(1, 2, 0).int().numpy(), pillow(changed)), description
+    assert sum(decoded.values()) > count and all(number < 2 * count for number in decoded.values()), decoded
+
+
+# ---- Hugging Face
+
+
+def parquet(rows: int = 12, **columns: Any) -> bytes:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as files_of_parquet
+
+    file = io.BytesIO()
+    given = {"image": [{"bytes": shown(i), "path": None} for i in range(rows)], "label": [i % 2 for i in range(rows)]}
+    metadata = columns.pop("metadata", None)
+    table = pyarrow.table({name: column for name, column in (given | columns).items() if column is not None})
+    files_of_parquet.write_table(table.replace_schema_metadata(metadata), file)
+    return file.getvalue()
+
+
+def shown(i: int) -> bytes:
+    return encoded(picture(i, 9, 8), "PNG")
+
+
+def at(path: str) -> list[dict[str, Any]]:
+    return [{"bytes": None, "path": path}] * 12
+
+
+def of_type(kind: str) -> dict[str, str]:
+    return {"huggingface": json.dumps({"info": {"features": {"image": {"_type": kind}}}})}
+
+
+# Changes of a parquet file, and the classes that are read, or words of the refusal.
+CHANGES: dict[str, tuple[Change, Any]] = {
+    "as it was": ({}, ["0", "1"]),
+    "no rows": ({"rows": 0}, "no dataset of Hugging Face can be read there"),
+    "no labels": ({"label": None}, []),
+    "no images": ({"image": None}, "set dataset.image to the column of the images"),
+    "numbers for images": ({"image": [1] * 12}, "set dataset.image to the column of the images"),
+    "paths for images": ({"image": ["/etc/passwd"] * 12}, "12 of 12 images"),
+    "no bytes": ({"image": [{"bytes": b"", "path": None}] * 12}, "no image in this row"),
+    "other bytes": ({"image": [{"bytes": b"404", "path": None}] * 12}, "no image"),
+    "half of them": ({"image": [None, {"bytes": shown(1), "path": None}] * 6}, "6 of 12 images"),
+    "endless": ({"image": at("/dev/zero")}, "Not a regular file"),
+    "pipe": ({"image": at("pipe")}, "Not a regular file"),
+    "64 GiB": ({"image": at("large")}, "File too large"),
+    "address": ({"image": at("http://localhost:1/x.png")}, "No such file or directory"),
+    "NaN": ({"label": [float("nan"), 0.0] * 6}, "6 of 12 rows of train have no label"),
+    "infinite": ({"label": [float("inf"), 0.0] * 6}, "inf is no class"),
+    "halves": ({"label": [0.5, 1.0] * 6}, "0.5 is no class"),
+    "lists": ({"label": [[0], [1]] * 6}, "[0] is no class"),
+    "bytes": ({"label": [b"\xff", b"a"] * 6}, "is no class"),
+    "mappings": ({"label": [{"a": 1}, {"a": 2}] * 6}, "is no class"),
+    "missing": ({"label": [None, 1] * 6}, "6 of 12 rows of train have no label"),
+    "negative": ({"label": [-5, 3] * 6}, ["-5", "3"]),
+    "large": ({"label": [2**62, 1] * 6}, ["1", str(2**62)]),
+    "digits": ({"label": ["9" * 5000, "01", "1"] * 4}, ["01", "1", "9" * 5000]),
+    "control": ({"label": ["a\x1b[2J", "b\nc"] * 6}, ["a\x1b[2J", "b\nc"]),
+    "long": ({"label": ["x" * 10**6, "y"] * 6}, ["x" * 10**6, "y"]),
+    "truth": ({"label": [True, False] * 6}, ["False", "True"]),
+    "damaged features": ({"metadata": {"huggingface": "{"}}, "no dataset of Hugging Face can be read there"),
+    "features of code": ({"metadata": of_type("os.system")}, "no dataset of Hugging Face can be read there"),
+    "nested": ({"metadata": {"pandas": "[" * 10_000}}, ["0", "1"]),
+}
+
+
+@pytest.mark.slow
+def test_parquet_files_are_read_right_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("datasets")
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    os.mkfifo("pipe")
+    large(Path("large"))
+    whole = parquet()
+    odd = [
+        b"",
+        b"hello",
+        b"PAR1PAR1",
+        b"PAR1" + b"\xff" * 8 + b"PAR1",
+        b"PAR1" * 30 + struct.pack("<I", 2**31) + b"PAR1",
+    ]
+    contents: list[tuple[bytes | Callable[[Path], Any], Any]] = [(place, "dataset") for place in PLACES.values()]
+    contents += [(parquet(**change), expected) for change, expected in CHANGES.values()]
+    contents += [(content, "dataset.path=") for content in odd]
+    contents += [(changed, None) for _, changed in variants(whole, SEED, 12)]
+    for number, (content, expected) in enumerate(contents):
+        path = Path(f"{number}/train-0.parquet")
+        path.parent.mkdir()
+        content(path) if callable(content) else path.write_bytes(content)
+
+        def read() -> list[str]:
+            words = ["dataset=hf", f"dataset.path={path.parent}", "dataset.size=8", "dataset.workers=1"]  # noqa: B023
+            dataset: Any = Parts(load(words)).dataset
+            for source in map(dataset.split, ("train", "test")):
+                for (_, row), image in zip(source.ids, source.take(torch.arange(len(source))), strict=True):
+                    right = np.array(Image.open(io.BytesIO(shown(row))).convert("RGB"))
+                    assert np.array_equal(image.permute(1, 2, 0).numpy(), right)
+            return list(dataset.class_names())
+
+        said, classes = outcome(read)
+        if isinstance(expected, str):
+            assert expected in said, (number, said)
+        else:
+            assert classes == expected or (expected is None and (said or classes == ["0", "1"])), (number, said)
+    assert len(capfd.readouterr().err) < 200_000
+    assert not Path(MARKER).exists()

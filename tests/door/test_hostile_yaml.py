@@ -1,0 +1,236 @@
+"""Texts of any content in the place of YAML, JSON and lists: options, tables, records, labels and classes."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ssl_bench import files
+from ssl_bench.config import compose, from_disk
+from ssl_bench.data.folder import FolderDataset
+from ssl_bench.papers import tables
+from ssl_bench.record import units
+from tests.door.door import refuses
+from tests.door.hostile import MARKER, PLACES, SEED, outcome
+from tests.door.test_files import variants
+from tests.papers.test_own import content
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is not known")
+RUN = f"!!python/object/apply:os.system [touch {MARKER}]"
+LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+NO_YAML = object()  # no loader reads it
+# By text what an option of it holds, as YAML 1.1 has it, or words of its refusal.
+TEXTS: dict[str | bytes, Any] = {
+    # code
+    RUN: "python/object/apply:os.system",
+    f"a: {RUN}": "python/object/apply:os.system",
+    f"a: !!python/object/new:os.system [touch {MARKER}]": "python/object/new:os.system",
+    "a: !!python/name:os.system ''": "python/name:os.system",
+    "a: !!python/module:antigravity ''": "python/module:antigravity",
+    f"a: !!python/object/new:type\n  args: ['x', !!python/tuple [], {{'f': {RUN}}}]": "python/object/new:type",
+    "%TAG ! tag:x,2000:\n--- !a b": "tag:x,2000:a",
+    f"a: !{'x' * 100_000} b": "cannot be read",
+    "a: ${oc.env:AWS_SECRET_ACCESS_KEY}": "variable AWS_SECRET_ACCESS_KEY is not read",
+    # without a bound or an end
+    LAUGHS: "its anchors stand for more than 1,000,000 values",
+    "a: &a [x, *a]": "the list or mapping in line 1 contains itself",
+    "a: &a {b: *a}": "the list or mapping in line 1 contains itself",
+    "a: &a\n  <<: *a": "the list or mapping in line 1 contains itself",
+    "a: ${a}": "a",
+    "a: " + "[" * 10_000 + "]" * 10_000: "it is nested too deeply",
+    "a: " + "{a: " * 10_000 + "}" * 10_000: "it is nested too deeply",
+    "[" * 10_000: "it is nested too deeply",
+    "\n".join(" " * i + "a:" for i in range(700)): "it is nested too deeply",
+    "\n".join(f"k{i}: {i}" for i in range(25_000)): "it has more than 262,144 bytes",
+    "a: " + "x" * 10**6: "it has more than 262,144 bytes",
+    # numbers
+    f"a: {'9' * 5000}": "the number in line 1 is too long",
+    f"a: 0x{'f' * 5000}": "the number in line 1 is too long",
+    f"\na: 0b{'1' * 20_000}": "the number in line 2 is too long",
+    f"a: {':'.join(['59'] * 3000)}": "the number in line 1 is too long",
+    f"{'9' * 500}: 1": "the number in line 1 is too long",
+    "a: 1e99999": {"a": math.inf},
+    "a: [.inf, -.inf]": {"a": [math.inf, -math.inf]},
+    "a: 2020-02-30": {"a": "2020-02-30"},
+    # encodings
+    "a: café".encode("latin1"): "codec can't decode",
+    "a: 1".encode("utf-16"): "codec can't decode",
+    "a: 1".encode("utf-16-le"): "#x0000",
+    "a: 1".encode("utf-32"): "codec can't decode",
+    "a: 1".encode("utf-8-sig"): {"a": 1},
+    "a: \\udce9": {"a": "\\udce9"},
+    "a: \0": "#x0000",
+    '"a\0": 1': "#x0000",
+    "a: \x1b[2J": "#x001b",
+    'a: "\\e[2J\\e]0;x\\a"': {"a": "\x1b[2J\x1b]0;x\a"},
+    "a: 1\rb: 2": {"a": 1, "b": 2},
+    "a: 1\x85b: 2": {"a": 1, "b": 2},
+    # keys
+    "a: 1\na: 2": "a stands twice in the mapping in line 1",
+    "b: {a: 1, 'a': 1}": "a stands twice in the mapping in line 1",
+    "a: &a {b: 1}\nc:\n  <<: *a\n  d: 2": {"a": {"b": 1}, "c": {"b": 1, "d": 2}},
+    "<<: 3": "for merging",
+    "<<: [1, 2]": "for merging",
+    "[1, 2]: 3": "unhashable",
+    "? [a]\n: b": "unhashable",
+    ": 1": "cannot be read",
+    "true: 1": {True: 1},
+    # other values
+    "": {},
+    "# nothing": {},
+    "3": "Invalid loaded object type: int",
+    "true": "Invalid loaded object type: bool",
+    "[1]": [1],
+    "a: *b": "undefined alias",
+    "a:\n\t- b": "cannot start any token",
+    "a: 1\n---\nb: 2": "another document",
+    "%YAML 9.9\n--- 3": "incompatible YAML",
+    "a: !!binary xx": "base64",
+    "a: !!set {b, c}": "a: value 'set' is not a supported primitive type",
+    "a: !!omap [b: 1]": {"a": [["b", 1]]},
+    "a: =": "tag:yaml.org,2002:value",
+}
+
+
+def as_bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def put(name: str, what: bytes | Callable[[Path], Any]) -> Path:
+    """Put a text or something else in the place of a file."""
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    what(path) if callable(what) else path.write_bytes(what)
+    return path
+
+
+PART = [text for text in TEXTS if TEXTS[text] != "it is nested too deeply"][::4]  # which takes Hydra seconds
+SLOW = [text for text in TEXTS if text not in PART]
+
+
+@pytest.mark.parametrize("texts", [PART, pytest.param(SLOW, marks=pytest.mark.slow)])
+def test_an_option_is_composed_or_refused(texts: list[str | bytes]) -> None:
+    for number, text in enumerate(texts):
+        path, expected = put(f"{number}/loss/mine.yaml", as_bytes(text)), TEXTS[text]
+        said, loss = outcome(lambda: compose.load(["loss=mine"], Path(f"{number}"))["loss"])  # noqa: B023
+        if isinstance(expected, str):
+            assert expected in said and (str(path) in said or said.startswith(("loss.a: ", "a: "))), (text[:50], said)
+        else:
+            assert loss == expected, (text[:50], said)
+
+
+def test_an_option_is_no_pipe_and_no_device() -> None:
+    for name, place in PLACES.items():
+        path = put(f"{name}/loss/mine.yaml", place)
+        said, _ = outcome(lambda: compose.load(["loss=mine"], Path(f"{name}")))  # noqa: B023
+        assert said.startswith(f"{path} cannot be read: "), said
+
+
+def test_a_damaged_option_that_is_not_chosen_is_not_in_the_way() -> None:
+    put("conf/loss/mine.yaml", b"_target_: ssl_bench.objective.losses.DCL")
+    for number, text in enumerate((b"a: [", b"a: \0", b"\xff", b"3", f"a: {RUN}".encode())):
+        put(f"conf/loss/other{number}.yaml", text)
+    put("conf/loss/pipe.yaml", PLACES["pipe"])
+    assert outcome(lambda: compose.load(["loss=mine"], Path("conf"))["choices"]["loss"]) == ("", "mine")
+    said, _ = outcome(lambda: compose.load(["loss=mien"], Path("conf")))
+    assert said.startswith("loss=mien: there is no such option (did you mean mine?)"), said
+
+
+def test_a_table_is_read_or_refused() -> None:
+    right = yaml.safe_dump(content())
+    for number, text in enumerate(TEXTS):
+        path = put(f"{number}/mine.yaml", as_bytes(text))
+        said, _ = outcome(lambda: tables.find("mine", path.parent))  # noqa: B023
+        assert said.startswith(str(path)), (text[:50], said)
+    for name, place in PLACES.items():
+        path = put(f"{name}/mine.yaml", place)
+        said, _ = outcome(lambda: tables.read(path))  # noqa: B023
+        assert said.startswith(f"{path} cannot be read: "), said
+    read = 0
+    for number, (description, changed) in enumerate(variants(right.encode(), SEED, 40)):
+        path = put(f"changed{number}/mine.yaml", changed)
+        said, value = outcome(lambda: tables.read(path))  # noqa: B023
+        assert said or yaml.safe_load(changed)["tables"]["table1"]["rows"].keys() == {
+            cell.row for cell in value[0][0].cells
+        }, description
+        read += not said
+    assert 0 < read < 40
+
+
+@pytest.mark.parametrize("number", [".nan", ".inf", "-.inf", "nan", "inf", "1e999", "9" * 400, "[1]", "{is: .nan}"])
+def test_numbers_of_a_table_are_finite(number: str) -> None:
+    compare = {"compare": {"to": "digits", "margin": 1}}
+    for changed in (
+        {"rows": {"digits": {"values": ["X", 60]}}},
+        {"columns": {"mine": {"x": "X"}, "DCL": {"x": 2}}},
+        compare | {"compare": {"to": "digits", "margin": "X"}},
+        compare | {"compare": {"to": "digits", "margin": 1, "gap": "X"}},
+        {"x": None, "points": 4, "over": {"optimizer.lr": [0.1, "X"], "temperature.tau": [0.1, 1]}},
+        {"x": None, "points": "X"},
+        {"seeds": ["X"]},
+    ):
+        path = put("mine.yaml", yaml.safe_dump(content(**changed)).replace("X", number).encode())
+        said, _ = outcome(lambda: tables.find(str(path)))  # noqa: B023
+        path.unlink()
+        assert said.startswith(("mine/table1", "mine.yaml cannot be read: the number in line")), (changed, said)
+
+
+def test_a_record_is_read_or_counts_as_missing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also the units of a run that is not finished, from which what is best is read."""
+    for number, text in enumerate([*TEXTS, *PLACES]):
+        path = put(f"{number}/config.yaml", PLACES[text] if text in PLACES else as_bytes(text))  # type: ignore[index]
+        said, value = outcome(lambda: files.read_yaml(path, dict))  # noqa: B023
+        assert said == "" and (
+            value is None or value == json.loads(json.dumps(yaml.load(path.read_bytes(), yaml.CSafeLoader)))
+        )
+        if value is None and text not in PLACES:
+            assert f"{path} is damaged" in capfd.readouterr().err
+    metric = {"unit": "share", "better": "high", "of": "test images"}
+    whole = json.dumps({"knn": {"top1": metric}}).encode()
+    odd = [b'{"knn": 3}', b'{"knn": {"top1": []}}', b'{"knn": {"top1": {"unit": {}, "better": [], "of": 3}}}', b"[]"]
+    odd += [b'{"knn": {"(": {}}}', b'{"knn": {"\\u001b[2J": {}}}', b"[" * 10_000, b'{"a": ' * 9999, b"9" * 5000, b"NaN"]
+    for number, change in enumerate([whole, *odd, *(each for _, each in variants(whole, SEED, 20))]):
+        path = put(f"{number}/units.json", change)
+        said, value = outcome(lambda: units.metric("knn/top1", files.read_json(path, dict) or {}, {}))  # noqa: B023
+        assert said == "" and value.better in ("high", "low", "neither"), change
+        assert change != whole or vars(value) == metric
+    capfd.readouterr()
+
+
+def test_lists_of_images_and_of_classes_are_read_or_refused() -> None:
+    for split in ("train", "val"):
+        Path("images", split, "a").mkdir(parents=True)
+    common: dict[str, Any] = {"size": 8, "channels": 3, "num_classes": 1, "mean": [0.5] * 3, "std": [0.5] * 3}
+    for number, text in enumerate([*TEXTS, *PLACES, "\ufeffa\n", "a\r\n\r\n", "b" * 10**6]):
+        path = put(f"{number}.txt", PLACES[text] if text in PLACES else as_bytes(text)).absolute()  # type: ignore[index]
+        said, names = outcome(lambda: from_disk.read_names(path)[0])  # noqa: B023
+        dataset = FolderDataset(folder="images", root=".", classes=str(path), **common)
+        refused, _ = outcome(dataset.classes)
+        try:
+            lines = [] if text in PLACES else as_bytes(text).decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError:
+            lines = []
+        if expected := [line.strip() for line in lines if line.strip()]:
+            assert names == expected
+        else:
+            assert said.startswith(f"evaluate.labels={path}: set evaluate.labels to shares of the labelled images")
+        if expected == ["a"]:
+            assert refused.startswith("dataset.folder=images: images/train/a has no images")
+        else:
+            assert str(path) in refused
+
+
+def test_commands_end_with_the_code_of_a_wrong_configuration(capfd: pytest.CaptureFixture[str]) -> None:
+    put("conf/loss/mine.yaml", as_bytes(f"a: {RUN}"))
+    put("conf/loss/pipe.yaml", PLACES["pipe"])
+    put("mine.yaml", LAUGHS.encode())
+    put("few.txt", "a.jpg".encode("utf-16"))
+    refuses("train loss=mine --config-dir conf", "conf/loss/mine.yaml cannot be read: constructor", capfd)
+    refuses("train loss=pipe --config-dir conf", "conf/loss/pipe.yaml cannot be read: Not a regular file", capfd)
+    refuses("table mine.yaml", "mine.yaml cannot be read: its anchors stand for", capfd)
+    refuses("train evaluate.labels=[few.txt]", "few.txt: set evaluate.labels no text in UTF-8", capfd)
+    assert not Path(MARKER).exists()
