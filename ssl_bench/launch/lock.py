@@ -110,7 +110,7 @@ class Lock:
         now = time.monotonic()
         if (number, at_path.st_mtime_ns) != self._seen[:2]:
             self._seen = number, at_path.st_mtime_ns, now
-        return owner if now - self._seen[2] < self.lease else None
+        return owner if now - self._seen[2] < self.lease else _gone(path, owner)
 
     def _make(self, number: int) -> bool:
         """Create a lock; return False if another process was faster."""
@@ -205,8 +205,16 @@ def owner(folder: Path) -> Owner | None:
     claimed_by = lock.owner(number) if number else None
     if claimed_by is None or claimed_by.machine == machine():
         return claimed_by
-    claim = status(lock.folder / str(number))
-    return claimed_by if claim is not None and time.time() - claim.st_mtime < LEASE else None
+    claim = status(path := lock.folder / str(number))
+    if claim is None:
+        return None
+    return claimed_by if time.time() - claim.st_mtime < LEASE else _gone(path, claimed_by)
+
+
+def _gone(path: Path, claimed_by: Owner) -> None:
+    """Name a claim that says no owner though the time in which it may have been written is over."""
+    if not claimed_by.pid:
+        files.say_damaged(path)
 
 
 def remove_locks(folder: Path) -> None:
