@@ -78,7 +78,7 @@ def read(folder: Path) -> Grid | None:
     count = len(content["runs"])
     content = {"finished": {}, "epochs": [None] * count, "left_out": [], "single": SINGLE, "labels": []} | content
     lengths = {len(content["epochs"]), len(content["labels"]) or count, count}
-    if len(lengths) > 1 or not all(number.isdecimal() and int(number) < count for number in content["finished"]):
+    if len(lengths) > 1 or not all(number.isdecimal() for number in content["finished"]):
         files.say_damaged(folder / NAME)
         return None
     return cast(Grid, content)

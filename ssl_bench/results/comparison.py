@@ -26,9 +26,9 @@ from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, hits, results
 from ssl_bench.results import statistics
 from ssl_bench.results.compared import Comparison, Comparisons
-from ssl_bench.results.differing import SIZE, described, value_of
+from ssl_bench.results.differing import SIZE, check_hashed, described, value_of
 from ssl_bench.results.numbers import Key, Numbers, single
-from ssl_bench.results.runs import RunFolder, SharedConfig
+from ssl_bench.results.runs import RunFolder, SharedConfig, settings_of
 
 Seeds = dict[int | None, RunFolder]  # runs that differ in nothing but the seed, by seed
 UNNAMED = results.ENVIRONMENT | results.SETTINGS | {"git": "versions of the code"}
@@ -53,9 +53,11 @@ def compare(
         numbers: of a larger set, whose names ``metric`` has.
 
     Raises:
-        ConfigError: there are no such runs, or ``to`` is not one thing.
+        ConfigError: there are no such runs, results do not depend on ``by``, or ``to`` is not one thing.
     """
     by = ["batch_size" if name == SIZE else name for name in ([by] if isinstance(by, str) else by)]
+    for name in by:
+        check_hashed("--by", name)
     done = [run for run in runs if run.done]
     if not done:
         raise ConfigError("there are no finished runs to compare: train them, or choose others")
@@ -75,7 +77,7 @@ def compare(
         for value in sides
         if value != reference
     ]
-    settings = [_settings(next(iter(of.values())), by) for of, _, _ in pairs]
+    settings = _settings([next(iter(of.values())).shared for of, _, _ in pairs], by)
     groups = {group for run in runs for group in run.shared.groups}
     meaning = numbers.meaning(name)
     estimated = list[tuple[Comparison, statistics.Estimate | None]]()
@@ -125,8 +127,8 @@ def _variants(runs: Sequence[RunFolder], by: Sequence[str]) -> dict[str, tuple[s
         first.setdefault(value, run)
         counts[value] += 1
     rows = [
-        {name: _plain(name, text) for name, text in run.shared.settings.items() if _below_any(name, by)}
-        for run in first.values()
+        {name: _plain(name, text) for name, text in settings.items() if _below_any(name, by)}
+        for settings in settings_of([run.shared for run in first.values()])
     ]
     names = described(rows, by, by)
     short = [name.removeprefix(f"{by[0]}=") if len(by) == 1 and " " not in name else name for name in names]
@@ -152,10 +154,10 @@ def _reference(variants: Mapping[str, tuple[str, int]], by: Sequence[str], to: s
     return exact[0]
 
 
-def _settings(run: RunFolder, by: Sequence[str]) -> dict[str, str]:
-    """The settings that may distinguish a comparison."""
-    items = run.shared.settings.items()
-    return {name: _plain(name, text) for name, text in items if name != "seed" and not _below_any(name, by)}
+def _settings(configs: Sequence[SharedConfig], by: Sequence[str]) -> list[dict[str, str]]:
+    """The settings that may distinguish comparisons."""
+    every = [settings.items() for settings in settings_of(configs)]
+    return [{n: _plain(n, text) for n, text in items if n != "seed" and not _below_any(n, by)} for items in every]
 
 
 def _plain(name: str, text: str) -> str:
