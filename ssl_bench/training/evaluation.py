@@ -89,6 +89,7 @@ class Evaluation:
         target = self.parts.targets({"": self.state.method.encoder}, self.state.device, self.precision)
         recorded_rows, warmup = rows.read(tracker.path, self.config), self.parts.recipe.warmup_epochs
         of_images = [f"{name}: {s}" if name else s for _, name, data in self.parts.evaluated for s in data.doubts()]
+        of_images += self.parts.copied
         of_numbers = warnings_of(recorded_rows, content, warmup)
         content["warnings"] = [*of_images, *doubts(self.parts.evaluators, target), *of_numbers]
         for sentence in content["warnings"]:
