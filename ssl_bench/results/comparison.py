@@ -14,7 +14,6 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from ssl_bench.results import statistics
 from ssl_bench.results.compared import Comparison, Comparisons
 from ssl_bench.results.differing import SIZE, check_hashed, described, value_of
 from ssl_bench.results.numbers import Key, Numbers, single
-from ssl_bench.results.runs import RunFolder, SharedConfig, settings_of
+from ssl_bench.results.runs import RunFolder, SharedConfig, entries, settings_of
 
 Seeds = dict[int | None, RunFolder]  # runs that differ in nothing but the seed, by seed
 UNNAMED = results.ENVIRONMENT | results.SETTINGS | {"git": "versions of the code"}
@@ -169,7 +168,9 @@ def _estimate(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Me
     """Set all of a comparison but its verdict; return the difference, None for fewer than two pairs."""
     seeds = sorted(seed for seed in of.keys() & to.keys() if seed is not None)
     sides = [[runs[seed] for seed in seeds] for runs in (of, to)]
-    comparison.n, comparison.seeds, comparison.differ = len(seeds), seeds, _unnamed([*sides[0], *sides[1]])
+    comparison.n, comparison.seeds = len(seeds), seeds
+    conditions = [run.conditions | {"git": run.environment.get("git")} for run in (*sides[0], *sides[1])]
+    comparison.differ = results.different(conditions, UNNAMED)
     if seeds:
         values = np.array([[metric.scale * run.numbers[key[1]][key[0]] for run in side] for side in sides])
         comparison.mean, comparison.to_mean = values.mean(1).tolist()
@@ -177,7 +178,7 @@ def _estimate(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Me
     if len(seeds) < 2:
         comparison.commands = _commands(of, to, seeds)
         return None
-    bits = [_bits(str(run.folder), key[0], _made_by(run, key), run.marks) for side in sides for run in side]
+    bits = [_right(run, key) for side in sides for run in side]
     recorded = [run_bits for run_bits in bits if run_bits is not None]
     differences: np.ndarray | None = None
     if len(recorded) == len(bits) and len({len(run_bits) for run_bits in recorded}) == 1:
@@ -188,31 +189,18 @@ def _estimate(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Me
     return estimate
 
 
-def _made_by(run: RunFolder, key: Key) -> str:
-    """What made a number of a run, as a text."""
-    return evaluations.as_key(run.evaluations[key[1]])
-
-
 def _agrees(run: RunFolder) -> bool:
     """Whether the bits of a run's accuracies still give them, as when its results were read; they are named if not."""
-    return not (run.folder / hits.FOLDER).is_dir() or _content(str(run.folder), run.marks) is not None
+    return not (run.folder / hits.FOLDER).is_dir() or bool(entries(run))
 
 
-@lru_cache(4096)
-def _content(folder: str, marks: str) -> dict[str, Any] | None:
-    """The results of a run, None if they are damaged, as by changed bits; ``marks`` are those of its files."""
-    return results.read(Path(folder))
-
-
-@lru_cache(4096)
-def _bits(folder: str, metric: str, made_by: str, marks: str) -> np.ndarray | None:
-    """Which test images an accuracy of a run counts as right; ``marks`` are those of its files."""
-    if not (Path(folder) / hits.FOLDER).is_dir() or (content := _content(folder, marks)) is None:
-        return None
-    for entry in evaluations.entries(content):
-        last = entry["epochs"] == content["config"].get("epochs")
-        if last and metric in entry["metrics"] and evaluations.as_key(evaluations.made_by(entry)) == made_by:
-            return hits.read(Path(folder), entry, metric)
+def _right(run: RunFolder, key: Key) -> np.ndarray | None:
+    """Which test images an accuracy of a run counts as right; None: that was not recorded."""
+    metric, value = key[0], run.numbers[key[1]][key[0]]
+    made_by = evaluations.as_key(run.evaluations[key[1]])
+    for entry in reversed(entries(run)) if (run.folder / hits.FOLDER).is_dir() else ():  # the last epochs first
+        if entry["metrics"].get(metric) == value and evaluations.as_key(evaluations.made_by(entry)) == made_by:
+            return hits.read(run.folder, entry, metric)
     return None
 
 
@@ -231,11 +219,6 @@ def _decide(
         if not verdict:
             error = statistics.ERROR / len(asked)
             comparison.more = statistics.seeds_to_decide(estimate, comparison.n, margin, error)
-
-
-def _unnamed(runs: Sequence[RunFolder]) -> list[str]:
-    """The conditions in which runs differ beside their configurations, in words."""
-    return results.different([run.conditions | {"git": run.environment.get("git")} for run in runs], UNNAMED)
 
 
 def _commands(of: Seeds, to: Seeds, seeds: Sequence[int]) -> list[str]:

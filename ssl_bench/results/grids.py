@@ -83,7 +83,7 @@ class GridFolder:
                     continue
                 content = cache.get(f"{self.path}/jobs/{name}", str(mark), partial(files.read_json, jobs / name, Job))
                 if outcome := Outcome.read(content):
-                    records[int(name[:-5])] = Record(mark[0] / 1e9, outcome)
+                    records[int(name[:-5])] = Record(mark[3] / 1e9, outcome)
         return records
 
     def state(self, index: int) -> State | None:

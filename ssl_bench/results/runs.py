@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from ssl_bench import files
 from ssl_bench.config import identity
 from ssl_bench.launch import lock
 from ssl_bench.record import results
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.claim import Owner
 from ssl_bench.record.dashboard import flat_config
-from ssl_bench.record.follow import finite
+from ssl_bench.record.evaluations import Entry
+from ssl_bench.record.follow import find_mark, finite
 from ssl_bench.record.index import Index, Indexed, as_text
 
 # What a configuration without a key stands for, by the names of settings.
@@ -214,6 +216,19 @@ class Runs(Index):
         run = RunFolder(self._outputs, entry.path, entry.marks, entry.began, **said)
         run.owner = lock.owner(run.folder)
         return run
+
+
+def entries(run: RunFolder) -> list[Entry]:
+    """The evaluations in a run's results, of all epochs; none if these are missing or damaged, as by changed bits."""
+    path = run.folder / results.NAME
+    return _entries(path, find_mark(str(path)))
+
+
+@lru_cache(4096)
+def _entries(path: Path, mark: files.Mark | None) -> list[Entry]:
+    """The evaluations in a file; ``mark`` is that of the file."""
+    content = results.read(path.parent)
+    return [] if content is None else list(content["evaluations"])
 
 
 def finished(outputs: Path, failed: str | None = None) -> list[RunFolder]:

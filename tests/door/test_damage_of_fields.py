@@ -18,8 +18,7 @@ import ssl_bench
 from ssl_bench import files
 from ssl_bench.commands import evaluate, export, figure, prune, report, status, table, verify
 from ssl_bench.config.identity import evaluation_id
-from ssl_bench.results import comparison
-from ssl_bench.results.runs import finished
+from ssl_bench.results.runs import _entries, finished
 from ssl_bench.train import main
 from tests.conftest import no_pictures
 from tests.door.damage import MISSING, PAPER, RUN, SHARES, Change, as_lines, as_yaml, changed, changes, environment
@@ -117,8 +116,7 @@ def test_bits_that_do_not_give_the_accuracy_count_as_missing_also_behind_the_cac
     bits = np.unpackbits(np.frombuffer(path.read_bytes(), dtype=np.uint8))
     bits[:20] ^= 1
     path.write_bytes(np.packbits(bits).tobytes())
-    for cached in (comparison._content, comparison._bits):  # another process
-        cached.cache_clear()
+    _entries.cache_clear()  # another process
     assert pairs() == truth.less[1]  # the index has read the results before
     Path("outputs/.runs.json").unlink(missing_ok=True)
     accuracy = truth.records[victim.name]["metrics"]["knn/top1"]
