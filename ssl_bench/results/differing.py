@@ -59,7 +59,10 @@ def differing(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]] = ())
     partly = of_rows(rows, requested(entries), {name for config in configs for name in config.groups})
     whole = {name: value_of(text) for name, text in (settings_of(configs)[0] if configs else {}).items()}
     names, common = partly.names, whole | partly.common
-    table = [[value_of(_setting(entry, row, n)) for n in names] for entry, row in zip(entries, rows, strict=True)]
+    table = list[list[Value]]()
+    for entry, row in zip(entries, rows, strict=True):  # a row lacks what only runs that are still to be made differ in
+        texts = (row.get(name) if name in row or entry.run is None else entry.run.setting(name) for name in names)
+        table.append([value_of(text) for text in texts])
     return Differing(names, partly.shown, table, {n: value for n, value in common.items() if n not in names})
 
 
@@ -84,11 +87,6 @@ def _with_one_name(configs: Sequence[SharedConfig]) -> list[Settings]:
             names.setdefault(content, config.groups["dataset"])
     own = ({"dataset": names[config.own_images]} if config.own_images else {} for config in configs)
     return [{**settings, **name} for settings, name in zip(settings_of(configs), own, strict=True)]
-
-
-def _setting(entry: Entry, row: Settings, name: str) -> str | None:
-    """A setting, which all configurations have if only a run that is still to be made sets it to something else."""
-    return row.get(name) if name in row or entry.run is None else entry.run.setting(name)
 
 
 def of_rows(rows: Sequence[Settings], given: Collection[str] = (), groups: Collection[str] = ()) -> Differing:
@@ -146,14 +144,10 @@ def labels(entries: Sequence[Entry]) -> list[str]:
         for number, words in zip(numbers, described(rows, requested(members), groups), strict=True):
             run = entries[number].run
             assert run is not None
-            texts[number] = words or _options(run.shared)
+            main = {group: run.shared.settings[group] for group in MAIN_GROUPS if group in run.shared.groups}
+            pairs = ((group, text, run.shared.groups[group] == text) for group, text in main.items())
+            texts[number] = words or " ".join(text if option else f"{group}={text}" for group, text, option in pairs)
     return texts
-
-
-def _options(config: SharedConfig) -> str:
-    """The main options of a configuration."""
-    main = {group: config.settings[group] for group in MAIN_GROUPS if group in config.groups}
-    return " ".join(text if config.groups[group] == text else f"{group}={text}" for group, text in main.items())
 
 
 def described(rows: Sequence[Settings], given: Collection[str] = (), groups: Collection[str] = ()) -> list[str]:
