@@ -74,13 +74,10 @@ def _folders(
         if not sides[-1]:
             remedy = f"name a folder below {outputs}, such as that of name="
             raise ConfigError(f"{folder}: no finished run is there: {remedy}")
-    of, its = ({name: {run.setting(name) for run in side} for name in _names(side)} for side in sides)
-    by = [name for name in of if is_hashed(name) and not of[name] & its.get(name, {None})]
+    names = dict.fromkeys(name for side in sides for run in side for name in run.shared.settings)
+    of, its = ({name: {run.setting(name) for run in side} for name in names} for side in sides)
+    by = [name for name in names if is_hashed(name) and not of[name] & its[name]]
     by = [name for name in by if name.partition(".")[0] not in by or "." not in name]
     if not by:
         raise ConfigError(f"{' and '.join(folders)} differ in no setting that all their runs have: use --by")
     return [*sides[0], *sides[1]], by, sides[1][0]
-
-
-def _names(runs: Sequence[RunFolder]) -> list[str]:
-    return list(dict.fromkeys(name for run in runs for name in run.shared.settings))

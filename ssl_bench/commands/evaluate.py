@@ -108,7 +108,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         try:
             Parts(config).validate(1)
         except InitialWeights:  # are needed for the baseline only
-            left = evaluations.missing(evaluations.entries(results), config)
+            left = evaluations.missing(results["evaluations"], config)
             if any(entry["network"] == "_init" for entry in left):
                 raise
             config = config | {"init": None}

@@ -17,6 +17,7 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.plan import Ends, Plan, Strategy
 from ssl_bench.launch.run import Run
 from ssl_bench.record import evaluations, results, rows
+from ssl_bench.results.conclusion import of_one_seed
 
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 NEAR = 0.05  # share of an interval, at both ends, where a value counts as near the end
@@ -142,7 +143,7 @@ class Search:
         config = run.config | {"epochs": epoch or run.config["epochs"]}
         asked = [entry for entry in evaluations.asked(config) if entry["evaluator"] == self.evaluator]
         content, wanted = results.read(run.folder), {evaluations.mark(e) for e in asked if not e["network"]}
-        metrics = evaluations.of(evaluations.entries(content), config) if content else {}
+        metrics = evaluations.of(content["evaluations"], config) if content else {}
         if not any(name.startswith(f"{self.evaluator}/") for name in metrics):
             there = [row for row in self._rows(run) if abs(row.get("epoch", 0.0) - config["epochs"]) < ROUNDING]
             there = [row for row in there if wanted <= {*row.get("evaluations", ())}]
@@ -207,8 +208,8 @@ class Search:
             lines.append(f"{self.metric} is measured on test images: {remedy}")
         most = max(len(members) for members in groups.values())
         if most > 1 and any(entry["n"] == 1 for entry in best):
-            remedy = "train it with several seeds before its number is reported"
-            lines.append(f"the best of {most} settings by one seed is flattered by chance: {remedy}")
+            there = [run.folder for run in self.plan.runs.values() if run.folder.exists()]
+            lines.append(of_one_seed(most, there, self.metric))
         title = f"the best by {self.metric}, of the settings that went on to the end:"
         self.plan.closing = "\n".join(["", title, *lines, ""])
 

@@ -4,18 +4,23 @@ A prepared dataset is a folder of ``{train,test,unlabeled}_images.npy``, uint8 [
 int64 [N].
 """
 
+import hashlib
 import os
 import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ssl_bench import files
+from ssl_bench.data.content import DIGITS
+from ssl_bench.data.copies import Originals, of_rows, twins
 from ssl_bench.data.dataset import Dataset, MissingData, Probe
 from ssl_bench.data.mapped import MappedFiles
 from ssl_bench.data.source import Chosen, Images, Source
@@ -32,7 +37,8 @@ class ArrayDataset(Dataset):
             ``size``.
         pretrain: the splits to pre-train on.
         held_out: numbers of images of the train split that nothing is trained on: to choose settings by, and to test
-            on. They replace the test split, and a fixed permutation chooses them, the same in every run.
+            on. They replace the test split, and a fixed permutation chooses them, the same in every run. Copies of
+            these, images with the same bytes, are held out with them.
 
     Raises:
         InvalidValue: ``held_out`` has a number below 1, or there are other images to pre-train on.
@@ -72,7 +78,46 @@ class ArrayDataset(Dataset):
         count = sum(counts[split] for split in self.pretrain_splits)
         left, remedy = count - sum(self.held_out or ()), f"numbers with a sum below {count}, the images that there are"
         require(left > 0, "dataset.held_out", self.held_out, remedy)
-        return left
+        return len(self._parts[0][0]) if self.held_out else left
+
+    def settings_of_images(self) -> dict[str, Any]:
+        settings = super().settings_of_images()
+        if self.held_out and (moved := self._parts[1]):
+            files.say_once(f"dataset={self.name}: {moved} images are copies of held-out ones, and are held out too")
+        return settings
+
+    @cached_property
+    def _content(self) -> str:
+        """The hash of the files; another one since copies of held-out images are held out, if there are any."""
+        content = super()._content
+        moved = self.held_out and self._parts[1]
+        return hashlib.sha256(f"{content} with copies".encode()).hexdigest()[:DIGITS] if moved else content
+
+    @cached_property
+    def _parts(self) -> tuple[list[Tensor], int]:
+        """The images of the train split to train on, to choose by and to test on, and how many moved as copies.
+
+        Raises:
+            ConfigError: as :meth:`arrays`, or all images are copies of held-out ones.
+        """
+        images = self._opened("train")[0]
+        choose, test = self.held_out or (0, 0)
+        # RandomState has the same numbers in every version of NumPy.
+        order = np.random.RandomState(0).permutation(len(images))
+        first = np.array(twins(of_rows(images.reshape(len(images), -1), "train")))
+        drawn, highest = np.zeros(len(order), dtype=int), np.zeros(len(order), dtype=int)
+        drawn[order[len(order) - choose - test :]] = 1
+        drawn[order[len(order) - test :]] = 2
+        np.maximum.at(highest, first, drawn)
+        part = highest[first]
+        require((part == 0).any(), "dataset.held_out", self.held_out, "smaller numbers: all others are copies of these")
+        return [torch.from_numpy(order[part[order] == place]) for place in range(3)], int((part != drawn).sum())
+
+    def originals(self, split: Literal["train", "test"]) -> Originals | None:
+        names = ["train"] if self.held_out else self.pretrain_splits if split == "train" else ["test"]
+        rows = [images.permute(0, 2, 3, 1).flatten(1).numpy() for images, _ in map(self.arrays, names)]
+        every = of_rows(rows[0] if len(rows) == 1 else np.concatenate(rows), " and ".join(names))
+        return every.chosen(self._parts[0][0 if split == "train" else 2].tolist()) if self.held_out else every
 
     def pretrain(self) -> Source:
         if self.held_out:
@@ -85,11 +130,8 @@ class ArrayDataset(Dataset):
             images, labels = self.arrays(name)
             return self._images([images], labels)
         images, labels = self.arrays("train")
-        # RandomState has the same numbers in every version of NumPy.
-        order = torch.from_numpy(np.random.RandomState(0).permutation(len(labels)))
-        choose, test = self.held_out
-        parts = order.split([len(labels) - choose - test, choose, test])
-        return Chosen(self._images([images], labels), dict(zip(("train", "choose", "test"), parts, strict=True))[name])
+        of_name = self._parts[0][("train", "choose", "test").index(name)]
+        return Chosen(self._images([images], labels), of_name)
 
     def _images(self, parts: list[Tensor], labels: Tensor) -> Images:
         return Images(parts, labels, self._mapped_files.check)
@@ -103,8 +145,15 @@ class ArrayDataset(Dataset):
 
         Raises:
             MissingData: a file is missing.
-            ConfigError: a file is damaged or empty, or does not fit the dataset or the other file.
+            ConfigError: a file is damaged or empty, does not fit the dataset or the other file, or is another one than
+                ``content`` says.
         """
+        images, labels = self._opened(split)
+        self.check_content()
+        return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(np.array(labels))
+
+    def _opened(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`arrays`, uint8 [N, H, W, C] and int64 [N]."""
         paths = self._paths(split)
         prepare = ["ssl-bench", "prepare", f"dataset={self.name}", f"paths.data={self.root}"]
         remake = f"`{pasteable(shlex.join(prepare))}`"
@@ -113,7 +162,6 @@ class ArrayDataset(Dataset):
                 remedy = f"get it with {remake}, or set SSL_BENCH_DATA or paths.data to the folder that has it"
                 raise MissingData(f"dataset={self.name}: {path} is missing; {remedy}")
         images, labels = (self._mapped(path, remake) for path in paths)
-        self.check_content()
         height, width, channels = images.shape[1:] if images.ndim == 4 else (0, 0, 0)
         for path, array, fits, needed in (
             (paths[0], images, images.dtype == np.uint8 and images.ndim == 4, "uint8 [N, height, width, channels]"),
@@ -140,7 +188,7 @@ class ArrayDataset(Dataset):
                 f"dataset={self.name}: {paths[1]} has labels from {first} to {last}, not from 0 to "
                 f"{self.num_classes - 1} or -1 for an unlabelled image: set dataset.num_classes, or replace it"
             )
-        return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(np.array(labels))
+        return images, labels
 
     def _mapped(self, path: Path, remake: str) -> np.ndarray:
         """Map an array into memory, copy-on-write, so that the file stays unchanged. Objects are never unpickled."""

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ssl_bench.data.content import content_of
+from ssl_bench.data.copies import Originals
 from ssl_bench.data.source import Source
 from ssl_bench.errors import ConfigError, require
 
@@ -127,6 +128,10 @@ class Dataset(ABC):
     def split(self, name: str) -> Source:
         """Open the labelled ``train`` or ``test`` split, for evaluation."""
         raise NotImplementedError
+
+    def originals(self, split: Literal["train", "test"]) -> Originals | None:
+        """The images to pre-train on, or the test split, as bytes that may be copied; None if they are not known."""
+        return None
 
     def class_names(self) -> list[str]:
         """List the names of the classes in the order of their labels; empty if they are not known."""

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import SEEK_END
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from ssl_bench import files
 from ssl_bench.data.photos import OutOfRange, grey_shares, is_deep, open_photo, to_rgb
@@ -26,24 +26,39 @@ from ssl_bench.hardware import available_cores
 EDGE = 4096  # bytes at the start and at the end of an image that its checksum depends on
 END = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 MOST_PIXELS = 512  # of a JPEG for each byte: a bit for 8 x 8 of them
-VERSION = 3  # of the result of a look, so that a result of an earlier version is not read
+VERSION = 4  # of the result of a look, so that a result of an earlier version is not read
 BLACK = 1 / 16  # highest value of a class of which 16 or fewer of 256 levels are left: 12 of 16 bits
 DARKEST = 0.25  # highest value of all images of more than 8 bits that have their whole range; 14 of 16 bits do not
 FEW = 2000  # images that are looked at within a second or so: no progress bar
 
 _LOOKS: dict[Path, dict[str, Any]] = {}  # of this process
 
-Look = tuple[int, str, str, float | None]  # bytes, checksum, what is wrong or "", highest value as look_at_all has it
+
+class Look(NamedTuple):
+    """What is seen of an image: its bytes, the CRC-32 of both ends of the file, and a checksum for its identity."""
+
+    size: int
+    ends: str
+    checksum: str
+    wrong: str = ""
+    brightest: float | None = None  # highest value as look_at_all has it
+
+    @property
+    def mark(self) -> str | None:
+        """What copies of the image have in common; None of a broken one."""
+        return None if self.wrong else f"{self.size} {self.ends}"
 
 
 def look(file: BinaryIO, whole: bool) -> Look:
-    """Look at one image. The checksum is the CRC-32 of both ends of the file, or if ``whole`` the SHA-256 of all."""
+    """Look at one image. The checksum is the CRC-32 of both ends, or if ``whole`` the SHA-256 of all."""
     size = file.seek(0, SEEK_END)
     start, end = _read_edge(file, 0), _read_edge(file, max(0, size - EDGE))
     checksum, brightest = f"{zlib.crc32(start + end):08x}", None
+    seen = Look(size, checksum, checksum)
     if whole:
         file.seek(0)
         checksum = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BytesIO is one, too
+        seen = seen._replace(checksum=checksum)
     try:
         file.seek(0)
         with open_photo(file) as image:
@@ -57,11 +72,11 @@ def look(file: BinaryIO, whole: bool) -> Look:
                     raise ValueError("cut short")
                 image.load()
     except OutOfRange as error:
-        return size, checksum, str(error), None
+        return seen._replace(wrong=str(error))
     except (OSError, ValueError) as error:
         wrong = "empty" if not size else "no image" if "cannot identify" in str(error) else "damaged"
-        return size, checksum, wrong, None
-    return size, checksum, "", brightest
+        return seen._replace(wrong=wrong)
+    return seen._replace(brightest=brightest)
 
 
 def _read_edge(file: BinaryIO, start: int) -> bytes:
@@ -90,8 +105,8 @@ def look_at_all(
     Returns:
         ``content``, a hash of ten digits of the names, labels, sizes and checksums of the images that are not broken;
         ``broken``, what is wrong with the others by name; ``brightest``, by group the highest value of the images of
-        more than 8 bits, as a share of the range of its type; and ``copies``, pairs of an image and the first one with
-        the same bytes.
+        more than 8 bits, as a share of the range of its type; ``copies``, pairs of an image and the first one with the
+        same bytes; and ``marks``, of each image what copies of it have in common.
     """
     path = _cache_path(json.dumps([VERSION, names, labels, groups, whole, stamp]))
     stored: dict[str, Any] | None = _LOOKS.get(path) or files.read_cache(path)
@@ -107,20 +122,24 @@ def look_at_all(
 
     with ThreadPoolExecutor(4 * available_cores()) as pool:  # more than cores: a network disk answers slowly
         looks = list(_with_progress(pool.map(look_at, range(len(names))), len(names)))
-        copies = _copies(looks, lambda alike: pool.map(partial(_hash, open_image), alike))
+        marks = [seen.mark if isinstance(seen, Look) else None for seen in looks]
+        copies = _copies(marks, lambda alike: pool.map(partial(hash_of, open_image), alike))
     content, broken = hashlib.sha256(), dict[str, str]()
     for name, label, seen in zip(names, labels, looks, strict=True):
-        size, checksum, wrong, _ = seen if isinstance(seen, tuple) else (0, "", seen, None)
-        if wrong:
+        if wrong := seen.wrong if isinstance(seen, Look) else seen:
             broken[name] = wrong
-        else:
-            content.update(f"{name}\0{label}\0{size}\0{checksum}\n".encode(errors="surrogateescape"))
+        elif isinstance(seen, Look):
+            text = f"{name}\0{label}\0{seen.size}\0{seen.checksum}\n"
+            content.update(text.encode(errors="surrogateescape"))
     brightest: dict[str, float] = {}
     for group, seen in zip(groups, looks, strict=True):
-        if isinstance(seen, tuple) and seen[3] is not None:
-            brightest[group] = max(seen[3], brightest.get(group, 0.0))
-    result = {"content": content.hexdigest()[:10], "broken": broken, "brightest": brightest, "copies": copies}
-    if all(isinstance(seen, tuple) for seen in looks):  # a file that could not be opened may be there the next time
+        if isinstance(seen, Look) and seen.brightest is not None:
+            brightest[group] = max(seen.brightest, brightest.get(group, 0.0))
+    result = {"content": content.hexdigest()[:10], "broken": broken, "brightest": brightest} | {
+        "copies": copies,
+        "marks": marks,
+    }
+    if all(isinstance(seen, Look) for seen in looks):  # a file that could not be opened may be there the next time
         _LOOKS[path] = result
         with contextlib.suppress(OSError):  # the home directory may be read-only
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,22 +174,22 @@ def check_depth(brightest: Mapping[str, float], place: str) -> None:
         )
 
 
-def _copies(looks: Sequence[Look | str], hashes: Callable[[Sequence[int]], Iterable[str]]) -> list[list[int]]:
+def _copies(marks: Sequence[str | None], hashes: Callable[[Sequence[int]], Iterable[str]]) -> list[list[int]]:
     """Pairs of an image and the first one with the same bytes; ``hashes`` reads all bytes of images.
 
-    Only images of one size and checksum are read: those of formats without compression can have the same ends.
+    Only images with one mark are read: those of formats without compression can have the same ends.
     """
-    alike: dict[tuple[int, str], list[int]] = {}
-    for i, seen in enumerate(looks):
-        if isinstance(seen, tuple) and not seen[2]:
-            alike.setdefault(seen[:2], []).append(i)
+    alike: dict[str, list[int]] = {}
+    for i, mark in enumerate(marks):
+        if mark is not None:
+            alike.setdefault(mark, []).append(i)
     several = sorted(i for ids in alike.values() if len(ids) > 1 for i in ids)
     first: dict[str, int] = {}
     pairs = [[i, first.setdefault(digest, i)] for i, digest in zip(several, hashes(several), strict=True)]
     return [[i, other] for i, other in pairs if i != other]
 
 
-def _hash(open_image: Callable[[int], BinaryIO], i: int) -> str:
+def hash_of(open_image: Callable[[int], BinaryIO], i: int) -> str:
     """The hash of all bytes of an image; a text of its own if it cannot be read any more."""
     try:
         with open_image(i) as file:

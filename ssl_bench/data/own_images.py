@@ -13,14 +13,15 @@ import hashlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import torch
 
+from ssl_bench.data.copies import Originals
 from ssl_bench.data.dataset import Dataset
-from ssl_bench.data.headers import check_depth, look_at_all
+from ssl_bench.data.headers import check_depth, hash_of, look_at_all
 from ssl_bench.data.heldout import held_out
 from ssl_bench.data.layout import Listing
 from ssl_bench.data.photos import Photos
@@ -131,6 +132,15 @@ class OwnImages(Dataset):
 
     def class_names(self) -> list[str]:
         return self._listing.classes
+
+    def originals(self, split: Literal["train", "test"]) -> Originals:
+        listing = self._listing
+        every = Originals(
+            self._look["marks"],
+            partial(hash_of, lambda i: self.open_image(listing, i)),
+            lambda i: printable(listing.names[i]),
+        )
+        return every.chosen(self._splits[("train", "test").index(split)])
 
     def doubts(self) -> list[str]:
         """Say how many test images of a given split are copies of training images, if there are any."""

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from ssl_bench.data.copies import Originals
 from ssl_bench.data.dataset import Dataset, Probe
 from ssl_bench.data.source import Chosen, Source, stratified
 
@@ -24,10 +25,10 @@ class Share(Dataset):
         self.one_label, self.has_pixels, self.has_images = whole.one_label, whole.has_pixels, whole.has_images
 
     @cached_property
-    def _images(self) -> Source:
+    def _images(self) -> Chosen:
         return self._part(self.whole.pretrain())
 
-    def _part(self, source: Source) -> Source:
+    def _part(self, source: Source) -> Chosen:
         return Chosen(source, stratified(source.labels, self.share, 0))
 
     def check(self) -> int:
@@ -50,6 +51,10 @@ class Share(Dataset):
     def split(self, name: str) -> Source:
         source = self.whole.split(name)
         return self._part(source) if name == "train" else source
+
+    def originals(self, split: Literal["train", "test"]) -> Originals | None:
+        every = self.whole.originals(split)
+        return every.chosen(self._images.ids.tolist()) if every and split == "train" else every
 
     def class_names(self) -> list[str]:
         return self.whole.class_names()

@@ -16,12 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict, cast
 
 from ssl_bench import files
 from ssl_bench.disk import temporary
 from ssl_bench.disk.liveness import start_time
 from ssl_bench.disk.patience import make_folder
+from ssl_bench.disk.shapes import Bounds
 from ssl_bench.errors import ConfigError, pasteable
 from ssl_bench.launch.outcome import Job, Outcome, State
 from ssl_bench.record.summary import Groups, print_grid
@@ -35,6 +36,7 @@ WORDS = {
     State.HALTED: "halted",
 }
 ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary even if there are none
+NAME = "grid.json"
 SINGLE = "ssl-bench train"
 LOST = Outcome.failed("its process exited without reporting")
 
@@ -57,15 +59,29 @@ class Grid(TypedDict):
 
     command: str
     host: str
-    pid: int
+    pid: Annotated[int, Bounds(1, 2**31 - 1)]
     born: NotRequired[str | None]
-    started: float
+    started: Annotated[float, Bounds(0, 2**35)]
     runs: list[list[str]]
     finished: NotRequired[dict[str, str]]
     epochs: NotRequired[list[int | None]]
     left_out: NotRequired[list[list[str]]]
     single: NotRequired[str]
     labels: NotRequired[list[str]]
+
+
+def read(folder: Path) -> Grid | None:
+    """The grid in a folder, with what may be missing in its file; None if there is none, or a damaged one, named."""
+    content = files.read_json(folder / NAME, Grid)
+    if content is None:
+        return None
+    count = len(content["runs"])
+    content = {"finished": {}, "epochs": [None] * count, "left_out": [], "single": SINGLE, "labels": []} | content
+    lengths = {len(content["epochs"]), len(content["labels"]) or count, count}
+    if len(lengths) > 1 or not all(number.isdecimal() for number in content["finished"]):
+        files.say_damaged(folder / NAME)
+        return None
+    return cast(Grid, content)
 
 
 def begin(
@@ -90,9 +106,9 @@ def begin(
     content |= {"single": single} if single != SINGLE else {}
     content |= {"labels": list(labels)} if any(labels) else {}
     content["finished"] = {str(number): str(run) for number, run in finished.items()}
-    former: Grid | None = files.read_json(folder / "grid.json", Grid)
+    former = read(folder)
     started = former["started"] if former else time.time()
-    files.write_json(folder / "grid.json", {"command": command, **process, "started": started, **content})
+    files.write_json(folder / NAME, {"command": command, **process, "started": started, **content})
 
 
 def record(folder: Path, number: int, overrides: Sequence[str], outcome: Outcome) -> None:
@@ -108,16 +124,15 @@ def outcome(folder: Path, number: int) -> Outcome:
 
 def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:
     """Print how each run ended, ``show`` a table of the finished ones, and return the exit code of the grid."""
-    content: Grid | None = files.read_json(folder / "grid.json", Grid)
-    lengths = {len(content[key]) for key in ("runs", "epochs", "labels") if content.get(key)} if content else set[int]()
-    if content is None or len(lengths) > 1:
-        remedy = "start the same command again"
-        print(f"ssl-bench: {folder / 'grid.json'} was removed while its grid ran: {remedy}", file=sys.stderr)
+    content = read(folder)
+    if content is None:
+        what = "was removed or damaged while its grid ran: start the same command again"
+        print(f"ssl-bench: {folder / NAME} {what}", file=sys.stderr)
         return 1
-    runs, labels = content["runs"], content.get("labels", [])
+    runs, labels = content["runs"], content["labels"]
     before = {int(number): Outcome(State.DONE_BEFORE, folder=run) for number, run in content["finished"].items()}
     outcomes = [before.get(number) or outcome(folder, number) for number in range(len(runs))]
-    states, left_out = [outcome.state for outcome in outcomes], len(content.get("left_out", ()))
+    states, left_out = [outcome.state for outcome in outcomes], len(content["left_out"])
     counts = [f"{states.count(s)} {word}" for s, word in WORDS.items() if s in ALWAYS or s in states]
     counts += [f"{left_out} left out: impossible"] if left_out else []
     count = len(runs) + left_out

@@ -110,7 +110,7 @@ class Lock:
         now = time.monotonic()
         if (number, at_path.st_mtime_ns) != self._seen[:2]:
             self._seen = number, at_path.st_mtime_ns, now
-        return owner if now - self._seen[2] < self.lease else None
+        return owner if _holds(path, owner, now - self._seen[2] < self.lease) else None
 
     def _make(self, number: int) -> bool:
         """Create a lock; return False if another process was faster."""
@@ -205,8 +205,17 @@ def owner(folder: Path) -> Owner | None:
     claimed_by = lock.owner(number) if number else None
     if claimed_by is None or claimed_by.machine == machine():
         return claimed_by
-    claim = status(lock.folder / str(number))
-    return claimed_by if claim is not None and time.time() - claim.st_mtime < LEASE else None
+    claim = status(path := lock.folder / str(number))
+    if claim is None:
+        return None
+    return claimed_by if _holds(path, claimed_by, time.time() - claim.st_mtime < LEASE) else None
+
+
+def _holds(path: Path, claimed_by: Owner, fresh: bool) -> bool:
+    """Whether a claim of another machine holds: it is fresh. One that names no owner, though it is not, is named."""
+    if not fresh and not claimed_by.pid:
+        files.say_damaged(path)
+    return fresh
 
 
 def remove_locks(folder: Path) -> None:

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import yaml
 
+from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import is_hashed, recipe_id
 from ssl_bench.disk.shapes import fits
 from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.papers.cells import Cell, CellMetric
-from ssl_bench.record import evaluations, hits, results, rows, units
-from ssl_bench.record.follow import Mark, find_mark, finite
-from ssl_bench.results.runs import RunFolder, SharedConfig, finished
+from ssl_bench.record import evaluations, hits, rows, units
+from ssl_bench.record.follow import find_mark, finite
+from ssl_bench.results.runs import RunFolder, SharedConfig, entries, finished
 
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 
@@ -58,7 +59,7 @@ Recorded = list[tuple[float, float]]  # epoch, NaN if a row has none, and value;
 
 
 @lru_cache(maxsize=32)  # a curve asks for its run once per point
-def _recorded(path: str, mark: Mark | None, name: str, config: SharedConfig) -> Recorded:
+def _recorded(path: str, mark: files.Mark | None, name: str, config: SharedConfig) -> Recorded:
     """Values of a metric that a run recorded; ``mark`` is that of the file."""
     recorded = [row for row in rows.read(Path(path), config.content) if fits(row.get(name), float)]
     return [(math.nan if (epoch := finite(row, "epoch")) is None else epoch, float(row[name])) for row in recorded]
@@ -200,19 +201,6 @@ def _as_asked(run: RunFolder, config: Mapping[str, Any]) -> RunFolder:
             run.numbers.setdefault(key, {}).update(entry["metrics"])
     made = {key for key, made_by in run.evaluations.items() if any(evaluations.same(made_by, one) for one in asked)}
     return replace(run, numbers={key: metrics for key, metrics in run.numbers.items() if key in made})
-
-
-def entries(run: RunFolder) -> list[evaluations.Entry]:
-    """The evaluations of a run."""
-    path = run.folder / results.NAME
-    return _entries(path, find_mark(str(path)))
-
-
-@lru_cache(maxsize=4096)
-def _entries(path: Path, mark: Mark | None) -> list[evaluations.Entry]:
-    """The evaluations in a file; ``mark`` is that of the file."""
-    content = results.read(path.parent)
-    return evaluations.entries(content) if content is not None else []
 
 
 def _lasting(cell: Cell) -> dict[str, str]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ssl_bench import files
 from ssl_bench.papers.cells import Cell, Table
-from ssl_bench.record.follow import Mark, find_mark
+from ssl_bench.record.follow import find_mark
 
 
 class CommittedNumber(TypedDict):
@@ -57,7 +57,7 @@ def read(table: Table) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, mark: Mark | None) -> Mapping[str, Any]:
+def _read(path: Path, mark: files.Mark | None) -> Mapping[str, Any]:
     """The content of a file, for which each of the thousand cells of a report asks; ``mark`` is that of the file."""
     content: dict[str, Any] = files.read_json(path, Measured) or {}
     return content

@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import Any
 
 from ssl_bench.config.identity import NOT_HASHED, NOT_IN_RUN_ID, OWN, text
-from ssl_bench.papers.cell_runs import Results, entries
+from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.papers.recipe import LEFT_OUT
-from ssl_bench.results.runs import RunFolder
+from ssl_bench.results.runs import RunFolder, entries
 
 OBJECTIVE = ("loss", "framework", "negatives", "positives", "similarity", "temperature")
 FIRST = ("backbone", "head", "dataset", "augment", "epochs", "max_steps", "batch_size", *OBJECTIVE)  # of a footnote

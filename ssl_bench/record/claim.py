@@ -22,12 +22,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ssl_bench import files
 from ssl_bench.disk.liveness import machine, start_time
 from ssl_bench.disk.patience import NoAnswer, answer
-from ssl_bench.disk.shapes import fits
+from ssl_bench.disk.shapes import Bounds, fits
 from ssl_bench.errors import RunError
 from ssl_bench.signals import Interrupt, Interrupted
 
@@ -44,7 +44,7 @@ class Owner:
 
     host: str
     pid: int
-    since: float
+    since: Annotated[float, Bounds(0, 2**35)]
     machine: str
     born: str | None
 
@@ -55,7 +55,7 @@ class Owner:
     @classmethod
     def read(cls, content: Any) -> "Owner":
         """The owner that a claim names; an unknown one, on another machine, while the claim is being written."""
-        if not fits(content, cls) or not 0 <= content["since"] < 2**35:
+        if not fits(content, cls):
             return cls("another process", 0, 0.0, "", None)
         return cls(**{field.name: content[field.name] for field in fields(cls)})
 

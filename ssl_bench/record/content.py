@@ -93,6 +93,9 @@ class Facts(TypedDict, total=False):
     negatives_per_anchor_at_end: float
 
 
+Units = dict[str, dict[str, Metric]]
+
+
 class RunResults(TypedDict):
     """Content of ``results.json``, beside the names of classes."""
 
@@ -105,7 +108,7 @@ class RunResults(TypedDict):
     environment: NotRequired[Environment]
     facts: NotRequired[Facts]
     warnings: NotRequired[list[str]]
-    units: NotRequired[dict[str, dict[str, Metric]]]
+    units: NotRequired[Units]
 
 
 class Failure(TypedDict):

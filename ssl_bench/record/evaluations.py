@@ -184,12 +184,6 @@ def after(recorded: Iterable[Entry], epochs: int | None) -> list[Entry]:
     return [entry for entry in recorded if entry["epochs"] == epochs]
 
 
-def entries(results: Mapping[str, Any]) -> list[Entry]:
-    """The entries of ``results.json``."""
-    evaluated: list[Entry] = results["evaluations"]
-    return evaluated
-
-
 def missing(recorded: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
     """Entries without metrics for what a configuration asks for and the ``recorded`` entries do not have."""
     entries = list(recorded)

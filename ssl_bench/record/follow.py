@@ -4,31 +4,27 @@ import contextlib
 import math
 import os
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from ssl_bench import files
 from ssl_bench.disk import patience
 from ssl_bench.record import rows, units
 
-Mark = tuple[int, int, int]  # time of change in ns, size, inode: a file or folder with the same mark has not changed
-
 WATCHED = "watch/knn_top1"  # in rows of a training
-NO_UNITS: units.Units = MappingProxyType({})
 TAIL = 2**16  # bytes at the end of a metrics file that have its last row
 
 
-def find_mark(path: str) -> Mark | None:
+def find_mark(path: str) -> files.Mark | None:
     """The mark of the file or folder at ``path``; None if there is none."""
     try:
         status = patience.status(path)
     except OSError:
         return None
-    return (status.st_mtime_ns, status.st_size, status.st_ino) if status else None
+    return files.mark(status) if status else None
 
 
 def read_rows(
-    path: str, going: bool, evaluated: bool, recorded: units.Units = NO_UNITS, config: Mapping[str, Any] | None = None
+    path: str, going: bool, evaluated: bool, recorded: Any = None, config: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The last row of a training, its evaluations and the file's time of change, as attributes of a ``RunFolder``.
 

@@ -17,7 +17,7 @@ from ssl_bench.disk.patience import answer
 from ssl_bench.errors import one_line
 from ssl_bench.record import evaluations, results
 from ssl_bench.record.cache import Cache
-from ssl_bench.record.content import Config, Failure, unusable
+from ssl_bench.record.content import Config, Failure, Units, unusable
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.follow import find_mark, read_rows
 from ssl_bench.record.results import ENVIRONMENT
@@ -109,7 +109,7 @@ class Index:
         needed = start + (RESULTS if marks[1] else CONFIG)
         readable = os.access(needed, os.R_OK, effective_ids=True)
         self.unreadable += [] if readable else [needed]
-        again = marks[1] is None or (marks[0] is not None and marks[0][0] > marks[1][0])
+        again = marks[1] is None or (marks[0] is not None and marks[0][3] > marks[1][3])
         others = [] if not again else [find_mark(start + name) for name in (COMMAND, FAILURE, METRICS)]
         text = str([readable, *marks, *others])
         content = self.cache.get(path, text, lambda: self._read(path, start, again))
@@ -121,7 +121,7 @@ class Index:
             return None
         config, units = (self._shared(content[name]) for name in ("shared", "units"))
         made_by = {key: self._shared(key) for key in content["numbers"]}
-        return Indexed(path, text, began[0] / 1e9, content, config, units, made_by)
+        return Indexed(path, text, began[3] / 1e9, content, config, units, made_by)
 
     def _read(self, path: str, start: str, again: bool) -> dict[str, Any]:
         """The entry of a run in the cache, with what is ``damaged`` of its files; without a run nothing else.
@@ -145,7 +145,7 @@ class Index:
             return {}  # any other YAML
         seed = config.get("seed")
         environment = content.get("environment", {})
-        units: Any = content.get("units", {}) if done else files.read_json(start + UNITS, dict) or {}
+        units: Any = content.get("units", {}) if done else files.read_json(start + UNITS, Units) or {}
         every = bool(config.get("evaluate", {}).get("every"))
         rows = read_rows(start + METRICS, not done or longer, every, units, config)
         best, damaged_rows = rows.pop("evaluated", {}), rows.pop("damaged", [])

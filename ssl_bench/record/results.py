@@ -96,7 +96,7 @@ def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:
         return False
     if (results["config"].get("epochs") or 0) < (config.get("epochs") or 0):
         return False
-    return not evaluations.missing(evaluations.entries(results), config)
+    return not evaluations.missing(results["evaluations"], config)
 
 
 def set_damaged_aside(folder: Path) -> None:

@@ -35,7 +35,7 @@ def print_run(folder: Path, config: Mapping[str, Any]) -> None:
         print(folder)
         return
     evaluated = "evaluate" in config
-    metrics = evaluations.of(evaluations.entries(results), config) if evaluated else results["metrics"]
+    metrics = evaluations.of(results["evaluations"], config) if evaluated else results["metrics"]
     if sheet := _of_networks(metrics, results.get("units"), config) if evaluated else None:
         print(text_of([sheet], "rich"))
     elif metrics:
@@ -126,7 +126,7 @@ def _after(folder: Path, epochs: int | None) -> dict[str, Any] | None:
     if (results := read(folder)) is None:
         return None
     end = results["config"].get("epochs") if epochs is None else epochs
-    return {**results, "evaluations": evaluations.after(evaluations.entries(results), end)}
+    return {**results, "evaluations": evaluations.after(results["evaluations"], end)}
 
 
 def _mean_and_deviation(values: Sequence[float], metric: Metric) -> str:
@@ -143,7 +143,7 @@ def short(folder: Path, config: Mapping[str, Any]) -> str:
     if "evaluate" not in config:
         numbers = [f"{name} {value:.4g}" for name, value in results["metrics"].items()]
     else:
-        metrics = evaluations.of(evaluations.entries(results), config)
+        metrics = evaluations.of(results["evaluations"], config)
         recorded, evaluate = results.get("units"), config.get("evaluate")
         main = units.main(metrics, recorded, evaluate)
         texts = {name: units.metric(name, recorded, evaluate).text(metrics[name]) for name in main}

@@ -35,14 +35,16 @@ def metric(name: str, units: Any, evaluate: Any) -> Metric:
     """The unit of a number of a run, and whether high or low is better; ``NUMBER`` if nobody says it.
 
     Args:
-        units: of ``results.json``, empty if it has none; damaged ones count as missing.
+        units: of ``results.json``, empty or None if it has none.
         evaluate: the node of the run's configuration.
     """
     evaluator = evaluator_of(name)
-    known, recorded = ACCURACIES, _at(units, evaluator)
-    if isinstance(recorded, Mapping):
-        known = {pattern: _read(node) for pattern, node in recorded.items()}
-    return declared(known, name) or declared(_of_class(_at(_at(evaluate, evaluator), "_target_")), name) or NUMBER
+    recorded, node = (units or {}).get(evaluator), (evaluate or {}).get(evaluator)
+    known = (
+        ACCURACIES if recorded is None else {p: Metric(u["unit"], u["better"], u["of"]) for p, u in recorded.items()}
+    )
+    target = node.get("_target_") if isinstance(node, Mapping) else None
+    return declared(known, name) or declared(_of_class(target), name) or NUMBER
 
 
 def evaluator_of(name: str) -> str:
@@ -63,18 +65,6 @@ def main(names: Iterable[str], units: Any, evaluate: Any) -> list[str]:
             start, _, end = name.rpartition("/")
             by_probe[start] = name if end == "top1" else by_probe.get(start, name)
     return list(by_probe.values())
-
-
-def _at(node: Any, key: str) -> Any:
-    return node.get(key) if isinstance(node, Mapping) else None
-
-
-def _read(node: Any) -> Metric:
-    """A metric as it was recorded; NUMBER if that is damaged."""
-    unit, better, of = (_at(node, key) for key in ("unit", "better", "of"))
-    if unit in ("share", "number") and better in ("high", "low", "neither") and isinstance(of, str):
-        return Metric(unit, better, of)
-    return NUMBER
 
 
 @cache

@@ -19,7 +19,7 @@ from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.results import mixed
 from ssl_bench.results import statistics
-from ssl_bench.results.differing import Differing, Value, differing
+from ssl_bench.results.differing import Differing, Value, check_hashed, differing
 from ssl_bench.results.numbers import Numbers, single
 from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import Entry
@@ -181,8 +181,14 @@ def _axes(varying: Differing, rows: str | None, columns: str | None) -> tuple[st
 
 
 def _full_name(flag: str, wanted: str | None, varying: Differing) -> str | None:
-    """The full name of a setting; None of None."""
+    """The full name of a setting; None of None.
+
+    Raises:
+        InvalidValue: there is no such setting, or results do not depend on it; the name of an experiment is allowed.
+    """
     if wanted is None or wanted in varying.names or wanted in varying.common:
+        if wanted and wanted != "name":
+            check_hashed(flag, wanted)
         return wanted
     ends = [name for name in varying.names if name.endswith(f".{wanted}")]
     if len(ends) != 1:

@@ -14,7 +14,6 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,9 @@ from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, hits, results
 from ssl_bench.results import statistics
 from ssl_bench.results.compared import Comparison, Comparisons
-from ssl_bench.results.differing import SIZE, described, value_of
+from ssl_bench.results.differing import SIZE, check_hashed, described, value_of
 from ssl_bench.results.numbers import Key, Numbers, single
-from ssl_bench.results.runs import RunFolder, SharedConfig
+from ssl_bench.results.runs import RunFolder, SharedConfig, entries, settings_of
 
 Seeds = dict[int | None, RunFolder]  # runs that differ in nothing but the seed, by seed
 UNNAMED = results.ENVIRONMENT | results.SETTINGS | {"git": "versions of the code"}
@@ -53,9 +52,11 @@ def compare(
         numbers: of a larger set, whose names ``metric`` has.
 
     Raises:
-        ConfigError: there are no such runs, or ``to`` is not one thing.
+        ConfigError: there are no such runs, results do not depend on ``by``, or ``to`` is not one thing.
     """
     by = ["batch_size" if name == SIZE else name for name in ([by] if isinstance(by, str) else by)]
+    for name in by:
+        check_hashed("--by", name)
     done = [run for run in runs if run.done]
     if not done:
         raise ConfigError("there are no finished runs to compare: train them, or choose others")
@@ -75,7 +76,7 @@ def compare(
         for value in sides
         if value != reference
     ]
-    settings = [_settings(next(iter(of.values())), by) for of, _, _ in pairs]
+    settings = _settings([next(iter(of.values())).shared for of, _, _ in pairs], by)
     groups = {group for run in runs for group in run.shared.groups}
     meaning = numbers.meaning(name)
     estimated = list[tuple[Comparison, statistics.Estimate | None]]()
@@ -125,8 +126,8 @@ def _variants(runs: Sequence[RunFolder], by: Sequence[str]) -> dict[str, tuple[s
         first.setdefault(value, run)
         counts[value] += 1
     rows = [
-        {name: _plain(name, text) for name, text in run.shared.settings.items() if _below_any(name, by)}
-        for run in first.values()
+        {name: _plain(name, text) for name, text in settings.items() if _below_any(name, by)}
+        for settings in settings_of([run.shared for run in first.values()])
     ]
     names = described(rows, by, by)
     short = [name.removeprefix(f"{by[0]}=") if len(by) == 1 and " " not in name else name for name in names]
@@ -152,10 +153,10 @@ def _reference(variants: Mapping[str, tuple[str, int]], by: Sequence[str], to: s
     return exact[0]
 
 
-def _settings(run: RunFolder, by: Sequence[str]) -> dict[str, str]:
-    """The settings that may distinguish a comparison."""
-    items = run.shared.settings.items()
-    return {name: _plain(name, text) for name, text in items if name != "seed" and not _below_any(name, by)}
+def _settings(configs: Sequence[SharedConfig], by: Sequence[str]) -> list[dict[str, str]]:
+    """The settings that may distinguish comparisons."""
+    every = [settings.items() for settings in settings_of(configs)]
+    return [{n: _plain(n, text) for n, text in items if n != "seed" and not _below_any(n, by)} for items in every]
 
 
 def _plain(name: str, text: str) -> str:
@@ -167,7 +168,9 @@ def _estimate(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Me
     """Set all of a comparison but its verdict; return the difference, None for fewer than two pairs."""
     seeds = sorted(seed for seed in of.keys() & to.keys() if seed is not None)
     sides = [[runs[seed] for seed in seeds] for runs in (of, to)]
-    comparison.n, comparison.seeds, comparison.differ = len(seeds), seeds, _unnamed([*sides[0], *sides[1]])
+    comparison.n, comparison.seeds = len(seeds), seeds
+    conditions = [run.conditions | {"git": run.environment.get("git")} for run in (*sides[0], *sides[1])]
+    comparison.differ = results.different(conditions, UNNAMED)
     if seeds:
         values = np.array([[metric.scale * run.numbers[key[1]][key[0]] for run in side] for side in sides])
         comparison.mean, comparison.to_mean = values.mean(1).tolist()
@@ -175,7 +178,7 @@ def _estimate(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Me
     if len(seeds) < 2:
         comparison.commands = _commands(of, to, seeds)
         return None
-    bits = [_bits(str(run.folder), key[0], _made_by(run, key), run.marks) for side in sides for run in side]
+    bits = [_right(run, key) for side in sides for run in side]
     recorded = [run_bits for run_bits in bits if run_bits is not None]
     differences: np.ndarray | None = None
     if len(recorded) == len(bits) and len({len(run_bits) for run_bits in recorded}) == 1:
@@ -186,31 +189,18 @@ def _estimate(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Me
     return estimate
 
 
-def _made_by(run: RunFolder, key: Key) -> str:
-    """What made a number of a run, as a text."""
-    return evaluations.as_key(run.evaluations[key[1]])
-
-
 def _agrees(run: RunFolder) -> bool:
     """Whether the bits of a run's accuracies still give them, as when its results were read; they are named if not."""
-    return not (run.folder / hits.FOLDER).is_dir() or _content(str(run.folder), run.marks) is not None
+    return not (run.folder / hits.FOLDER).is_dir() or bool(entries(run))
 
 
-@lru_cache(4096)
-def _content(folder: str, marks: str) -> dict[str, Any] | None:
-    """The results of a run, None if they are damaged, as by changed bits; ``marks`` are those of its files."""
-    return results.read(Path(folder))
-
-
-@lru_cache(4096)
-def _bits(folder: str, metric: str, made_by: str, marks: str) -> np.ndarray | None:
-    """Which test images an accuracy of a run counts as right; ``marks`` are those of its files."""
-    if not (Path(folder) / hits.FOLDER).is_dir() or (content := _content(folder, marks)) is None:
-        return None
-    for entry in evaluations.entries(content):
-        last = entry["epochs"] == content["config"].get("epochs")
-        if last and metric in entry["metrics"] and evaluations.as_key(evaluations.made_by(entry)) == made_by:
-            return hits.read(Path(folder), entry, metric)
+def _right(run: RunFolder, key: Key) -> np.ndarray | None:
+    """Which test images an accuracy of a run counts as right; None: that was not recorded."""
+    metric, value = key[0], run.numbers[key[1]][key[0]]
+    made_by = evaluations.as_key(run.evaluations[key[1]])
+    for entry in reversed(entries(run)) if (run.folder / hits.FOLDER).is_dir() else ():  # the last epochs first
+        if entry["metrics"].get(metric) == value and evaluations.as_key(evaluations.made_by(entry)) == made_by:
+            return hits.read(run.folder, entry, metric)
     return None
 
 
@@ -229,11 +219,6 @@ def _decide(
         if not verdict:
             error = statistics.ERROR / len(asked)
             comparison.more = statistics.seeds_to_decide(estimate, comparison.n, margin, error)
-
-
-def _unnamed(runs: Sequence[RunFolder]) -> list[str]:
-    """The conditions in which runs differ beside their configurations, in words."""
-    return results.different([run.conditions | {"git": run.environment.get("git")} for run in runs], UNNAMED)
 
 
 def _commands(of: Seeds, to: Seeds, seeds: Sequence[int]) -> list[str]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+
+import numpy as np
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.record.summary import Groups, print_grid
+from ssl_bench.results import statistics
 from ssl_bench.results.arrange import Pivot, arrange, text_of_value
-from ssl_bench.results.numbers import Numbers
+from ssl_bench.results.numbers import Numbers, single
 from ssl_bench.results.runs import Runs
 from ssl_bench.results.scan import Entry, Status
 
@@ -25,14 +30,63 @@ def show(groups: Groups) -> None:
         groups: runs that differ in their seed only, by what else distinguishes them.
     """
     sheets = tables(groups) if len(groups) > 1 and any(len(runs) > 1 for runs in groups.values()) else []
-    print(text_of(sheets, "rich"), end="") if sheets else print_grid(groups)
+    if sheets:
+        print(text_of(sheets, "rich"), end="")
+        return
+    print_grid(groups)
+    if len(groups) > 1 and all(len(runs) == 1 for runs in groups.values()):
+        print(of_one_seed(len(groups), [folder for runs in groups.values() for folder, _ in runs]))
+
+
+def of_one_seed(count: int, folders: Collection[Path], metric: str | None = None) -> str:
+    """Say that the best of some settings by one seed is flattered, and by how much if they have other seeds too.
+
+    Where all settings are equal, the best one lies above their mean by the deviation between seeds, times the expected
+    maximum of as many standard normal numbers.
+
+    Args:
+        count: of the settings.
+        folders: of their runs; runs in the folder of all of them that differ from these in their seed only are looked
+            for.
+        metric: by which they are compared; None: the main one of most runs.
+    """
+    outputs = _folder_of_all(folders)
+    runs = [run for run in Runs(outputs, Cache(outputs)).find() if run.done]
+    paths = {os.path.relpath(folder, outputs) for folder in folders}
+    settings = {run.shared.key for run in runs if run.path in paths}
+    runs, amount = [run for run in runs if run.shared.key in settings], ""
+    with contextlib.suppress(ConfigError):  # several evaluations have made it, or two folders have other values
+        numbers = Numbers(runs)
+        name, _ = numbers.choose("--metric", metric, runs)
+        meaning, values = numbers.meaning(name), dict[str, list[float]]()
+        for run in single(runs, name, numbers):
+            values.setdefault(run.shared.key, []).append(meaning.scale * (numbers.value(name, run) or 0.0))
+        if (deviation := _between_seeds([of for of in values.values() if len(of) > 1])) is not None:
+            more = f"{deviation * statistics.expected_best(count):.3g}{' points' * (meaning.unit == 'share')}"
+            amount = f", by {more} if all were equal, at the deviation of {deviation:.3g} between seeds"
+    remedy = "train it with several seeds before its number is reported"
+    return f"the best of {count} settings by one seed is flattered by chance{amount}: {remedy}"
+
+
+def _between_seeds(groups: Sequence[Sequence[float]]) -> float | None:
+    """The deviation in groups of several seeds, pooled; None if it is not known."""
+    variances = np.array([np.var(group, ddof=1) for group in groups])
+    if not len(variances) or not np.isfinite(variances).all():
+        return None
+    pooled, _ = statistics.pooled(variances, np.array([len(of) for of in groups]), np.zeros(len(groups), dtype=int))
+    return float(pooled[0]) ** 0.5
+
+
+def _folder_of_all(folders: Collection[Path]) -> Path:
+    """The folder that has all of some runs."""
+    outputs = Path(os.path.commonpath(folders))
+    return outputs.parent if outputs in folders else outputs
 
 
 def tables(groups: Groups) -> list[Sheet]:
     """A table of each metric that ranks the runs; none if they make no tables, or have gone on to more epochs."""
     lengths = {str(folder): epochs for runs in groups.values() for folder, epochs in runs}
-    outputs = Path(os.path.commonpath(lengths))
-    outputs = outputs.parent if str(outputs) in lengths else outputs
+    outputs = _folder_of_all([*map(Path, lengths)])
     runs = Runs(outputs, Cache(outputs)).at(os.path.relpath(folder, outputs) for folder in lengths)
     if any(lengths[str(run.folder)] not in (None, run.config.get("epochs")) for run in runs):
         return []

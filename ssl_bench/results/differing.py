@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ssl_bench.config.identity import is_hashed
-from ssl_bench.results.runs import SharedConfig
+from ssl_bench.errors import require
+from ssl_bench.results.runs import SharedConfig, settings_of
 from ssl_bench.results.scan import Entry
 
 MAIN_GROUPS = ("loss", "negatives", "temperature", "batch_size", "framework", "dataset")  # groups that are named first
@@ -56,9 +57,12 @@ def differing(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]] = ())
         if len({*values} - {None}) > 1:  # unfinished runs have none
             rows = [row if value is None else {name: value, **row} for row, value in zip(rows, values, strict=True)]
     partly = of_rows(rows, requested(entries), {name for config in configs for name in config.groups})
-    whole = {name: value_of(text) for name, text in configs[0].settings.items()} if configs else {}
+    whole = {name: value_of(text) for name, text in (settings_of(configs)[0] if configs else {}).items()}
     names, common = partly.names, whole | partly.common
-    table = [[value_of(_setting(entry, row, n)) for n in names] for entry, row in zip(entries, rows, strict=True)]
+    table = list[list[Value]]()
+    for entry, row in zip(entries, rows, strict=True):  # a row lacks what only runs that are still to be made differ in
+        texts = (row.get(name) if name in row or entry.run is None else entry.run.setting(name) for name in names)
+        table.append([value_of(text) for text in texts])
     return Differing(names, partly.shown, table, {n: value for n, value in common.items() if n not in names})
 
 
@@ -82,12 +86,7 @@ def _with_one_name(configs: Sequence[SharedConfig]) -> list[Settings]:
         if content := config.own_images:
             names.setdefault(content, config.groups["dataset"])
     own = ({"dataset": names[config.own_images]} if config.own_images else {} for config in configs)
-    return [{**config.settings, **name} for config, name in zip(configs, own, strict=True)]
-
-
-def _setting(entry: Entry, row: Settings, name: str) -> str | None:
-    """A setting, which all configurations have if only a run that is still to be made sets it to something else."""
-    return row.get(name) if name in row or entry.run is None else entry.run.setting(name)
+    return [{**settings, **name} for settings, name in zip(settings_of(configs), own, strict=True)]
 
 
 def of_rows(rows: Sequence[Settings], given: Collection[str] = (), groups: Collection[str] = ()) -> Differing:
@@ -104,6 +103,12 @@ def of_rows(rows: Sequence[Settings], given: Collection[str] = (), groups: Colle
     shown = shown or [name for name in vary if name in groups or name == "seed"]
     common = {name: value_of(text) for name, text in (rows[0] if rows else {}).items() if name not in vary}
     return Differing(vary, shown, [[value_of(row.get(name)) for name in vary] for row in rows], common)
+
+
+def check_hashed(flag: str, name: str) -> None:
+    """Refuse a setting that changes no training: runs that differ in it only are one, and its numbers count once."""
+    remedy = "a setting on which results depend, such as loss: runs that differ in this one only are one training"
+    require(is_hashed(name), flag, name, remedy)
 
 
 def overrides_of(words: Sequence[str]) -> dict[str, str]:
@@ -139,14 +144,10 @@ def labels(entries: Sequence[Entry]) -> list[str]:
         for number, words in zip(numbers, described(rows, requested(members), groups), strict=True):
             run = entries[number].run
             assert run is not None
-            texts[number] = words or _options(run.shared)
+            main = {group: run.shared.settings[group] for group in MAIN_GROUPS if group in run.shared.groups}
+            pairs = ((group, text, run.shared.groups[group] == text) for group, text in main.items())
+            texts[number] = words or " ".join(text if option else f"{group}={text}" for group, text, option in pairs)
     return texts
-
-
-def _options(config: SharedConfig) -> str:
-    """The main options of a configuration."""
-    main = {group: config.settings[group] for group in MAIN_GROUPS if group in config.groups}
-    return " ".join(text if config.groups[group] == text else f"{group}={text}" for group, text in main.items())
 
 
 def described(rows: Sequence[Settings], given: Collection[str] = (), groups: Collection[str] = ()) -> list[str]:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from ssl_bench import files
 from ssl_bench.disk.liveness import alive
 from ssl_bench.disk.patience import answer
-from ssl_bench.launch.grid import SINGLE, Grid
+from ssl_bench.launch import grid
+from ssl_bench.launch.grid import Grid
 from ssl_bench.launch.outcome import FINISHED, Job, Outcome, State
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.follow import find_mark
@@ -36,11 +37,8 @@ class GridFolder:
     Args:
         outputs: the results folder.
         path: of the grid's folder, relative to ``outputs``.
-        content: of ``grid.json``.
+        content: of its file.
         cache: of the records.
-
-    Raises:
-        ValueError: the content does not describe a grid.
 
     Attributes:
         command: the command that started it.
@@ -53,15 +51,13 @@ class GridFolder:
 
     def __init__(self, outputs: Path, path: str, content: Grid, cache: Cache) -> None:
         self.folder, self.path, self.command = outputs / path, path, content["command"]
-        self._single = content.get("single", SINGLE)
+        self._single = content["single"]
         self.started, self.host = content["started"], content["host"]
         self._pid, self._born = content["pid"], content.get("born", "unknown")
-        if not (0 < self._pid < 2**31 and 0 <= self.started < 2**35):
-            raise ValueError(f"a process {self._pid} started at {self.started}")
         self.runs = content["runs"]
         before = {
             int(number): Record(self.started, Outcome(State.DONE_BEFORE, folder=folder))
-            for number, folder in content.get("finished", {}).items()
+            for number, folder in content["finished"].items()
         }
         records = before | self._recorded(cache)
         self.records = {number: record for number, record in records.items() if 0 <= number < len(self.runs)}
@@ -87,7 +83,7 @@ class GridFolder:
                     continue
                 content = cache.get(f"{self.path}/jobs/{name}", str(mark), partial(files.read_json, jobs / name, Job))
                 if outcome := Outcome.read(content):
-                    records[int(name[:-5])] = Record(mark[0] / 1e9, outcome)
+                    records[int(name[:-5])] = Record(mark[3] / 1e9, outcome)
         return records
 
     def state(self, index: int) -> State | None:
@@ -114,15 +110,12 @@ class GridFolder:
 
 
 def find_grids(outputs: Path, sweeps: Sequence[str], cache: Cache) -> list[GridFolder]:
-    """The grids in these folders, sorted by start; a ``grid.json`` that does not describe one is left out."""
+    """The grids in these folders, sorted by start."""
     grids = []
     for folder in sweeps:
         with contextlib.suppress(OSError):
             starts = answer(outputs / folder, partial(os.listdir, outputs / folder))
             for path in (f"{folder}/{start}" for start in starts):
-                if content := files.read_json(outputs / path / "grid.json", Grid):
-                    try:
-                        grids.append(GridFolder(outputs, path, content, cache))
-                    except ValueError:
-                        files.say_damaged(outputs / path / "grid.json")
-    return sorted(grids, key=lambda grid: grid.started)
+                if content := grid.read(outputs / path):
+                    grids.append(GridFolder(outputs, path, content, cache))
+    return sorted(grids, key=lambda one: one.started)

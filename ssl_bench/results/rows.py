@@ -7,6 +7,7 @@ from typing import Any
 
 from ssl_bench.results.differing import overrides_of, rank, value_of
 from ssl_bench.results.numbers import Numbers
+from ssl_bench.results.runs import settings_of
 from ssl_bench.results.scan import Entry
 
 
@@ -17,7 +18,8 @@ def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     ``warnings``, ``environment.<name>``, ``path`` and ``run_id``.
     """
     shared = {entry.run.shared.key: entry.run.shared for entry in entries if entry.run}
-    values = {key: {name: value_of(text) for name, text in c.settings.items()} for key, c in shared.items()}
+    texts = zip(shared, settings_of(list(shared.values())), strict=True)
+    values = {key: {name: value_of(text) for name, text in of_config.items()} for key, of_config in texts}
     groups = {group for config in shared.values() for group in config.groups}
     settings = [values[entry.run.shared.key] if entry.run else _asked(entry) for entry in entries]
     distinct = {id(of_entry): of_entry for of_entry in settings}  # runs share them

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from ssl_bench import files
 from ssl_bench.config import identity
 from ssl_bench.launch import lock
 from ssl_bench.record import results
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.claim import Owner
 from ssl_bench.record.dashboard import flat_config
-from ssl_bench.record.follow import finite
+from ssl_bench.record.evaluations import Entry
+from ssl_bench.record.follow import find_mark, finite
 from ssl_bench.record.index import Index, Indexed, as_text
+
+# What a configuration without a key stands for, by the names of settings.
+UNSAID = {name: as_text(value) for name, value in identity.NOT_HASHED.items()} | {"positives": "view"}
 
 
 class SharedConfig:
@@ -55,6 +60,20 @@ class SharedConfig:
         if flat.get("batch_size") != f"b{(size := flat.get('batch_size.size'))}" and size is not None:
             flat["batch_size"] = size
         return {name: as_text(value) for name, value in flat.items() if value is not None or "seed" not in name}
+
+    def setting(self, name: str) -> str | None:
+        """One of the settings, or the value that counts for it in a configuration of an earlier version."""
+        group, _, key = name.rpartition(".")
+        if name in self.settings or name not in UNSAID or not self._counts(group or key):
+            return self.settings.get(name)
+        return UNSAID[name] if not group or isinstance(self.content.get(group), Mapping) else None
+
+
+def settings_of(configs: Sequence[SharedConfig]) -> list[dict[str, str]]:
+    """The settings of some configurations, also of those that lack a key of the others though it counts for them."""
+    names = {name for config in configs for name in config.settings} & UNSAID.keys()
+    unsaid = ({name: text for name in sorted(names) if (text := config.setting(name))} for config in configs)
+    return [config.settings | texts for config, texts in zip(configs, unsaid, strict=True)]
 
 
 @dataclass(eq=False)
@@ -152,7 +171,7 @@ class RunFolder:
             return None if self.seed is None else str(self.seed)
         if name == "name":
             return self.name
-        return self.shared.settings.get(name)
+        return self.shared.setting(name)
 
     @property
     def end(self) -> float | None:
@@ -197,6 +216,19 @@ class Runs(Index):
         run = RunFolder(self._outputs, entry.path, entry.marks, entry.began, **said)
         run.owner = lock.owner(run.folder)
         return run
+
+
+def entries(run: RunFolder) -> list[Entry]:
+    """The evaluations in a run's results, of all epochs; none if these are missing or damaged, as by changed bits."""
+    path = run.folder / results.NAME
+    return _entries(path, find_mark(str(path)))
+
+
+@lru_cache(4096)
+def _entries(path: Path, mark: files.Mark | None) -> list[Entry]:
+    """The evaluations in a file; ``mark`` is that of the file."""
+    content = results.read(path.parent)
+    return [] if content is None else list(content["evaluations"])
 
 
 def finished(outputs: Path, failed: str | None = None) -> list[RunFolder]:

@@ -21,7 +21,7 @@ from ssl_bench.distributed import Votes, parallel, rank, world
 from ssl_bench.errors import GoneOn, RunError
 from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.negatives import Queue
-from ssl_bench.record import evaluations, folders, results
+from ssl_bench.record import folders, results
 from ssl_bench.record.claim import Claim
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
@@ -75,7 +75,7 @@ def train(
             block.enter_context(claim.watched(interrupt))
         former = results.read(folder)
         former = former if former and former["run_id"] == run_id else None
-        recorded = evaluations.entries(former) if former is not None else []
+        recorded = former["evaluations"] if former is not None else []
         trained = run.resume(former, command is not None)
         if trained is None and command is not None and rank() == 0:
             folders.begin(folder, config, command)

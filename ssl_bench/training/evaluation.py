@@ -91,6 +91,7 @@ class Evaluation:
         of_labels = [s for data, some in by_data for s in doubts(self.parts.evaluators_for(*data), some)]
         recorded_rows, warmup = rows.read(tracker.path, self.config), self.parts.recipe.warmup_epochs
         of_images = [f"{name}: {s}" if name else s for _, name, data in self.parts.evaluated for s in data.doubts()]
+        of_images += self.parts.copied
         of_numbers = warnings_of(recorded_rows, content, warmup)
         content["warnings"] = [*of_images, *of_labels, *of_numbers]
         for sentence in content["warnings"]:

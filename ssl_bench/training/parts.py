@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from ssl_bench import files
 from ssl_bench.config import plugins
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
 from ssl_bench.config.identity import READ_BY_LOSS, datasets_of, evaluators, name_of_labels, text, untrained
 from ssl_bench.config.labelled import with_labels
+from ssl_bench.data.copies import copies
 from ssl_bench.data.dataset import Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
@@ -58,6 +60,28 @@ class Parts:
     def evaluated(self) -> list[tuple[Any, str, Dataset]]:
         """The datasets that networks are evaluated on: node of ``evaluate.on``, name and dataset of each."""
         return [(on, on["dataset"] if on else "", self._evaluated(on)) for on in datasets_of(self.config["evaluate"])]
+
+    @cached_property
+    def copied(self) -> list[str]:
+        """Sentences on the test images of ``evaluate.on`` that are copies of images to train on.
+
+        Files are compared with files, and prepared arrays with such.
+
+        Raises:
+            ConfigError: all of the test images of a data set are.
+        """
+        sentences = list[str]()
+        for on, name, data in self.evaluated if not untrained(self.config) else ():
+            trained, tested = (self.dataset.originals("train"), data.originals("test")) if on else (None, None)
+            if trained is None or tested is None or not (pairs := copies(tested, trained)):
+                continue
+            (first, original), count = next(iter(pairs.items())), len(tested.marks)
+            which = f"test images are copies of images to train on ({tested.name(first)} is {trained.name(original)})"
+            if len(pairs) == count:
+                remedy = "set evaluate.on to a data set with other test images, or to null"
+                raise ConfigError(f"evaluate.on={name}: all {count} {which}: {remedy}")
+            sentences.append(f"{name}: {len(pairs)} of {count} {which}")
+        return sentences
 
     def _evaluated(self, on: Mapping[str, Any] | None) -> Dataset:
         if on is None:
@@ -414,3 +438,5 @@ class Parts:
         networks, cpu = {"": self.method.encoder}, torch.device("cpu")
         for data, targets in self.targets_by_data(networks, cpu, Precision.of("fp32", False)):
             check_evaluators(self.evaluators_for(*data), targets)
+        for sentence in self.copied:
+            files.say_once(sentence)

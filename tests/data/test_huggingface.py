@@ -14,9 +14,7 @@ from ssl_bench.config.identity import run_id
 from ssl_bench.data.huggingface import _parquet_splits
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
-from tests.data.test_own import SIZE, cache, photos
-
-assert cache  # a fixture
+from tests.data.photos import SIZE, photos
 
 
 def stored(folder: Path) -> dict[str, str]:

@@ -10,9 +10,7 @@ from PIL import Image
 from ssl_bench.data.layout import Listing
 from ssl_bench.data.own import OwnFolder
 from ssl_bench.errors import ConfigError
-from tests.data.test_own import cache, dataset, names, own, photos
-
-assert cache  # a fixture
+from tests.data.photos import dataset, names, own, photos
 
 
 def opened(classes: str = "auto") -> OwnFolder:

@@ -4,12 +4,9 @@ No reader ends in a traceback, and the healthy runs keep their numbers. The dama
 missing and is named with what is wrong in it.
 """
 
-import itertools
 import json
-import math
-import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +18,11 @@ import ssl_bench
 from ssl_bench import files
 from ssl_bench.commands import evaluate, export, figure, prune, report, status, table, verify
 from ssl_bench.config.identity import evaluation_id
-from ssl_bench.results import comparison
-from ssl_bench.results.runs import finished
+from ssl_bench.results.runs import _entries, finished
 from ssl_bench.train import main
 from tests.conftest import no_pictures
+from tests.door.damage import MISSING, PAPER, RUN, SHARES, Change, as_lines, as_yaml, changed, changes, environment
 from tests.door.readers import Screen, Truth, asked, numbers, pairs
-from tests.door.test_damage import COMMON, PAPER, environment
-
-VALUES = [None, True, 7, -3, math.nan, math.inf, "text", "", [1], [[1]], {"a": 1}]
-MISSING = object()  # in place of a value: the field is removed
-GRID = [*COMMON, "max_steps=1", "name=g"]
-Change = tuple[tuple[Any, ...], Any]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with runs of one step of two losses and two seeds, and a paper."""
-    before, folder = Path.cwd(), tmp_path_factory.mktemp("whole")
-    os.chdir(folder)
-    with no_pictures(), pytest.MonkeyPatch.context() as context:
-        environment(context, folder)
-        Path("papers").mkdir()
-        Path("papers/tiny.yaml").write_text(yaml.safe_dump(PAPER))
-        assert main([*GRID, "-m", "seed=0,1", "loss=dcl,infonce"]) == 0
-    os.chdir(before)
-    yield folder
 
 
 @pytest.fixture
@@ -57,34 +34,6 @@ def victim(whole: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return sorted(Path("outputs/g").iterdir())[1]
 
 
-# ---- damage
-
-
-def fields(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all fields in a node, of a list the first one."""
-    items = node.items() if isinstance(node, dict) else enumerate(node[:1]) if isinstance(node, list) else ()
-    for key, value in items:
-        yield (*at, key)
-        yield from fields(value, (*at, key))
-
-
-def changed(node: Any, path: Sequence[Any], value: Any) -> Any:
-    """A copy of a node with another value at a path."""
-    copy = json.loads(json.dumps(node))
-    inner = copy
-    for key in path[:-1]:
-        inner = inner[key]
-    if value is MISSING:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    return copy
-
-
-def changes(content: Any) -> list[Change]:
-    return list(itertools.product(fields(content), [*VALUES, MISSING]))
-
-
 def damage_each(path: Path, chosen: Sequence[Change], content: Any, write: Callable[[Any], str], truth: Truth) -> int:
     """Damage a file in each way; return how often the run counted as missing."""
     before, missing = path.read_bytes(), 0
@@ -93,20 +42,6 @@ def damage_each(path: Path, chosen: Sequence[Change], content: Any, write: Calla
         missing += bool(truth.holds((path.name, at, value)))
     path.write_bytes(before)
     return missing
-
-
-def as_yaml(content: Any) -> str:
-    return yaml.safe_dump(content, sort_keys=False)
-
-
-def as_lines(content: Any) -> str:
-    return "".join(json.dumps(row) + "\n" for row in content)
-
-
-SHARES = [
-    pytest.param((7, 11, 17), id="a_part"),
-    pytest.param((1, 1, 1), id="all", marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)]),
-]
 
 
 @pytest.mark.parametrize("every", SHARES)
@@ -181,8 +116,7 @@ def test_bits_that_do_not_give_the_accuracy_count_as_missing_also_behind_the_cac
     bits = np.unpackbits(np.frombuffer(path.read_bytes(), dtype=np.uint8))
     bits[:20] ^= 1
     path.write_bytes(np.packbits(bits).tobytes())
-    for cached in (comparison._content, comparison._bits):  # another process
-        cached.cache_clear()
+    _entries.cache_clear()  # another process
     assert pairs() == truth.less[1]  # the index has read the results before
     Path("outputs/.runs.json").unlink(missing_ok=True)
     accuracy = truth.records[victim.name]["metrics"]["knn/top1"]
@@ -231,18 +165,18 @@ def test_every_command_ends_in_a_sentence(field: str, value: Any, victim: Path, 
     said = truth.holds((path.name, at, value))
     assert f"{path} is damaged ({'.'.join(at)}" in said
     assert asked(status.main, "outputs", "--csv")[0] == 0 and asked(status.main, "outputs")[0] == 0
-    assert asked(prune.main, "outputs", "--dry-run")[1].endswith(" in 3 of 3 finished runs\n")
+    assert asked(prune.main, "outputs", "--dry-run")[1].endswith(" in 4 of 4 finished runs\n")
     assert asked(figure.main, "seed=0,1", "--x", "seed", "--out", "f.svg")[0] == 0
     assert asked(table.main, "tiny/table1", "--format", "json")[0] == 0
-    assert len(finished(Path("outputs"))) == 3
-    assert len(ssl_bench.runs("outputs")) == 4
+    assert len(finished(Path("outputs"))) == 4
+    assert len(ssl_bench.runs("outputs")) == 6
     for command, words in ((verify, []), (export, ["--format", "card", "--out", "card"]), (evaluate, [])):
         code, _, said = asked(command.main, str(victim), *words)
         assert code in (0, 1, 2) and "Traceback" not in said, said
     assert asked(report.main, "outputs")[0] == 0
     with no_pictures():  # the run goes on from its checkpoint, and has its numbers again
         config = content["config"]
-        code, out, said = asked(main, *GRID, f"seed={config['seed']}", f"loss={truth.loss}")
+        code, out, said = asked(main, *RUN, "name=g", f"seed={config['seed']}", f"loss={truth.loss}")
     assert code == 0, (out, said)
     assert numbers()[0][victim.name]["metrics"] == truth.records[victim.name]["metrics"]
 

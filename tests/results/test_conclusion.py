@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from math import pi, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -51,3 +52,19 @@ def test_one_cell_has_no_highest_mean(train: Train) -> None:
     runs = [path.parent for path in Path("outputs").glob("g/*/results.json") if '"loss": "dcl"' in path.read_text()]
     (sheet,) = tables({"loss=dcl": [(run, None) for run in runs]})
     assert len(runs) == 2 and not any("highest mean" in line for line in sheet.below)
+
+
+def test_a_grid_of_one_seed_says_that_its_best_is_flattered_and_by_how_much(train: Train) -> None:
+    grid = ("-m", "loss=dcl,infonce", "max_steps=1", "evaluate=knn", "name=g")
+    sentence = "the best of 2 settings by one seed is flattered by chance"
+    assert f"{sentence}: train it with several seeds before" in train(*grid)[1]
+    assert sentence not in train(*grid, "seed=0,1,2")[1]
+    values: dict[str, list[float]] = {}
+    for path in Path("outputs").glob("g/*/results.json"):
+        content = json.loads(path.read_text())
+        values.setdefault(content["config"]["choices"]["loss"], []).append(100 * content["metrics"]["knn/top1"])
+    deviation = sqrt(mean(stdev(of_loss) ** 2 for of_loss in values.values()))
+    amount = (
+        f"by {deviation / sqrt(pi):.3g} points if all were equal, at the deviation of {deviation:.3g} between seeds"
+    )
+    assert f"{sentence}, {amount}: " in train(*grid)[1]

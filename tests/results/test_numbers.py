@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,11 @@ from sklearn.datasets import load_digits
 
 import ssl_bench
 from ssl_bench.commands import evaluate, export, table, train
+from ssl_bench.commands.halving import halving
+from ssl_bench.config import with_hydra
+from ssl_bench.config.asked import Asked
 from ssl_bench.errors import ConfigError
+from ssl_bench.launch.plan import Plan
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.report.collect import Collector
@@ -39,14 +44,28 @@ BASE = [
     "epochs=1",
     "optimizer.schedule=constant",
 ]
-BASE += ["evaluate=knn", "evaluate.baselines=[]", "evaluate.watch=0"]
-RUN = [*BASE, "evaluate.knn.k=20", "name=g"]
+BASE += ["evaluate=[knn,knn_val]", "evaluate.baselines=[]", "evaluate.watch=0"]
+RUN = [*BASE, "evaluate.knn.k=20", "evaluate.knn_val.k=20", "name=g"]
+ANOTHER_K = ["evaluate.knn.k=1", "evaluate.knn_val.k=1"]
 LOSSES = ("dcl", "infonce")
+PLUGIN = """
+from ssl_bench.objective.losses.dcl import DCL
+
+__version__ = "1"
+
+
+class Mine(DCL):
+    def forward(self, contrast, tau):
+        return FACTOR * super().forward(contrast, tau)
+"""
 
 
 @dataclass(frozen=True)
 class Number:
-    """An accuracy in a file ``results.json``: the metric, its value, and all that says what it is."""
+    """An accuracy in a file ``results.json``: the metric, its value, and all that says what it is.
+
+    ``loss`` has the source of its plugin.
+    """
 
     folder: str
     loss: str
@@ -98,15 +117,16 @@ def folders(loss: str) -> list[Path]:
     return [path.parent for path in paths if json.loads(path.read_text())["config"]["choices"]["loss"] == loss]
 
 
-def truth(after: int | None = None) -> list[Number]:
-    """The accuracies in all files after so many epochs, or at the end of each run."""
+def truth(after: int | None = None, evaluator: str = "knn") -> list[Number]:
+    """The accuracies of an evaluator in all files after so many epochs, or at the end of each run."""
     numbers = list[Number]()
     for path in Path("outputs").glob("*/*/results.json"):
         content = json.loads(path.read_text())
         config = content["config"]
-        of_run = str(path.parent), config["choices"]["loss"], config["seed"], config["epochs"]
+        loss = " ".join([config["choices"]["loss"], *config.get("plugins", {}).values()])
+        of_run = str(path.parent), loss, config["seed"], config["epochs"]
         for entry in content["evaluations"]:
-            for metric, value in entry["metrics"].items():
+            for metric, value in entry["metrics"].items() if entry["evaluator"] == evaluator else ():
                 if entry["epochs"] == (after or config["epochs"]) and metric.endswith("/top1"):
                     numbers.append(Number(*of_run, metric, entry["settings"]["k"], value))
     return numbers
@@ -121,13 +141,13 @@ def nothing() -> None:
 
 def another_k_of_one_loss() -> None:
     for folder in folders("dcl"):
-        quietly(evaluate.main, str(folder), "evaluate.knn.k=1")
+        quietly(evaluate.main, str(folder), *ANOTHER_K)
 
 
 def another_k_of_all() -> None:
     for loss in LOSSES:
         for folder in folders(loss):
-            quietly(evaluate.main, str(folder), "evaluate.knn.k=1")
+            quietly(evaluate.main, str(folder), *ANOTHER_K)
 
 
 def another_k_by_a_grid() -> None:
@@ -170,13 +190,27 @@ def images_in_another_place() -> None:
 
 
 def one_trained_with_another_k() -> None:
-    quietly(train.main, *RUN, "dataset.root=images", "evaluate.knn.k=1", "loss=infonce", "seed=2")
+    quietly(train.main, *RUN, "dataset.root=images", *ANOTHER_K, "loss=infonce", "seed=2")
     quietly(train.main, *RUN, "dataset.root=images", "loss=dcl", "seed=2")
+
+
+def an_edit_of_a_plugin() -> None:
+    """Train two seeds of a loss whose source is written again between them, as in a notebook."""
+    Path("edited/conf/loss").mkdir(parents=True)
+    Path("edited/conf/loss/mine.yaml").write_text("_target_: edited.Mine\n")
+    with pytest.MonkeyPatch.context() as context:
+        context.setenv("SSL_BENCH_PLUGINS", "edited")
+        context.syspath_prepend(Path.cwd())
+        for seed, factor in ((0, "1"), (1, "-1")):
+            Path("edited/__init__.py").write_text(PLUGIN.replace("FACTOR", factor))
+            words = ["dataset.root=images", "loss=mine", f"seed={seed}", "plugins=[edited]"]
+            quietly(train.main, "--config-dir", "edited/conf", *RUN, *words)
+    del sys.modules["edited"]
 
 
 ACTIONS = [nothing, another_k_of_one_loss, another_k_of_all, another_k_by_a_grid, another_evaluator_of_one_loss]
 ACTIONS += [other_images, another_epoch_of_one_loss, a_copy_of_a_run, images_in_another_place]
-ACTIONS += [one_trained_with_another_k]
+ACTIONS += [one_trained_with_another_k, an_edit_of_a_plugin]
 
 
 # ---- who reads numbers
@@ -261,14 +295,15 @@ def table_of_means(numbers: list[Number], capfd: Capture) -> None:
         capfd.readouterr()
         assert table.main(words) == 0
         rows = list(csv.DictReader(io.StringIO(capfd.readouterr().out)))
-        assert {row["loss"]: float(row["mean"]) for row in rows} == pytest.approx(means(of_kind))
+        names = (" ".join(filter(None, [row["loss"], row.get("plugins.edited")])) for row in rows)
+        assert dict(zip(names, (float(row["mean"]) for row in rows), strict=True)) == pytest.approx(means(of_kind))
 
 
 def end_of_a_grid(numbers: list[Number], capfd: Capture) -> None:
     """The tables below a grid of these runs, and the one of a grid with a seed."""
     for seeds in (None, 0):
         chosen = [n for n in once(numbers) if seeds is None or n.seed == seeds]
-        groups = {loss: sorted({n.folder for n in chosen if n.loss == loss}) for loss in LOSSES}
+        groups = {loss: sorted({n.folder for n in chosen if n.loss == loss}) for loss in means(chosen)}
         capfd.readouterr()
         show({f"loss={loss}": [(Path(folder), None) for folder in of_loss] for loss, of_loss in groups.items()})
         printed = capfd.readouterr().out
@@ -284,7 +319,7 @@ def figure_of_means(numbers: list[Number], capfd: Capture) -> None:
     for metric, k in kinds(numbers):
         of_kind = [number for number in numbers if (number.metric, number.k) == (metric, k)]
         figure = ssl_bench.figure(x="loss", metric=name_of(metric, k, numbers))
-        heights = [float(y) for line in figure.axes[0].lines for y in line.get_ydata()]
+        heights = [float(y) for axis in figure.axes for line in axis.lines for y in line.get_ydata()]
         for mean in means(of_kind).values():
             assert any(height == pytest.approx(mean) for height in heights)
 
@@ -296,7 +331,7 @@ def comparison(numbers: list[Number], capfd: Capture) -> None:
         for number in once(numbers):
             if (number.metric, number.k) == (metric, k):
                 values.setdefault((number.epochs, number.seed), {})[number.loss] = 100 * number.value
-        pairs = {seed: of for (_, seed), of in sorted(values.items()) if len(of) == 2}
+        pairs = {seed: of for (_, seed), of in sorted(values.items()) if {*LOSSES} <= of.keys()}
         name = name_of(metric, k, numbers)
         if len({loss for of in values.values() for loss in of}) == 1:  # one loss has this number
             with pytest.raises(ConfigError, match="all of these runs have one value of it"):
@@ -347,6 +382,11 @@ def card(numbers: list[Number], capfd: Capture) -> None:
     for run in finished(Path("outputs")):
         of_run = [number for number in numbers if number.folder == str(run.folder)]
         out = Path("cards") / f"{len(list(Path('cards').glob('*')))}"
+        if "plugins" in run.config:  # whose source is there no more
+            capfd.readouterr()
+            quietly(export.main, str(run.folder), "--format", "card", "--out", str(out), code=2)
+            assert "plugins=[edited]" in capfd.readouterr().err
+            continue
         quietly(export.main, str(run.folder), "--format", "card", "--out", str(out))
         lines = re.findall(r"^\| `([^`]*)` \| ([\d.]+)%", (out / "README.md").read_text(), re.MULTILINE)
         shown = {kind: float(text) for name, text in lines if (kind := meant(name, of_run))}
@@ -363,8 +403,34 @@ def dashboards(numbers: list[Number], capfd: Capture) -> None:
             assert content["metrics"][name] == number.value
 
 
+def search(numbers: list[Number], capfd: Capture) -> None:
+    """A halving by each k ranks what that k has measured after epoch 1; it first trains or evaluates what has none."""
+    grid = [*RUN, "dataset.root=images", f"loss={','.join(LOSSES)}", "seed=0,1", "epochs=2"]
+    grid += ["hydra/sweeper=halving", "hydra.sweeper.epochs=[1,2]", "hydra.sweeper.keep=0.5"]
+    every = {(loss, seed) for loss in LOSSES for seed in (0, 1)}
+    at_end = {(number.loss, number.seed) for number in numbers if number.epochs == 2}
+    for k in (20, 1):
+        values = {(n.loss, n.seed): n.value for n in truth(1, "knn_val") if (n.metric, n.k) == ("knn_val/top1", k)}
+        capfd.readouterr()
+        with with_hydra.opened():
+            plan = Plan(Asked.of([*grid, f"evaluate.knn_val.k={k}"], None, True))
+            runs = next(halving(plan), [])
+        to_train, printed = (
+            {(run.config["choices"]["loss"], run.config["seed"]) for run in runs},
+            capfd.readouterr().out,
+        )
+        if lacking := every - values.keys() - at_end:
+            assert to_train == lacking and "after epoch 1" not in printed
+            continue
+        ranked = {loss: (values[loss, 0] + values[loss, 1]) / 2 for loss in LOSSES}
+        best = max(LOSSES, key=ranked.__getitem__)
+        assert f"after epoch 1: 1 of 2 go on, the best with knn_val/top1 {ranked[best]:.4g}, mean of 2" in printed
+        assert to_train == {(best, 0), (best, 1)} - at_end
+
+
 READERS: list[Callable[[list[Number], Capture], None]] = [runs_in_python, status_as_csv, status_as_json, report]
 READERS += [table_of_means, end_of_a_grid, figure_of_means, comparison, plain_name, papers_cells, card, dashboards]
+READERS += [search]
 
 
 @pytest.fixture(scope="module", params=ACTIONS, ids=lambda action: action.__name__)

@@ -151,3 +151,46 @@ def test_a_renamed_experiment_is_found_by_the_name_of_its_folder(capfd: Capture)
     assert len(Collector(Path("outputs"), ["h"]).collect(Path.cwd())["runs"]) == 4
     assert {*ssl_bench.table("outputs/h", rows="loss")["n"]} == {2}
     refuses("table name=k --rows loss", "no run is finished", capfd)
+
+
+def test_what_an_earlier_version_left_unsaid_is_no_difference(capfd: Capture) -> None:
+    """Seeds 0 and 1 of each loss, of which one was trained before some keys were made, which have their defaults."""
+    for number, (loss, seed) in enumerate([("dcl", 0), ("infonce", 0), ("dcl", 1), ("infonce", 1)]):
+        path = write(loss, seed, entry(0.5 + 0.01 * number)) / "results.json"
+        content = json.loads(path.read_text())
+        if (loss, seed) in (("dcl", 0), ("infonce", 1)):
+            for node in (content["config"], content["config"]["choices"]):
+                node.pop("positives", None)
+                node.pop("similarity", None)
+            for group, key in (("optimizer", "factors"), ("backbone", "freeze"), ("dataset", "share")):
+                content["config"][group].pop(key, None)
+            path.write_text(json.dumps(content))
+    rows = ssl_bench.runs()
+    assert [
+        n for n in ("positives", "similarity", "optimizer.factors", "dataset.share") if rows[n].nunique() != 1
+    ] == []
+    table = enter("table name=g --rows loss --format csv", capfd)
+    assert [line.split(",")[:2] for line in table.out.splitlines()[1:]] == [
+        ["dcl", "knn/top1 (%)"],
+        ["infonce", "knn/top1 (%)"],
+    ]
+    assert ",51.0," in table.out and ",52.0," in table.out
+    assert "dcl less infonce  2  51.00  52.00       -1.00" in enter("compare --by loss --to infonce", capfd).out
+    assert "4 done" in enter("status --where similarity=cosine --where optimizer.factors=[]", capfd).out
+    write("dcl", 2, entry(0.9), similarity="dot")
+    found = ssl_bench.table(rows="similarity", columns="loss").to_dict("records")
+    assert [(row["similarity"], row["loss"], row["n"]) for row in found] == [
+        ("cosine", "dcl", 2),
+        ("cosine", "infonce", 2),
+        ("dot", "dcl", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "command", ["compare --by cosines", "table name=g --rows cosines", "table name=g --columns cosines"]
+)
+def test_what_changes_no_training_is_no_setting_to_compare(command: str, capfd: Capture) -> None:
+    write("dcl", 0, entry(0.5))
+    write("dcl", 1, entry(0.5), cosines="dense")
+    says = f"{command.split()[-2]}=cosines a setting on which results depend one training"
+    refuses(command, says, capfd)
