@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -13,6 +14,7 @@ from ssl_bench.record.cache import Cache
 from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.record.summary import Groups, print_grid
 from ssl_bench.results.arrange import Pivot, arrange, text_of_value
+from ssl_bench.results.matters import what_matters
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import Runs
 from ssl_bench.results.scan import Entry, Status
@@ -24,19 +26,35 @@ def show(groups: Groups) -> None:
     Args:
         groups: runs that differ in their seed only, by what else distinguishes them.
     """
-    sheets = tables(groups) if len(groups) > 1 and any(len(runs) > 1 for runs in groups.values()) else []
+    entries = finished_entries(groups)
+    sheets = tables(entries) if len(groups) > 1 and any(len(runs) > 1 for runs in groups.values()) else []
     print(text_of(sheets, "rich"), end="") if sheets else print_grid(groups)
+    if lines := matter(entries):
+        print(f"\n{lines}")
 
 
-def tables(groups: Groups) -> list[Sheet]:
-    """A table of each metric that ranks the runs; none if they make no tables, or have gone on to more epochs."""
+def matter(entries: Sequence[Entry]) -> str:
+    """What matters, in three lines; empty unless two settings vary whose shares can be told apart."""
+    try:
+        matters = what_matters(entries)
+    except ConfigError:
+        return ""
+    return matters.short if len(matters.settings) > 1 and matters.metric.sign else ""
+
+
+def finished_entries(groups: Groups) -> list[Entry]:
+    """The runs; none if some have gone on to more epochs."""
     lengths = {str(folder): epochs for runs in groups.values() for folder, epochs in runs}
     outputs = Path(os.path.commonpath(lengths))
     outputs = outputs.parent if str(outputs) in lengths else outputs
     runs = Runs(outputs, Cache(outputs)).at(os.path.relpath(folder, outputs) for folder in lengths)
-    if any(lengths[str(run.folder)] not in (None, run.config.get("epochs")) for run in runs):
-        return []
-    entries = [Entry(run, None, -1, Status.DONE) for run in runs]
+    longer = any(lengths[str(run.folder)] not in (None, run.config.get("epochs")) for run in runs)
+    return [] if longer else [Entry(run, None, -1, Status.DONE) for run in runs]
+
+
+def tables(entries: Sequence[Entry]) -> list[Sheet]:
+    """A table of each metric that ranks the runs; none if they make no tables."""
+    runs = [entry.run for entry in entries if entry.run]
     try:
         numbers = Numbers(runs)
         names = [name for name in numbers.usual(runs) if numbers.meaning(name).sign]

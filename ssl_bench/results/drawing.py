@@ -1,4 +1,4 @@
-"""Figures of any grid: lines with intervals over seeds, or a heat map of two numeric settings."""
+"""Figures of any grid: lines with intervals over seeds, a heat map of two numeric settings, or what matters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE
 from ssl_bench.results.arrange import Pivot, text_of_value
+from ssl_bench.results.matters import Matters
 from ssl_bench.results.statistics import half_width
 
 if TYPE_CHECKING:
@@ -92,3 +93,60 @@ def _heat(axis: Any, pivot: Pivot, scale: Sequence[float]) -> None:
     axis.set_yticks(range(len(rows)), list(map(text_of_value, rows)))
     axis.set_ylabel(pivot.names[0])
     axis.figure.colorbar(image, ax=axis, label=f"{pivot.label}, mean (runs)")
+
+
+def draw_matters(matters: Matters) -> Figure:
+    """Draw a bar for each share of the variance, and a panel for each setting with the means of its values.
+
+    Intervals are of 95%. The panels have one axis, so that what matters little is flat.
+    """
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    count = len(matters.settings)
+    with style.context(["default", STYLE]):
+        size = (4.4 + 2.2 * count, max(3.4, 1.6 + 0.3 * len(matters.shares)))
+        figure = Figure(size, layout="constrained")
+        ratios = [2.0, *[max(1.0, 0.35 * len(levels)) for levels in matters.levels]]
+        grid = figure.add_gridspec(1, 1 + count, width_ratios=ratios)
+        _bars(figure.add_subplot(grid[0]), matters)
+        first: Any = None
+        for n in range(count):
+            axis = figure.add_subplot(grid[1 + n], sharey=first)
+            _means(axis, matters, n)
+            if first is None:
+                first = axis
+                axis.set_ylabel(f"{matters.label}\nmean over the other settings, and its 95% interval")
+            else:
+                axis.tick_params(labelleft=False)
+        figure.suptitle(
+            f"What matters for {matters.label}: {matters.cells} cells, {matters.runs} runs", fontsize="medium"
+        )
+    return figure
+
+
+def _bars(axis: Any, matters: Matters) -> None:
+    shares = matters.ordered[::-1]  # the first one above
+    values = [100 * share.share for share in shares]
+    colours = [COLOURS[0] if len(share.factors) == 1 else "#b0b0b0" for share in shares]
+    axis.barh(range(len(shares)), values, color=colours, height=0.6)
+    if not any(math.isnan(share.low) for share in shares):
+        # A share may lie beside its interval by rounding.
+        low = [max(value - 100 * share.low, 0) for value, share in zip(values, shares, strict=True)]
+        high = [max(100 * share.high - value, 0) for value, share in zip(values, shares, strict=True)]
+        axis.errorbar(values, range(len(shares)), xerr=[low, high], fmt="none", ecolor="black", capsize=3, linewidth=1)
+    axis.set_yticks(range(len(shares)), [matters.setting(share) for share in shares])
+    axis.set_xlim(0, 100)
+    axis.set_xlabel("share of the variance between cells (%)")
+    axis.grid(axis="y", visible=False)
+
+
+def _means(axis: Any, matters: Matters, number: int) -> None:
+    values, main = matters.levels[number], matters.main[number]
+    halves = [0.0 if math.isnan(half) else half for half in main.halves]
+    axis.errorbar(range(len(values)), main.means, halves, color=COLOURS[0], marker=MARKERS[0], capsize=3)
+    axis.set_xticks(range(len(values)), list(map(text_of_value, values)))
+    axis.set_xlim(-0.5, len(values) - 0.5)
+    if sum(len(text_of_value(value)) for value in values) > 24:
+        axis.tick_params(axis="x", rotation=45)
+    axis.set_xlabel(matters.settings[number])

@@ -7,8 +7,8 @@ interactions of three and more. A sum of squares holds noise as well: its expect
 subtracted. Shares are of the sum of what is left, in which less than nothing counts as nothing.
 
 The intervals are quantiles of draws from a normal law about the means of the cells. A draw holds noise twice, that of
-the means and its own, of which it is freed. Resampled seeds would not do: of two seeds each cell has two values, and the
-intervals hold the true share in half of all grids.
+the means and its own, of which it is freed. Resampled seeds would not do: with two seeds each cell has two values, and
+the intervals hold the true share in half of all grids.
 
 Shapes: C cells, F factors, N runs, D draws.
 """
