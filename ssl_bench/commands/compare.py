@@ -45,12 +45,14 @@ def main(arguments: Sequence[str]) -> int:
     positive = options.margin is None or 0 < options.margin < math.inf
     require(positive, "--margin", options.margin, "a positive number")
     result = _result(options)
-    print(text_of([result.sheet()], "rich" if options.format == "text" else options.format), end="")
     if options.expect is None:
-        return 0
-    if isinstance(result, Matters):
+        code = 0
+    elif isinstance(result, Matters):
         raise ConfigError("--expect: say what to compare, such as --by loss --to infonce")
-    return result.code(options.expect)
+    else:
+        code = result.code(options.expect)
+    print(text_of([result.sheet()], "rich" if options.format == "text" else options.format), end="")
+    return code
 
 
 def _result(options: Namespace) -> Comparisons | Matters:

@@ -116,7 +116,7 @@ def draw_matters(matters: Matters) -> Figure:
             _means(axis, matters, n)
             if first is None:
                 first = axis
-                axis.set_ylabel(f"{matters.label}\nmean over the other settings, and its 95% interval")
+                axis.set_ylabel(f"{matters.label}, mean and 95% interval")
             else:
                 axis.tick_params(labelleft=False)
         figure.suptitle(
@@ -144,7 +144,9 @@ def _bars(axis: Any, matters: Matters) -> None:
 def _means(axis: Any, matters: Matters, number: int) -> None:
     values, main = matters.levels[number], matters.main[number]
     halves = [0.0 if math.isnan(half) else half for half in main.halves]
-    axis.errorbar(range(len(values)), main.means, halves, color=COLOURS[0], marker=MARKERS[0], capsize=3)
+    line = "-" if all(isinstance(value, int | float) for value in values) else "none"
+    look = {"color": COLOURS[0], "marker": MARKERS[0], "linestyle": line, "capsize": 3}
+    axis.errorbar(range(len(values)), main.means, halves, **look)
     axis.set_xticks(range(len(values)), list(map(text_of_value, values)))
     axis.set_xlim(-0.5, len(values) - 0.5)
     if sum(len(text_of_value(value)) for value in values) > 24:
