@@ -164,7 +164,9 @@ def figure(
 
     Args:
         outputs, where: as of :func:`runs`.
-        x: the setting on the x axis; None: as the columns of :func:`table`.
+        x: the setting on the x axis; None: as the columns of :func:`table`. ``epoch``: curves over the training with a
+            band of one deviation over the seeds, a line for each of what varies; ``metric`` is then ``loss`` or another
+            value of ``metrics.jsonl``.
         lines: the setting of which each value is a line; None: as the rows of :func:`table`.
         y: the setting on the y axis of a heat map, in place of ``lines``.
         metric: as of :func:`table`.
@@ -177,9 +179,14 @@ def figure(
     """
     if lines and y:
         raise ConfigError(f"lines={lines} and y={y}: set lines for a plot, or y for a heat map")
-    from ssl_bench.results import arrange, drawing  # with numpy and matplotlib
+    from ssl_bench.results import arrange, curves, drawing  # with numpy and matplotlib
 
-    pivots = arrange.arrange(runs_where(files.given_path(outputs), _conditions(where)), y or lines, x, metric)
+    entries = runs_where(files.given_path(outputs), _conditions(where))
+    if x == "epoch":
+        if lines or y:
+            raise ConfigError("x=epoch: leave out lines and y, or set x to a setting")
+        return drawing.draw_curves(*curves.curves(entries, metric))
+    pivots = arrange.arrange(entries, y or lines, x, metric)
     return drawing.draw(pivots, bool(y))
 
 

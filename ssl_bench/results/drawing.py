@@ -1,4 +1,4 @@
-"""Figures of any grid: lines with intervals over seeds, a heat map of two numeric settings, or what matters."""
+"""Figures of any grid: lines with intervals over seeds, heat maps of two numeric settings, what matters, curves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE
 from ssl_bench.results.arrange import Pivot, text_of_value
+from ssl_bench.results.curves import SeedCurve
 from ssl_bench.results.matters import Matters
 from ssl_bench.results.statistics import half_width
 
@@ -152,3 +153,29 @@ def _means(axis: Any, matters: Matters, number: int) -> None:
     if sum(len(text_of_value(value)) for value in values) > 24:
         axis.tick_params(axis="x", rotation=45)
     axis.set_xlabel(matters.settings[number])
+
+
+def draw_curves(curves: Sequence[SeedCurve], label: str) -> Figure:
+    """Draw a line for each curve, and a band of one standard deviation over its seeds.
+
+    Args:
+        label: of the y axis.
+    """
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    with style.context(["default", STYLE]):
+        figure = Figure((6.4, 4.3), layout="constrained")
+        axis = figure.subplots()
+        for i, curve in enumerate(curves):
+            colour, line = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
+            marker = MARKERS[i % len(MARKERS)] if len(curve.epochs) < 30 else ""
+            name = f"{curve.label or 'all'} ({curve.seeds} seed{'s' * (curve.seeds > 1)})"
+            axis.plot(curve.epochs, curve.mean, color=colour, linestyle=line, marker=marker, label=name)
+            if curve.seeds > 1:
+                ends = curve.mean - curve.deviation, curve.mean + curve.deviation
+                axis.fill_between(curve.epochs, *ends, color=colour, alpha=0.2, linewidth=0)
+        axis.set_xlabel("epoch")
+        axis.set_ylabel(f"{label}\nmean" + " and standard deviation" * any(curve.seeds > 1 for curve in curves))
+        axis.legend(frameon=False)
+    return figure

@@ -133,8 +133,8 @@ def shares(of: Grid, draws: int = DRAWS) -> list[Share]:
     found = _nearest(of_all) if of_all.sum() else np.full(len(effects), 1 / len(effects))
     low, high = np.full((2, len(effects)), math.nan)
     if of.degrees:
-        low, high = (0.0, 1.0) if nothing else _interval(of, [basis for _, basis in effects], noise, draws)
-        low, high = np.broadcast_to(low, found.shape), np.broadcast_to(high, found.shape)
+        low, high = _interval(of, [basis for _, basis in effects], noise, draws)
+        low, high = (np.zeros_like(low), np.ones_like(high)) if nothing else (low, high)
     deviations = np.sqrt(clean.clip(0) / len(of.means))
     rows = zip(effects, found, low, high, deviations, strict=True)
     return [Share(factors, *map(float, numbers)) for (factors, _), *numbers in rows]

@@ -47,7 +47,7 @@ class Estimate:
         """The standard error."""
         return np.maximum(np.sqrt(self.seeds + self.images), ROUNDING)
 
-    def interval(self, error: float = ERROR) -> tuple[Array, Array]:
+    def interval(self, error: Array = ERROR) -> tuple[Array, Array]:
         """The ends of a two-sided interval by Student's t, without a correction for several."""
         from scipy.stats import t  # slow to import
 

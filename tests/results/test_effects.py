@@ -118,7 +118,10 @@ def simulated(
             truth = max(squares[share.factors], 0) / sum(max(square, 0) for square in squares.values())
             bias[share.factors].append(share.share - truth)
             held[share.factors].append(share.low - 1e-6 <= truth <= share.high + 1e-6)
-    return {"bias": {k: float(np.mean(v)) for k, v in bias.items()}, "held": {k: np.mean(v) for k, v in held.items()}}
+    return {
+        "bias": {k: float(np.mean(v)) for k, v in bias.items()},
+        "held": {k: float(np.mean(v)) for k, v in held.items()},
+    }
 
 
 @pytest.mark.parametrize(("n", "holes"), [(2, 0), (3, 2)])
