@@ -101,7 +101,8 @@ class Collector:
         for group in groups:
             members = [run for place in group["runs"] if (run := entries[place].run) and run.done]
             by = [n for n in settings.shown if n != "seed" and len({run.setting(n) for run in members}) > 1]
-            group["verdicts"] = self._compare(group["key"], members, by, numbers)
+            in_group = [entries[place] for place in group["runs"]]
+            group["matters"], group["verdicts"] = self._compare(group["key"], in_group, members, by, numbers)
         ranked = _ranked(numbers, its_runs)
         return {
             "outputs": printable(str(self.outputs)),
@@ -149,11 +150,19 @@ class Collector:
             kept = self._files[run.path] = marks, RunFiles(facts, environment, its_curves, steps, log, names)
         return kept[1]
 
-    def _compare(self, group: str, runs: Sequence[RunFolder], settings: Sequence[str], numbers: Numbers) -> Any:
-        """The comparisons of an experiment; made again when a run has finished."""
-        state = [(run.path, run.marks) for run in runs], settings, numbers.names
+    def _compare(
+        self,
+        group: str,
+        entries: Sequence[Entry],
+        runs: Sequence[RunFolder],
+        settings: Sequence[str],
+        numbers: Numbers,
+    ) -> Any:
+        """What matters in an experiment, and its comparisons; made again when a run has finished."""
+        state = [(entry.state, entry.run and entry.run.marks) for entry in entries], settings, numbers.names
         if self._verdicts.get(group, (None,))[0] != state:
-            self._verdicts[group] = state, verdicts.of_runs(runs, settings, numbers)
+            found = verdicts.matters(entries, numbers), verdicts.of_runs(runs, settings, numbers)
+            self._verdicts[group] = state, found
         return self._verdicts[group][1]
 
     def _results(self, entries: Sequence[Entry]) -> dict[str, Any]:

@@ -190,11 +190,12 @@ def _interval(share: Share) -> str:
     return f"{share.share:.0%}" + ("" if math.isnan(share.low) else f" [{100 * share.low:.0f}, {100 * share.high:.0f}]")
 
 
-def what_matters(entries: Sequence[Entry], name: str | None = None) -> Matters:
+def what_matters(entries: Sequence[Entry], name: str | None = None, numbers: Numbers | None = None) -> Matters:
     """Divide the variance between the cells of a grid among the settings that vary.
 
     Args:
         name: of the number; None: the main one of most runs.
+        numbers: of a larger set, whose names ``name`` has.
 
     Raises:
         ConfigError: there are no such runs, nothing varies, or settings vary together.
@@ -204,7 +205,7 @@ def what_matters(entries: Sequence[Entry], name: str | None = None) -> Matters:
         raise ConfigError("no run is finished: name others, such as name=grid, or wait for these")
     diverged = [e for e in entries if e.run and e.state is Status.FAILED and DIVERGED in e.reason]
     varying, runs = differing([*done, *diverged]), [entry.run for entry in done if entry.run]
-    numbers = Numbers(runs)
+    numbers = numbers or Numbers(runs)
     name, chosen = numbers.choose("--metric", name, runs)
     metric, settings = numbers.meaning(name), _settings(varying, requested(done))
     columns = [varying.names.index(setting) for setting in settings]

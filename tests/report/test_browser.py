@@ -17,8 +17,10 @@ import yaml
 from ssl_bench.commands import report as command
 from ssl_bench.report import filled
 from ssl_bench.results.comparison import compare
+from ssl_bench.results.matters import what_matters
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import finished
+from ssl_bench.results.select import runs_where
 from tests.report import runs
 from tests.results.folders import OUTPUTS, finish
 
@@ -155,6 +157,21 @@ def test_comparisons_are_those_of_the_command(page: Page) -> None:
         assert table.locator("thead th").all_text_contents() == sheet.columns
         rows = [row.locator("th, td").all_text_contents() for row in table.locator("tbody tr").all()]
         assert rows == [[entry.text for entry in row] for row in sheet.rows] and rows
+
+
+def test_what_matters_is_what_the_command_says(page: Page) -> None:
+    """Bars of all shares with their intervals, a panel for each setting, and the table."""
+    runs.grid()
+    open_report(page)
+    told = what_matters(runs_where(OUTPUTS, []), "knn/top1")
+    assert page.locator("#matters p").first.text_content() == told.sentence
+    cells = [[cell.text for cell in row] for row in told.sheet().rows]
+    rows = [row.locator("th, td").all_text_contents() for row in page.locator("#matters tbody tr").all()]
+    assert rows == cells and "batch_size x temperature.tau" in [row[0] for row in rows]
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    bars, *panels = page.locator("#matters .js-plotly-plot").evaluate_all("all => all.map(({ data: [it] }) => it)")
+    assert bars["x"] == pytest.approx([100 * share.share for share in told.ordered])
+    assert [panel["y"] for panel in panels] == [pytest.approx(main.means.tolist()) for main in told.main]
 
 
 @pytest.mark.exhaustive

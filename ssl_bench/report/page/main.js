@@ -2,13 +2,13 @@
 
 const PAUSE = 5000; // milliseconds without a key, a click or scrolling, after which the page is read again
 const TITLES = {
-  overview: "Overview", plots: "Plots", verdicts: "Comparisons", runs: "Runs", curves: "Curves", selected: "Selected",
+  overview: "Overview", matters: "What matters", plots: "Plots", verdicts: "Comparisons", runs: "Runs", curves: "Curves", selected: "Selected",
   papers: "Papers",
 };
 const FIRST_SECTIONS = [
   { keys: ["theme"], draw: applyTheme }, { keys: ["experiment"], draw: applyExperiment },
   { keys: ["experiment", "metric"], draw: bar }, { keys: ["experiment", "where"], draw: applyFilter },
-  { keys: ["experiment", "metric"], draw: overview },
+  { keys: ["experiment", "metric"], draw: overview }, { keys: ["experiment", "metric", "theme"], draw: mattersSection },
   { keys: ["experiment", "where", "metric", "by", "axis", "facet", "colour", "heat", "theme"], draw: plotSection },
 ];
 const LATER_SECTIONS = [
