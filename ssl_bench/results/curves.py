@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -40,11 +41,23 @@ class SeedCurve:
     seeds: int
 
 
-def curves(entries: Sequence[Entry], name: str | None = None) -> tuple[list[SeedCurve], str]:
+Rows = Sequence[Mapping[str, Any]]
+
+
+def read_rows(entries: Sequence[Entry]) -> dict[str, Rows]:
+    """The rows of the runs that have begun, by their path."""
+    runs = [entry.run for entry in entries if entry.run]
+    return {run.path: rows.read(run.folder / METRICS, run.config) for run in runs}
+
+
+def curves(
+    entries: Sequence[Entry], name: str | None = None, read: Mapping[str, Rows] | None = None
+) -> tuple[list[SeedCurve], str]:
     """The curves of a value of ``metrics.jsonl``, and its name with its unit.
 
     Args:
         name: ``loss``, ``knn/top1`` of ``evaluate.every``, or any other value of the rows; None: ``loss``.
+        read: what :func:`read_rows` gives; None: it is called.
 
     Raises:
         ConfigError: no run has such rows, there are too many lines, or the runs of one line were not evaluated alike.
@@ -52,10 +65,11 @@ def curves(entries: Sequence[Entry], name: str | None = None) -> tuple[list[Seed
     name, begun = name or "loss", [entry for entry in entries if entry.run]
     varying, members = differing(begun), dict[tuple[str, ...], list[tuple[RunFolder, np.ndarray, object]]]()
     settings, known = asked(varying), dict[str, None]()
+    read = read_rows(begun) if read is None else read
     for entry, values in zip(begun, varying.values, strict=True):
         if (run := entry.run) is None:
             continue
-        recorded = rows.read(run.folder / METRICS, run.config)
+        recorded = read[run.path]
         having = [row for row in recorded if type(row.get(name)) in (int, float) and "epoch" in row]
         known |= dict.fromkeys(key for row in recorded[:50] for key in row if key not in CLOCKS)
         if having:

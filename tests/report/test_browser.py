@@ -17,6 +17,7 @@ import yaml
 from ssl_bench.commands import report as command
 from ssl_bench.report import filled
 from ssl_bench.results.comparison import compare
+from ssl_bench.results.curves import curves as seed_curves
 from ssl_bench.results.matters import what_matters
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import finished
@@ -172,6 +173,17 @@ def test_what_matters_is_what_the_command_says(page: Page) -> None:
     bars, *panels = page.locator("#matters .js-plotly-plot").evaluate_all("all => all.map(({ data: [it] }) => it)")
     assert bars["x"] == pytest.approx([100 * share.share for share in told.ordered])
     assert [panel["y"] for panel in panels] == [pytest.approx(main.means.tolist()) for main in told.main]
+
+
+def test_curves_over_seeds_are_those_of_the_figure(page: Page) -> None:
+    runs.grid()
+    open_report(page)
+    lines, _ = seed_curves(runs_where(OUTPUTS, []), "loss")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    (plots,) = page.locator("#seeds .js-plotly-plot").evaluate_all("all => all.map(({ data }) => data)")
+    means = [trace for trace in plots if trace.get("hoverinfo") != "skip"]
+    assert [trace["y"] for trace in means] == [pytest.approx(line.mean.tolist(), rel=1e-3) for line in lines]
+    assert page.locator("#seeds .legend li").first.text_content() == f"{lines[0].label} (2 seeds)"
 
 
 @pytest.mark.exhaustive
