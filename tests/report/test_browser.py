@@ -214,6 +214,7 @@ def test_a_report_is_printed_to_pdf(page: Page) -> None:
 def test_nothing_of_a_plot_is_uploaded(page: Page) -> None:
     runs.grid()
     open_report(page)
+    page.locator("#plots .plot").first.scroll_into_view_if_needed()
     page.locator("#plots .js-plotly-plot").first.hover()
     buttons = page.locator("#plots .modebar-btn").evaluate_all("all => all.map((each) => each.dataset.title)")
     assert "Download plot as a PNG" in buttons and not [title for title in buttons if "hare" in title]
@@ -257,7 +258,7 @@ def test_everything_is_reached_by_the_keyboard(page: Page) -> None:
     runs.grid()
     open_report(page)
     reached = set()
-    for _ in range(80):
+    for _ in range(110):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.dataset.focus ?? document.activeElement.id"))
     wanted = {"skip", "theme", "filter", "metric", "nav runs", "axis", "by", "menu group", "menu columns", "sort state"}
@@ -286,7 +287,7 @@ def test_a_printed_report_is_light_and_has_every_plot(page: Page) -> None:
     open_report(page, "#theme=dark")
     page.wait_for_selector("#run-table")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator("main .plot:not(.js-plotly-plot)").count() == 0 and page.locator("main .plot").count() == 5
+    assert page.locator("main .plot:not(.js-plotly-plot)").count() == 0 and page.locator("main .plot").count() == 10
     assert page.locator("html").get_attribute("data-theme") == "light"
     widths = page.locator("main .main-svg:first-child").evaluate_all("all => all.map((each) => each.clientWidth)")
     assert set(widths) == {335}  # half of a page
@@ -422,6 +423,8 @@ def test_a_plot_has_eight_lines_at_most(page: Page) -> None:
             later(16 + size, tau, 0.5 + size / 100)
     open_report(page, "#axis=temperature.tau&by=batch_size")
     multiples = page.locator("#plots .multiples").first
+    multiples.locator(".plot").first.scroll_into_view_if_needed()
+    page.wait_for_selector("#plots .scatterlayer .trace")
     assert multiples.locator(".legend li").count() == multiples.locator(".scatterlayer .trace").count() == 8
     expect(multiples).to_contain_text("8 of 10 lines; the filter selects others.")
     open_report(page, "#axis=temperature.tau&facet=batch_size")
