@@ -107,11 +107,17 @@ class WhatMatters:
     """
 
     def __init__(self, matters: Matters) -> None:
-        self._sheet, self.sentence, self.record = matters.sheet(), matters.sentence, matters.record()
+        self._matters, self.sentence, self.record = matters, matters.sentence, matters.record()
         self.shares = _frame(self.record["shares"])
 
+    def figure(self) -> Any:
+        """A ``matplotlib.figure.Figure`` of the shares and of the means of each setting's values."""
+        from ssl_bench.results.drawing import draw_matters
+
+        return draw_matters(self._matters)
+
     def __str__(self) -> str:
-        return text_of([self._sheet], "rich")
+        return text_of([self._matters.sheet()], "rich")
 
     __repr__ = __str__
 
