@@ -78,11 +78,13 @@ class Pivot:
         return ", ".join([self.label, *(f"{name}={text_of_value(value)}" for name, value in self.of.items())])
 
     def sheet(self) -> Sheet:
-        """The table as text: mean ± deviation (runs), the best of a column bold."""
+        """The table as text: mean ± deviation (runs), the best mean of a column bold."""
         rows, columns = self.axis(0), self.axis(1)
         heads = [f"{self.names[1]}={text_of_value(value)}" if self.names[1] else self.label for value in columns]
-        sheet = Sheet([self.names[0], *heads], title=self.title, below=list(self.below))
         best, records = self._best(), list[dict[str, Any]]()
+        high = "highest" if self.metric.sign > 0 else "lowest"
+        bold = [f"Bold: the {high} mean of a column; `ssl-bench compare` says whether it is better."] * bool(best)
+        sheet = Sheet([self.names[0], *heads], title=self.title, below=[*self.below, *bold])
         for row in rows:
             entries = [SheetEntry(text_of_value(row))]
             for column in columns:
