@@ -13,12 +13,15 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.record import rows
 from ssl_bench.record.folders import find_named
 from ssl_bench.record.index import METRICS, as_text
+from ssl_bench.record.printing import text_of
 from ssl_bench.results.rows import rows as rows_of
 from ssl_bench.results.scan import Scan
-from ssl_bench.results.select import finished_where, runs_where
+from ssl_bench.results.select import runs_where
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from ssl_bench.results.matters import Matters
 
 
 def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] | None = None) -> Any:
@@ -55,34 +58,68 @@ def table_of(folders: Sequence[Path], outputs: Iterable[Path]) -> Any:
 def compare(
     outputs: str | os.PathLike[str] = "outputs",
     *,
-    by: str | Sequence[str],
+    by: str | Sequence[str] | None = None,
     to: str | None = None,
     where: Mapping[str, Any] | None = None,
     metric: str | None = None,
     margin: float | None = None,
 ) -> Any:
-    """Compare runs that differ in one setting and the seed, as ``ssl-bench compare``: a row for each comparison.
+    """Say what matters in a grid, or compare runs that differ in one setting and the seed, as ``ssl-bench compare``.
 
+        ssl_bench.compare("outputs", where={"name": "grid"}).shares
         ssl_bench.compare("outputs", by="loss", to="infonce", where={"name": "grid"})
 
     Args:
         outputs, where: as of :func:`runs`.
-        by: the setting, or several.
+        by: the setting, or several; None: say what matters.
         to: the value that the others are compared with; None: the one that most runs have.
         metric: such as ``linear/top1``; None: the main metric of most runs.
         margin: a difference that does not matter, of accuracies in percent as all numbers of the table.
 
     Returns:
-        As :func:`runs`, with the columns ``where``, ``of``, ``to``, ``n``, ``mean``, ``to_mean``, ``difference``,
-        ``low`` and ``high`` (95% interval), ``varies``, ``verdict``, ``more`` (seeds that would decide).
+        With ``by`` a row for each comparison, as :func:`runs`, with the columns ``where``, ``of``, ``to``, ``n``,
+        ``mean``, ``to_mean``, ``difference``, ``low`` and ``high`` (of the question that the verdict answers, together
+        with those of the other rows), ``single_low`` and ``single_high`` (95%, of this row alone), ``varies``,
+        ``verdict``, ``more`` (seeds that would decide). Without it a :class:`WhatMatters`.
 
     Raises:
         ConfigError: there is nothing to compare.
     """
-    runs = finished_where(files.given_path(outputs), _conditions(where))
-    from ssl_bench.results import comparison  # with numpy
+    entries = runs_where(files.given_path(outputs), _conditions(where))
+    from ssl_bench.results import comparison, matters  # with numpy
 
+    if by is None:
+        if to is not None or margin is not None:
+            raise ConfigError("to and margin: set by to the setting whose values are compared")
+        return WhatMatters(matters.what_matters(entries, metric))
+    runs = [entry.run for entry in entries if entry.run and entry.run.done]
     return _frame([row.record() for row in comparison.compare(runs, by, to, metric, margin).rows])
+
+
+class WhatMatters:
+    """What matters in a grid; ``str()`` of it is the text of ``ssl-bench compare``.
+
+    Attributes:
+        sentence: the answer.
+        shares: a table of each setting's share of the variance between cells, in [0, 1], with the ends of its interval:
+            ``setting``, ``share``, ``low``, ``high``. A pair is ``loss x negatives.k``; the last row is ``rest``.
+        record: all of it as plain data, as ``--format json`` has it.
+    """
+
+    def __init__(self, matters: Matters) -> None:
+        self._matters, self.sentence, self.record = matters, matters.sentence, matters.record()
+        self.shares = _frame(self.record["shares"])
+
+    def figure(self) -> Any:
+        """A ``matplotlib.figure.Figure`` of the shares and of the means of each setting's values."""
+        from ssl_bench.results.drawing import draw_matters
+
+        return draw_matters(self._matters)
+
+    def __str__(self) -> str:
+        return text_of([self._matters.sheet()], "rich")
+
+    __repr__ = __str__
 
 
 def table(
@@ -133,7 +170,9 @@ def figure(
 
     Args:
         outputs, where: as of :func:`runs`.
-        x: the setting on the x axis; None: as the columns of :func:`table`.
+        x: the setting on the x axis; None: as the columns of :func:`table`. ``epoch``: curves over the training with a
+            band of one deviation over the seeds, a line for each of what varies; ``metric`` is then ``loss`` or another
+            value of ``metrics.jsonl``.
         lines: the setting of which each value is a line; None: as the rows of :func:`table`.
         y: the setting on the y axis of a heat map, in place of ``lines``.
         metric: as of :func:`table`.
@@ -146,9 +185,14 @@ def figure(
     """
     if lines and y:
         raise ConfigError(f"lines={lines} and y={y}: set lines for a plot, or y for a heat map")
-    from ssl_bench.results import arrange, drawing  # with numpy and matplotlib
+    from ssl_bench.results import arrange, curves, drawing  # with numpy and matplotlib
 
-    pivots = arrange.arrange(runs_where(files.given_path(outputs), _conditions(where)), y or lines, x, metric)
+    entries = runs_where(files.given_path(outputs), _conditions(where))
+    if x == "epoch":
+        if lines or y:
+            raise ConfigError("x=epoch: leave out lines and y, or set x to a setting")
+        return drawing.draw_curves(*curves.curves(entries, metric))
+    pivots = arrange.arrange(entries, y or lines, x, metric)
     return drawing.draw(pivots, bool(y))
 
 

@@ -1,7 +1,8 @@
-"""``ssl-bench compare``: is one setting better than another, by all runs that differ in nothing else but the seed?
+"""``ssl-bench compare``: what matters in a grid; is one setting better than another, by pairs of runs with one seed?
 
+ssl-bench compare grid                               what matters: each setting's share of the variance
+ssl-bench compare grid --by loss --to infonce        each value against one
 ssl-bench compare loss=dcl loss=infonce              one value against the last one
-ssl-bench compare --by loss --to infonce name=grid   each value against one, in the runs with this name
 ssl-bench compare A B                                the runs of one folder below outputs/ against those of another
 """
 
@@ -15,42 +16,57 @@ from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.identity import is_hashed
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.record.printing import FORMS, text_of
-from ssl_bench.results.compared import Comparisons
+from ssl_bench.results.compared import EXPECTED, Comparisons
 from ssl_bench.results.comparison import compare
+from ssl_bench.results.matters import Matters, what_matters
 from ssl_bench.results.runs import RunFolder
-from ssl_bench.results.select import finished_where
+from ssl_bench.results.select import finished_where, of_experiments, runs_where
 
 FORMATS = ("text", *FORMS[1:])
 
 
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
-    """Print the comparison; return 0 whatever the verdict, or 2 for wrong arguments."""
-    parser = Parser("compare", "Compare runs that differ in one setting and the seed, in pairs by seed.")
-    parser.add_argument("words", nargs="*", metavar="WORD", help="KEY=VALUE twice, or conditions, or two folders")
-    parser.add_argument("--by", action="append", default=[], metavar="KEY", help="the setting; may be repeated")
+    """Print what matters or a comparison; return 0, with ``--expect`` 1 or 3 if it is not so or undecided, or 2."""
+    about = "Say what matters in a grid, or compare runs that differ in one setting and the seed, in pairs by seed."
+    parser = Parser("compare", about)
+    words = "an experiment or conditions KEY=VALUE; to compare, KEY=VALUE twice or two folders"
+    parser.add_argument("words", nargs="*", metavar="WORD", help=words)
+    by = "compare the values of this setting; may be repeated; without it: what matters"
+    parser.add_argument("--by", action="append", default=[], metavar="KEY", help=by)
     parser.add_argument("--to", metavar="VALUE", help="what the others are compared with (default: what most have)")
     parser.add_argument("--metric", metavar="NAME", help="such as linear/top1 (default: the main metric of most runs)")
     parser.add_argument("--margin", type=float, help="a difference that does not matter, of accuracies in percent")
+    expect = "end with 0 if the first verdict is this, 1 if it is shown not to be so, 3 if it is undecided"
+    parser.add_argument("--expect", choices=EXPECTED, help=expect)
     parser.add_argument("--outputs", default="outputs", type=Path, help="results folder (default: outputs)")
     parser.add_argument("--format", choices=FORMATS, default="text")
     options = parser.parse_intermixed_args(list(arguments))
     positive = options.margin is None or 0 < options.margin < math.inf
     require(positive, "--margin", options.margin, "a positive number")
-    comparison = _compare(options)
-    print(text_of([comparison.sheet()], "rich" if options.format == "text" else options.format), end="")
-    return 0
+    result = _result(options)
+    if options.expect is None:
+        code = 0
+    elif isinstance(result, Matters):
+        raise ConfigError("--expect: say what to compare, such as --by loss --to infonce")
+    else:
+        code = result.code(options.expect)
+    print(text_of([result.sheet()], "rich" if options.format == "text" else options.format), end="")
+    return code
 
 
-def _compare(options: Namespace) -> Comparisons:
+def _result(options: Namespace) -> Comparisons | Matters:
     conditions = [word for word in options.words if "=" in word]
     folders = [word for word in options.words if "=" not in word]
     counts = Counter(word.partition("=")[0] for word in conditions)
     twice = [key for key, count in counts.items() if count > 1]
     by: list[str] = options.by
     to: str | RunFolder | None = options.to
-    if by and not twice and not folders:
-        runs = finished_where(options.outputs, conditions)
+    if len(folders) < 2 and not twice:
+        entries = of_experiments(runs_where(options.outputs, conditions), folders, options.outputs)
+        if not by:
+            return what_matters(entries, options.metric)
+        runs = [entry.run for entry in entries if entry.run and entry.run.done]
     elif len(twice) == 1 and not by and not folders:
         by, values = twice, [word.partition("=")[2] for word in conditions if word.partition("=")[0] in twice]
         where = [word for word in conditions if word.partition("=")[0] not in twice]
@@ -70,7 +86,7 @@ def _folders(
     sides = []
     for folder in folders:
         name = folder.removeprefix(f"{outputs}/").strip("/")
-        sides.append([run for run in finished_where(outputs, where) if f"/{run.path}/".find(f"/{name}/") >= 0])
+        sides.append([run for run in finished_where(outputs, where) if run.is_below(name)])
         if not sides[-1]:
             remedy = f"name a folder below {outputs}, such as that of name="
             raise ConfigError(f"{folder}: no finished run is there: {remedy}")

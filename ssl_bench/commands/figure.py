@@ -14,8 +14,9 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import HELP, Selection
 from ssl_bench.results.arrange import arrange
-from ssl_bench.results.select import runs_where
+from ssl_bench.results.select import of_experiments, runs_where
 
+EPOCH = "epoch"  # in place of a setting: curves over the training
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -27,11 +28,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="all figures of a paper without tables")
     out = "a .png, .pdf or .svg file; default: the figure's name and .png"
     parser.add_argument("--out", type=Path, metavar="FILE", help=out)
-    parser.add_argument("--x", metavar="KEY", help="of runs: the setting on the x axis, such as batch_size")
+    parser.add_argument("--x", metavar="KEY", help="of runs: the setting on the x axis, such as batch_size, or epoch")
     lines = parser.add_mutually_exclusive_group()
     lines.add_argument("--lines", metavar="KEY", help="of runs: a line for each value, such as loss")
     lines.add_argument("--y", metavar="KEY", help="of runs: the setting on the y axis of a heat map")
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
+    text = "of runs: a bar for each setting's share of the variance, and the means of its values"
+    parser.add_argument("--what-matters", action="store_true", help=text)
     parser.add_config_dir()
     parser.epilog = f"{HELP} paths.outputs=FOLDER is where the runs are."
     options = parser.read(arguments)
@@ -39,6 +42,21 @@ def main(arguments: Sequence[str]) -> int:
     path = options.out or Path(f"{'-'.join(names).replace('/', '-')}.png")
     require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
     require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
+    if options.what_matters:
+        from ssl_bench.results import drawing
+        from ssl_bench.results.matters import what_matters
+
+        outputs = taken_outputs(options.overrides)
+        entries = of_experiments(runs_where(outputs, options.overrides), options.names, outputs)
+        return _write(drawing.draw_matters(what_matters(entries, options.metric)), path)
+    if options.x == EPOCH:
+        require(not (options.lines or options.y), "--x", EPOCH, "a setting, or leave out --lines and --y")
+        from ssl_bench.results import drawing
+        from ssl_bench.results.curves import curves
+
+        outputs = taken_outputs(options.overrides)
+        entries = of_experiments(runs_where(outputs, options.overrides), options.names, outputs)
+        return _write(drawing.draw_curves(*curves(entries, options.metric)), path)
     if options.overrides and not options.names and not options.all:
         outputs = taken_outputs(options.overrides)
         pivots = arrange(runs_where(outputs, options.overrides), options.y or options.lines, options.x, options.metric)

@@ -122,9 +122,10 @@ def compare_rows(table: Table, values: Values, right: Right = lambda cell: None)
     margins = np.array([row.margin for row, _ in asked])
     together = statistics.stacked([estimate for _, estimate in asked])
     unequal = [f"placebo {row.name}: {row.verdict}" for row in planned.rows if row.verdict == "does not hold"]
-    verdicts = statistics.decided(together, margins, planned.planned, table.error)
-    for (row, _), verdict in zip(asked, verdicts, strict=True):
-        row.verdict = "no verdict" if unequal or row.obstacle else verdict or "undecided"
+    for (row, _), answer in zip(
+        asked, statistics.answers(together, margins, planned.planned, table.error), strict=True
+    ):
+        row.verdict = "no verdict" if unequal or row.obstacle else answer.verdict or "undecided"
     reasons = [*unequal, *dict.fromkeys(row.obstacle for row in planned.ran if row.obstacle)]
     return TableComparison(planned.rows, reasons, deviations)
 

@@ -66,6 +66,7 @@ class Collector:
         self._scan = Scan(outputs)
         self._files: dict[str, tuple[object, RunFiles]] = {}  # by path, with the marks of the files
         self._verdicts: dict[str, tuple[Any, Any]] = {}  # by experiment, with the finished runs they were made of
+        self._seeds: dict[str, tuple[Any, Any]] = {}  # by experiment, with the marks of the rows they were made of
         self._papers: tuple[object, dict[str, Any]] | None = None  # with the finished runs they were made of
 
     def refusals(self) -> list[str]:
@@ -101,7 +102,9 @@ class Collector:
         for group in groups:
             members = [run for place in group["runs"] if (run := entries[place].run) and run.done]
             by = [n for n in settings.shown if n != "seed" and len({run.setting(n) for run in members}) > 1]
-            group["verdicts"] = self._compare(group["key"], members, by, numbers)
+            in_group = [entries[place] for place in group["runs"]]
+            group["matters"], group["verdicts"] = self._compare(group["key"], in_group, members, by, numbers)
+            group["seeds"] = self._over_seeds(group["key"], in_group, most)
         ranked = _ranked(numbers, its_runs)
         return {
             "outputs": printable(str(self.outputs)),
@@ -149,12 +152,29 @@ class Collector:
             kept = self._files[run.path] = marks, RunFiles(facts, environment, its_curves, steps, log, names)
         return kept[1]
 
-    def _compare(self, group: str, runs: Sequence[RunFolder], settings: Sequence[str], numbers: Numbers) -> Any:
-        """The comparisons of an experiment; made again when a run has finished."""
-        state = [(run.path, run.marks) for run in runs], settings, numbers.names
+    def _compare(
+        self,
+        group: str,
+        entries: Sequence[Entry],
+        runs: Sequence[RunFolder],
+        settings: Sequence[str],
+        numbers: Numbers,
+    ) -> Any:
+        """What matters in an experiment, and its comparisons; made again when a run has finished."""
+        state = [(entry.state, entry.run and entry.run.marks) for entry in entries], settings, numbers.names
         if self._verdicts.get(group, (None,))[0] != state:
-            self._verdicts[group] = state, verdicts.of_runs(runs, settings, numbers)
+            found = verdicts.matters(entries, numbers), verdicts.of_runs(runs, settings, numbers)
+            self._verdicts[group] = state, found
         return self._verdicts[group][1]
+
+    def _over_seeds(self, group: str, entries: Sequence[Entry], most: int) -> Any:
+        """The curves of an experiment over its seeds; made again when a run has gone on."""
+        marks = [find_mark(str(entry.run.folder / METRICS)) for entry in entries if entry.run]
+        if self._seeds.get(group, (None,))[0] != marks:
+            runs = [entry.run for entry in entries if entry.run]
+            names = dict.fromkeys(["loss", *Numbers(runs).usual(runs)])
+            self._seeds[group] = marks, curves.over_seeds(entries, names, most)
+        return self._seeds[group][1]
 
     def _results(self, entries: Sequence[Entry]) -> dict[str, Any]:
         """The papers' tables and claims; of the whole results folder, and made again when a run has finished."""

@@ -4,9 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record import rows
 from ssl_bench.record.follow import finite
+from ssl_bench.results.curves import SeedCurve, curves, read_rows
+from ssl_bench.results.scan import Entry
 
+MOST_RUNS, MOST_NAMES = 300, 6  # of an experiment whose means over seeds are in the report; its curves
 CLOCKS = {"step", "epoch", "seconds"}
 LARGEST_VALUE = 1e300  # of a value that has a point
 DIGITS = 4  # significant ones, more than a screen can show
@@ -64,3 +68,30 @@ def thin(values: Sequence[float], most: int) -> list[int]:
 def _whole(numbers: Iterable[float]) -> list[float]:
     """Numbers that are written shorter: 3 instead of 3.0."""
     return [int(number) if number.is_integer() and abs(number) < 1e15 else number for number in map(float, numbers)]
+
+
+def over_seeds(entries: Sequence[Entry], names: Iterable[str], most: int) -> dict[str, list[dict[str, Any]]]:
+    """Mean and deviation over seeds of an experiment's curves, by name, with at most so many points each.
+
+    There are none of a value whose runs make no lines, or if no two runs differ in their seed only.
+    """
+    if len(entries) > MOST_RUNS:
+        return {}
+    read, by_name = read_rows(entries), dict[str, list[dict[str, Any]]]()
+    for name in list(names)[:MOST_NAMES]:
+        try:
+            lines, _ = curves(entries, name, read)
+        except ConfigError:
+            continue
+        if any(line.seeds > 1 for line in lines):
+            by_name[name] = [_of_seeds(line, most) for line in lines]
+    return by_name
+
+
+def _of_seeds(line: SeedCurve, most: int) -> dict[str, Any]:
+    """A curve of equally spaced epochs, of which the last one is kept."""
+    kept = slice(None, None, -(-len(line.epochs) // most) * -1)
+    numbers = (line.epochs, line.mean, line.deviation)
+    epochs, mean, deviation = (_whole(float(f"{n:.{DIGITS}g}") for n in values[kept][::-1]) for values in numbers)
+    label = printable(line.label) or "all runs"
+    return {"label": label, "seeds": line.seeds, "epochs": epochs, "mean": mean, "deviation": deviation}

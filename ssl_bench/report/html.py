@@ -17,8 +17,8 @@ from typing import Any
 
 SOURCE = Path(__file__).parent / "page"
 SCRIPTS = (  # in the order in which they are run
-    *("base.js", "state.js", "runs.js", "filter.js", "charts.js", "overview.js", "plots.js", "maps.js", "verdicts.js"),
-    *("table.js", "curves.js", "selected.js", "papers.js", "detail.js", "main.js"),
+    *("base.js", "state.js", "runs.js", "filter.js", "charts.js", "overview.js", "plots.js", "maps.js"),
+    *("matters.js", "verdicts.js", "table.js", "curves.js", "selected.js", "papers.js", "detail.js", "main.js"),
 )
 
 

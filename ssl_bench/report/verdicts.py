@@ -1,12 +1,14 @@
-"""Comparisons of an experiment's runs by each setting that varies, as ``ssl-bench compare`` prints them."""
+"""What matters among an experiment's runs, and comparisons by each setting that varies, as ``compare`` says it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.results.comparison import compare
+from ssl_bench.results.matters import what_matters
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import RunFolder
+from ssl_bench.results.scan import Entry
 
 MOST_METRICS = 6  # metrics that have comparisons, those that most runs have first
 
@@ -17,6 +19,23 @@ def of_runs(runs: Sequence[RunFolder], settings: Iterable[str], numbers: Numbers
     metrics = numbers.usual(done)[:MOST_METRICS]
     by_metric = {metric: [_sheet(done, by, metric, numbers) for by in by_all] for metric in metrics}
     return {metric: [sheet for sheet in sheets if sheet] for metric, sheets in by_metric.items()}
+
+
+def matters(entries: Sequence[Entry], numbers: Numbers) -> dict[str, dict[str, Any]]:
+    """What matters, by metric, with the texts of its table; nothing for runs whose shares cannot be told apart."""
+    metrics = numbers.usual(entry.run for entry in entries if entry.run and entry.run.done)[:MOST_METRICS]
+    by_metric = dict[str, dict[str, Any]]()
+    for metric in metrics:
+        try:
+            told = what_matters(entries, metric, numbers)
+        except ConfigError:  # nothing varies, or settings vary together
+            continue
+        sheet = told.sheet()
+        rows = [[printable(entry.text) for entry in row] for row in sheet.rows]
+        below = [printable(line) for part in sheet.below if part != told.sentence for line in part.splitlines()]
+        words = {"columns": sheet.columns, "rows": rows, "below": below, "unit": told.label}
+        by_metric[metric] = told.record() | words | {"sentence": printable(told.sentence)}
+    return by_metric
 
 
 def _sheet(runs: Sequence[RunFolder], by: str, metric: str, numbers: Numbers) -> dict[str, Any] | None:

@@ -64,11 +64,8 @@ class Pivot:
     below: list[str] = field(default_factory=list)
 
     def axis(self, which: int) -> list[Value]:
-        """The values of the rows (0) or columns (1), in order: numbers, then texts."""
-        values = {key[which] for key in self.cells}
-        return sorted(
-            values, key=lambda v: (not isinstance(v, int | float), v if isinstance(v, int | float) else 0, str(v))
-        )
+        """The values of the rows (0) or columns (1), in order."""
+        return in_order({key[which] for key in self.cells})
 
     @property
     def label(self) -> str:
@@ -81,11 +78,13 @@ class Pivot:
         return ", ".join([self.label, *(f"{name}={text_of_value(value)}" for name, value in self.of.items())])
 
     def sheet(self) -> Sheet:
-        """The table as text: mean ± deviation (runs), the best of a column bold."""
+        """The table as text: mean ± deviation (runs), the best mean of a column bold."""
         rows, columns = self.axis(0), self.axis(1)
         heads = [f"{self.names[1]}={text_of_value(value)}" if self.names[1] else self.label for value in columns]
-        sheet = Sheet([self.names[0], *heads], title=self.title, below=list(self.below))
         best, records = self._best(), list[dict[str, Any]]()
+        high = "highest" if self.metric.sign > 0 else "lowest"
+        bold = [f"Bold: the {high} mean of a column; `ssl-bench compare` says whether it is better."] * bool(best)
+        sheet = Sheet([self.names[0], *heads], title=self.title, below=[*self.below, *bold])
         for row in rows:
             entries = [SheetEntry(text_of_value(row))]
             for column in columns:
@@ -145,7 +144,7 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
     keys = [(of_run.get(axes[0]), of_run.get(axes[1])) for of_run in settings]
     others = [n for n in varying.names if n not in (*axes, "seed") and is_hashed(n)]
     inside = [n for n in others if _varies(keys, [of_run.get(n) for of_run in settings])]
-    inside = [n for n in inside if n in _asked(varying)] or inside
+    inside = [n for n in inside if n in asked(varying)] or inside
     below = [chosen] * bool(chosen) + _between([n for n in others if n not in inside], axes)
     if missing := len(entries) - len(done):
         below.append(f"{missing} of {len(entries)} runs are not finished, and left out.")
@@ -163,7 +162,7 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
     return list(tables.values())
 
 
-def _asked(varying: Differing) -> list[str]:
+def asked(varying: Differing) -> list[str]:
     """The settings on which runs depend and which the commands vary, or all that vary, without the seed."""
     shown, names = ([n for n in part if n != "seed" and is_hashed(n)] for part in (varying.shown, varying.names))
     return shown or names
@@ -176,7 +175,7 @@ def _axes(varying: Differing, rows: str | None, columns: str | None) -> tuple[st
         InvalidValue: there is no such setting.
     """
     row, column = _full_name("--rows", rows, varying), _full_name("--columns", columns, varying)
-    free = (name for name in _asked(varying) if name not in (row, column))
+    free = (name for name in asked(varying) if name not in (row, column))
     return (next(free, "") if row is None else row), (next(free, "") if column is None else column)
 
 
@@ -224,6 +223,12 @@ def _between(names: Sequence[str], axes: Sequence[str]) -> list[str]:
     names = [name for name in names if name.partition(".")[0] not in groups]
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return [f"Between the cells of this table also vary: {', '.join(names[:6])}{more}."] if names else []
+
+
+def in_order(values: Collection[Value]) -> list[Value]:
+    """Values in order: numbers, then texts."""
+    number = int | float
+    return sorted(values, key=lambda v: (not isinstance(v, number), v if isinstance(v, number) else 0, str(v)))
 
 
 def text_of_value(value: Value) -> str:

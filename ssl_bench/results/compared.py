@@ -10,10 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results import statistics
 from ssl_bench.results.statistics import Estimate
+
+ALL_CELLS = "all cells"
+EXPECTED = ("better", "not-worse", "equivalent")
+SO, NOT_SO, UNDECIDED = 0, 1, 3  # exit codes
 
 
 @dataclass
@@ -24,14 +29,20 @@ class Comparison:
         where: what distinguishes it from the other comparisons; empty if it is the only one.
         of, to: what is compared.
         seeds: of the pairs, ``n`` of them.
-        mean, to_mean, difference, low, high: NaN where ``n`` is too small.
+        mean, to_mean, difference, low, high: NaN where ``n`` is too small. The interval from ``low`` to ``high`` holds
+            together with those of the other comparisons, and answers the question that the verdict answers.
+        single_low, single_high: the interval of this comparison alone.
         varies: ``images`` or ``seeds``, whichever contributes more to the interval; ``seeds only`` if the runs have not
             recorded which images are right.
         verdict: ``better``, ``worse`` (``higher``, ``lower`` of a metric that does not say what is better), ``no
             difference larger than`` the margin, ``undecided`` or ``no verdict``.
-        more: pairs that would decide at the deviation seen; None: no number would, or it is decided.
+        more: pairs of each cell that would decide at the deviation seen; None: no number would, or it is decided.
+        cells: over which it is a mean.
+        vary: over all cells: whether these differ among themselves by more than chance.
+        by_seed: over all cells: whether a seed has a part of its own in all of them; the error is then between seeds.
         differ: what the runs differ in that was not named, in words.
         commands: that train what is missing.
+        estimate: the difference with the parts of its variance; None of fewer than two pairs.
     """
 
     where: str
@@ -44,11 +55,17 @@ class Comparison:
     difference: float = math.nan
     low: float = math.nan
     high: float = math.nan
+    single_low: float = math.nan
+    single_high: float = math.nan
     varies: str = ""
     verdict: str = "no verdict"
     more: int | None = None
+    cells: int = 1
+    vary: bool = False
+    by_seed: bool = False
     differ: list[str] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
+    estimate: Estimate | None = None
 
     def bound(self, estimate: Estimate, images: bool) -> None:
         """Set the interval of the difference.
@@ -56,7 +73,8 @@ class Comparison:
         Args:
             images: whether the estimate knows which images are right.
         """
-        self.low, self.high = (float(end) for end in estimate.interval())
+        self.estimate = estimate
+        self.low, self.high = self.single_low, self.single_high = tuple(map(float, estimate.interval()))
         self.varies = "seeds only" if not images else "images" if estimate.images > estimate.seeds else "seeds"
 
     def texts(self, form: str) -> list[str]:
@@ -78,7 +96,7 @@ class Comparison:
 
     def record(self) -> dict[str, Any]:
         """The comparison as plain data."""
-        return {name: plain(value) for name, value in vars(self).items()}
+        return {name: plain(value) for name, value in vars(self).items() if name != "estimate"}
 
 
 @dataclass
@@ -101,6 +119,37 @@ class Comparisons:
     unpaired: int = 0
     chosen: str = ""
 
+    def code(self, expected: str) -> int:
+        """The exit code of a gate: whether the first comparison, that over all cells if there are several, is so.
+
+        ``better`` is a verdict. ``not-worse`` asks whether it is worse by less than the margin, 0 without one, and
+        ``equivalent`` whether the difference is smaller than it, both by one-sided tests of 5%.
+
+        Raises:
+            ConfigError: there is nothing to decide by, or more than one first comparison.
+        """
+        first = [row for row in self.rows if row.where == ALL_CELLS] or self.rows
+        if len({(row.of, row.to) for row in self.rows}) > 1:
+            raise ConfigError(
+                "--expect: several values are compared with one: name one of them, such as loss=dcl,infonce"
+            )
+        if expected == "equivalent" and self.margin is None:
+            raise ConfigError("--expect equivalent: set --margin to the largest difference that does not matter")
+        if not self.metric.sign and expected != "equivalent":
+            raise ConfigError(f"--expect {expected}: {self.name} does not say what is better")
+        (row,) = first[:1]
+        if row.estimate is None:
+            return UNDECIDED
+        sign, margin = self.metric.sign or 1, self.margin or 0.0
+        low, high = sorted(sign * float(end) for end in row.estimate.interval(2 * statistics.ERROR))
+        if expected == "better":
+            equal = self.margin is not None and -margin < low and high < margin
+            two_sided = sorted(sign * float(end) for end in row.estimate.interval())
+            return SO if two_sided[0] > 0 else NOT_SO if two_sided[1] < 0 or equal else UNDECIDED
+        if expected == "not-worse":
+            return SO if low > -margin else NOT_SO if high < -margin else UNDECIDED
+        return SO if -margin < low and high < margin else NOT_SO if low > margin or high < -margin else UNDECIDED
+
     def record(self) -> dict[str, Any]:
         """The comparisons as plain data."""
         unit = "percent" if self.metric.scale == 100 else "number"
@@ -110,19 +159,20 @@ class Comparisons:
 
     def sheet(self) -> Sheet:
         """The comparisons as rows."""
-        several = len({comparison.where for comparison in self.rows}) > 1
         what = f"{self.name}{', percent' * (self.metric.scale == 100)}"
         title = f"{what}, by {', '.join(self.by)}, in pairs by seed"
-        columns = ["runs", *(["cell"] * several), "n", "mean", "other", "difference"]
-        columns += ["95% interval", "varies by", "verdict", "more seeds"]
-        sheet = Sheet(columns, left=1 + several, words=("varies by", "verdict"), title=title)
+        columns = ["runs", "n", "mean", "other", "difference", "interval", "varies by", "verdict", "more seeds"]
+        spared = ("varies by", "other", "mean", "more seeds")
+        sheet = Sheet(columns, words=("varies by", "verdict"), spared=spared, title=title)
         form = ".2f" if self.metric.scale == 100 else ".4g"
-        for comparison in self.rows:
-            notes = sheet.numbers([f"different {condition}" for condition in comparison.differ])
-            row = [SheetEntry(f"{comparison.of} less {comparison.to}", notes)]
-            row += [SheetEntry(comparison.where)] * several
-            row += [SheetEntry(text) for text in comparison.texts(form)]
-            sheet.rows.append(row)
+        for name in dict.fromkeys(f"{row.of} less {row.to}" for row in self.rows):
+            rows = [row for row in self.rows if f"{row.of} less {row.to}" == name]
+            if len(rows) > 1:
+                sheet.rows.append([SheetEntry(name), *[SheetEntry()] * (len(columns) - 1)])
+            for row in rows:
+                notes = sheet.numbers([f"different {condition}" for condition in row.differ])
+                label = name if len(rows) == 1 else f"  {row.where}"
+                sheet.rows.append([SheetEntry(label, notes), *map(SheetEntry, row.texts(form))])
         sheet.below = self._below()
         sheet.data = self.record()
         sheet.records = [
@@ -134,10 +184,20 @@ class Comparisons:
     def _below(self) -> list[str]:
         """The sentences below the table."""
         sentences = [self.chosen] * bool(self.chosen)
-        if decided := sum(comparison.n > 1 for comparison in self.rows):
-            together = f" together for all {decided} comparisons (Holm)" if decided > 1 else ""
-            margin = "" if self.margin is None else f" The margin is {self.margin:g}."
-            sentences.append(f"Verdicts have an error of {statistics.ERROR:.0%}{together}.{margin}")
+        overall = [row for row in self.rows if row.where == ALL_CELLS]
+        decided = sum(row.n > 1 for row in self.rows) - len(overall)
+        margin = "" if self.margin is None else f" The margin is {self.margin:g}."
+        first = "that over all cells" if len(overall) == 1 else f"the {len(overall)} over all cells together"
+        parts = [first] * bool(overall)
+        parts += [f"those of {decided} cells together" if overall else f"all {decided} together"] * (decided > 1)
+        if parts or decided:
+            together = f": {', '.join(parts)} (Holm)" if parts else ""
+            sentences.append(f"Verdicts and intervals have an error of {statistics.ERROR:.0%}{together}.{margin}")
+        for row in overall:
+            chance = "differ by more than chance: look at each" if row.vary else "differ no more than by chance"
+            of_seeds = " A seed has a part of its own in all: the error is that between seeds." * row.by_seed
+            more = f" Over all cells, about {row.more} more seeds of each would decide." if row.more else ""
+            sentences.append(f"{row.of} less {row.to}: the cells {chance}.{of_seeds}{more}")
         if any(comparison.varies == "seeds only" for comparison in self.rows):
             sentences.append("Seeds only: these runs have not recorded which images are right.")
         if self.unpaired:

@@ -1,9 +1,10 @@
 """Is A better than B? Runs that differ in one setting and the seed, paired by seed, by what else varies.
 
 Two runs are a pair if their configurations are equal in all that their weights depend on but the named setting, and
-they have one seed. What else varies splits the pairs into comparisons. In each the mean difference has a 95% interval
-over seeds and, where the runs have recorded which images are right, over images
-(:mod:`ssl_bench.results.statistics`). A verdict holds for all comparisons together with an error of 5% (Holm 1979).
+they have one seed. What else varies splits the pairs into cells. The first comparison is that over all cells; then each
+cell has its own. A mean difference has an interval over seeds and, where the runs have recorded which images are right,
+over images (:mod:`ssl_bench.results.statistics`). The verdicts of the cells hold together with an error of 5% (Holm
+1979), and so do those over all cells; an interval is that of the question which its verdict answers.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +26,7 @@ from ssl_bench.errors import ConfigError, pasteable
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, hits, results
 from ssl_bench.results import statistics
-from ssl_bench.results.compared import Comparison, Comparisons
+from ssl_bench.results.compared import ALL_CELLS, Comparison, Comparisons
 from ssl_bench.results.differing import SIZE, check_hashed, described, value_of
 from ssl_bench.results.numbers import Key, Numbers, single
 from ssl_bench.results.runs import RunFolder, SharedConfig, entries, settings_of
@@ -79,14 +81,17 @@ def compare(
     settings = _settings([next(iter(of.values())).shared for of, _, _ in pairs], by)
     groups = {group for run in runs for group in run.shared.groups}
     meaning = numbers.meaning(name)
-    estimated = list[tuple[Comparison, statistics.Estimate | None]]()
+    cells = dict[str, list[_Cell]]()  # by the value that is compared with the reference
     for (of, to_runs, value), where in zip(pairs, described(settings, (), groups), strict=True):
         comparison = Comparison(where, variants[value][0], variants[reference][0])
-        estimated.append((comparison, _estimate(comparison, of, to_runs, numbers.key(name), meaning)))
-    _decide(estimated, meaning, margin)
+        cells.setdefault(value, []).append(_cell(comparison, of, to_runs, numbers.key(name), meaning))
+    over = [overall for of_value in cells.values() if (overall := _over_cells(of_value)) is not None]
+    _decide(over, meaning, margin)
+    of_cells = [cell.comparison for of_value in cells.values() for cell in of_value]
+    _decide(of_cells, meaning, margin)
     paired = {id(run) for of, to_runs, _ in pairs for run in (*of.values(), *to_runs.values())}
     unpaired = sum(id(run) not in paired for sides in conditions for seeds in sides.values() for run in seeds.values())
-    return Comparisons(by, name, meaning, margin, [comparison for comparison, _ in estimated], unpaired, chosen)
+    return Comparisons(by, name, meaning, margin, [*over, *of_cells], unpaired, chosen)
 
 
 def _conditions(runs: Sequence[RunFolder], by: Sequence[str]) -> list[dict[str, Seeds]]:
@@ -164,29 +169,64 @@ def _plain(name: str, text: str) -> str:
     return str(value_of(text)) if name == "batch_size" else text
 
 
-def _estimate(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Metric) -> statistics.Estimate | None:
-    """Set all of a comparison but its verdict; return the difference, None for fewer than two pairs."""
+@dataclass
+class _Cell:
+    """A comparison with what its verdict rests on.
+
+    Attributes:
+        differences: of the pairs, by their seed.
+        bits: which images only one of a pair has right, as :func:`ssl_bench.results.statistics.paired` takes them.
+    """
+
+    comparison: Comparison
+    differences: dict[int, float]
+    bits: np.ndarray | None = None
+
+
+def _cell(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Metric) -> _Cell:
+    """Set all of a comparison but its verdict."""
     seeds = sorted(seed for seed in of.keys() & to.keys() if seed is not None)
     sides = [[runs[seed] for seed in seeds] for runs in (of, to)]
     comparison.n, comparison.seeds = len(seeds), seeds
     conditions = [run.conditions | {"git": run.environment.get("git")} for run in (*sides[0], *sides[1])]
     comparison.differ = results.different(conditions, UNNAMED)
+    values = np.array([[metric.scale * run.numbers[key[1]][key[0]] for run in side] for side in sides])
+    cell = _Cell(comparison, dict(zip(seeds, (values[0] - values[1]).tolist(), strict=True)))
     if seeds:
-        values = np.array([[metric.scale * run.numbers[key[1]][key[0]] for run in side] for side in sides])
         comparison.mean, comparison.to_mean = values.mean(1).tolist()
         comparison.difference = comparison.mean - comparison.to_mean
     if len(seeds) < 2:
         comparison.commands = _commands(of, to, seeds)
-        return None
-    bits = [_right(run, key) for side in sides for run in side]
+    bits = [bits_of(run, key) for side in sides for run in side]
     recorded = [run_bits for run_bits in bits if run_bits is not None]
-    differences: np.ndarray | None = None
-    if len(recorded) == len(bits) and len({len(run_bits) for run_bits in recorded}) == 1:
+    if seeds and len(recorded) == len(bits) and len({len(run_bits) for run_bits in recorded}) == 1:
         right = np.array(recorded, dtype=np.int8).reshape(2, len(seeds), -1)
-        differences = metric.scale * (right[0] - right[1]).astype(np.float32)
-    estimate = statistics.paired(values[0] - values[1], differences)
-    comparison.bound(estimate, differences is not None)
-    return estimate
+        cell.bits = metric.scale * (right[0] - right[1]).astype(np.float32)
+    if len(seeds) > 1:
+        comparison.bound(statistics.paired(values[0] - values[1], cell.bits), cell.bits is not None)
+    return cell
+
+
+def _over_cells(cells: Sequence[_Cell]) -> Comparison | None:
+    """The comparison over all cells; None of fewer than two cells, or if none has two pairs."""
+    cells = [cell for cell in cells if cell.differences]
+    if len(cells) < 2:
+        return None
+    images = {cell.bits.shape[1] for cell in cells if cell.bits is not None}
+    bits = [cell.bits for cell in cells if cell.bits is not None]
+    known = len(bits) == len(cells) and len(images) == 1
+    over = statistics.over_cells([cell.differences for cell in cells], bits if known else None)
+    if over is None:
+        return None
+    rows = [cell.comparison for cell in cells]
+    seeds = sorted({seed for row in rows for seed in row.seeds})
+    comparison = Comparison(ALL_CELLS, rows[0].of, rows[0].to, sum(row.n for row in rows), seeds)
+    comparison.mean = math.fsum(row.mean for row in rows) / len(rows)
+    comparison.to_mean = math.fsum(row.to_mean for row in rows) / len(rows)
+    comparison.difference, comparison.vary, comparison.cells = float(over.estimate.mean), over.vary, len(rows)
+    comparison.bound(over.estimate, known)
+    comparison.by_seed = over.by_seed
+    return comparison
 
 
 def _agrees(run: RunFolder) -> bool:
@@ -194,8 +234,8 @@ def _agrees(run: RunFolder) -> bool:
     return not (run.folder / hits.FOLDER).is_dir() or bool(entries(run))
 
 
-def _right(run: RunFolder, key: Key) -> np.ndarray | None:
-    """Which test images an accuracy of a run counts as right; None: that was not recorded."""
+def bits_of(run: RunFolder, key: Key) -> np.ndarray | None:
+    """Which test images an accuracy of a run counts as right [M]; None: that was not recorded."""
     metric, value = key[0], run.numbers[key[1]][key[0]]
     made_by = evaluations.as_key(run.evaluations[key[1]])
     for entry in reversed(entries(run)) if (run.folder / hits.FOLDER).is_dir() else ():  # the last epochs first
@@ -204,21 +244,19 @@ def _right(run: RunFolder, key: Key) -> np.ndarray | None:
     return None
 
 
-def _decide(
-    estimated: Sequence[tuple[Comparison, statistics.Estimate | None]], metric: Metric, margin: float | None
-) -> None:
-    """Set the verdicts, which hold together."""
-    asked = [(comparison, estimate) for comparison, estimate in estimated if estimate is not None]
+def _decide(comparisons: Sequence[Comparison], metric: Metric, margin: float | None) -> None:
+    """Set the verdicts and the intervals, which hold together."""
+    asked = [(row, row.estimate) for row in comparisons if row.estimate is not None]
     if not asked:
         return
     up, down = ("better", "worse")[:: metric.sign] if metric.sign else ("higher", "lower")
     together = statistics.stacked([estimate for _, estimate in asked])
-    verdicts = statistics.decided(together, margin, len(asked), up=up, down=down)
-    for (comparison, estimate), verdict in zip(asked, verdicts, strict=True):
-        comparison.verdict = verdict or "undecided"
-        if not verdict:
+    answers = statistics.answers(together, margin, len(asked), up=up, down=down)
+    for (comparison, estimate), answer in zip(asked, answers, strict=True):
+        comparison.verdict, comparison.low, comparison.high = answer.verdict or "undecided", answer.low, answer.high
+        if not answer.verdict:
             error = statistics.ERROR / len(asked)
-            comparison.more = statistics.seeds_to_decide(estimate, comparison.n, margin, error)
+            comparison.more = statistics.seeds_to_decide(estimate, comparison.n // comparison.cells, margin, error)
 
 
 def _commands(of: Seeds, to: Seeds, seeds: Sequence[int]) -> list[str]:

@@ -18,6 +18,7 @@ from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.record.summary import Groups, print_grid
 from ssl_bench.results import statistics
 from ssl_bench.results.arrange import Pivot, arrange, text_of_value
+from ssl_bench.results.matters import what_matters
 from ssl_bench.results.numbers import Numbers, single
 from ssl_bench.results.runs import Runs
 from ssl_bench.results.scan import Entry, Status
@@ -29,13 +30,16 @@ def show(groups: Groups) -> None:
     Args:
         groups: runs that differ in their seed only, by what else distinguishes them.
     """
-    sheets = tables(groups) if len(groups) > 1 and any(len(runs) > 1 for runs in groups.values()) else []
+    entries = finished_entries(groups)
+    sheets = tables(entries) if len(groups) > 1 and any(len(runs) > 1 for runs in groups.values()) else []
     if sheets:
         print(text_of(sheets, "rich"), end="")
-        return
-    print_grid(groups)
-    if len(groups) > 1 and all(len(runs) == 1 for runs in groups.values()):
-        print(of_one_seed(len(groups), [folder for runs in groups.values() for folder, _ in runs]))
+    else:
+        print_grid(groups)
+        if len(groups) > 1 and all(len(runs) == 1 for runs in groups.values()):
+            print(of_one_seed(len(groups), [folder for runs in groups.values() for folder, _ in runs]))
+    if lines := matter(entries):
+        print(f"\n{lines}")
 
 
 def of_one_seed(count: int, folders: Collection[Path], metric: str | None = None) -> str:
@@ -83,14 +87,27 @@ def _folder_of_all(folders: Collection[Path]) -> Path:
     return outputs.parent if outputs in folders else outputs
 
 
-def tables(groups: Groups) -> list[Sheet]:
-    """A table of each metric that ranks the runs; none if they make no tables, or have gone on to more epochs."""
+def matter(entries: Sequence[Entry]) -> str:
+    """What matters, in three lines; empty unless two settings vary whose shares can be told apart."""
+    try:
+        matters = what_matters(entries)
+    except ConfigError:
+        return ""
+    return matters.short if len(matters.settings) > 1 and matters.metric.sign else ""
+
+
+def finished_entries(groups: Groups) -> list[Entry]:
+    """The runs; none if some have gone on to more epochs."""
     lengths = {str(folder): epochs for runs in groups.values() for folder, epochs in runs}
     outputs = _folder_of_all([*map(Path, lengths)])
     runs = Runs(outputs, Cache(outputs)).at(os.path.relpath(folder, outputs) for folder in lengths)
-    if any(lengths[str(run.folder)] not in (None, run.config.get("epochs")) for run in runs):
-        return []
-    entries = [Entry(run, None, -1, Status.DONE) for run in runs]
+    longer = any(lengths[str(run.folder)] not in (None, run.config.get("epochs")) for run in runs)
+    return [] if longer else [Entry(run, None, -1, Status.DONE) for run in runs]
+
+
+def tables(entries: Sequence[Entry]) -> list[Sheet]:
+    """A table of each metric that ranks the runs; none if they make no tables."""
+    runs = [entry.run for entry in entries if entry.run]
     try:
         numbers = Numbers(runs)
         names = [name for name in numbers.usual(runs) if numbers.meaning(name).sign]

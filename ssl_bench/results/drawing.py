@@ -1,4 +1,4 @@
-"""Figures of any grid: lines with intervals over seeds, or a heat map of two numeric settings."""
+"""Figures of any grid: lines with intervals over seeds, heat maps of two numeric settings, what matters, curves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE
 from ssl_bench.results.arrange import Pivot, text_of_value
+from ssl_bench.results.curves import SeedCurve
+from ssl_bench.results.matters import Matters
 from ssl_bench.results.statistics import half_width
 
 if TYPE_CHECKING:
@@ -92,3 +94,88 @@ def _heat(axis: Any, pivot: Pivot, scale: Sequence[float]) -> None:
     axis.set_yticks(range(len(rows)), list(map(text_of_value, rows)))
     axis.set_ylabel(pivot.names[0])
     axis.figure.colorbar(image, ax=axis, label=f"{pivot.label}, mean (runs)")
+
+
+def draw_matters(matters: Matters) -> Figure:
+    """Draw a bar for each share of the variance, and a panel for each setting with the means of its values.
+
+    Intervals are of 95%. The panels have one axis, so that what matters little is flat.
+    """
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    count = len(matters.settings)
+    with style.context(["default", STYLE]):
+        size = (4.4 + 2.2 * count, max(3.4, 1.6 + 0.3 * len(matters.shares)))
+        figure = Figure(size, layout="constrained")
+        ratios = [2.0, *[max(1.0, 0.35 * len(levels)) for levels in matters.levels]]
+        grid = figure.add_gridspec(1, 1 + count, width_ratios=ratios)
+        _bars(figure.add_subplot(grid[0]), matters)
+        first: Any = None
+        for n in range(count):
+            axis = figure.add_subplot(grid[1 + n], sharey=first)
+            _means(axis, matters, n)
+            if first is None:
+                first = axis
+                axis.set_ylabel(f"{matters.label}, mean and 95% interval")
+            else:
+                axis.tick_params(labelleft=False)
+        figure.suptitle(
+            f"What matters for {matters.label}: {matters.cells} cells, {matters.runs} runs", fontsize="medium"
+        )
+    return figure
+
+
+def _bars(axis: Any, matters: Matters) -> None:
+    shares = matters.ordered[::-1]  # the first one above
+    values = [100 * share.share for share in shares]
+    colours = [COLOURS[0] if len(share.factors) == 1 else "#b0b0b0" for share in shares]
+    axis.barh(range(len(shares)), values, color=colours, height=0.6)
+    if not any(math.isnan(share.low) for share in shares):
+        # A share may lie beside its interval by rounding.
+        low = [max(value - 100 * share.low, 0) for value, share in zip(values, shares, strict=True)]
+        high = [max(100 * share.high - value, 0) for value, share in zip(values, shares, strict=True)]
+        axis.errorbar(values, range(len(shares)), xerr=[low, high], fmt="none", ecolor="black", capsize=3, linewidth=1)
+    axis.set_yticks(range(len(shares)), [matters.setting(share) for share in shares])
+    axis.set_xlim(0, 100)
+    axis.set_xlabel("share of the variance between cells (%)")
+    axis.grid(axis="y", visible=False)
+
+
+def _means(axis: Any, matters: Matters, number: int) -> None:
+    values, main = matters.levels[number], matters.main[number]
+    halves = [0.0 if math.isnan(half) else half for half in main.halves]
+    line = "-" if all(isinstance(value, int | float) for value in values) else "none"
+    look = {"color": COLOURS[0], "marker": MARKERS[0], "linestyle": line, "capsize": 3}
+    axis.errorbar(range(len(values)), main.means, halves, **look)
+    axis.set_xticks(range(len(values)), list(map(text_of_value, values)))
+    axis.set_xlim(-0.5, len(values) - 0.5)
+    if sum(len(text_of_value(value)) for value in values) > 24:
+        axis.tick_params(axis="x", rotation=45)
+    axis.set_xlabel(matters.settings[number])
+
+
+def draw_curves(curves: Sequence[SeedCurve], label: str) -> Figure:
+    """Draw a line for each curve, and a band of one standard deviation over its seeds.
+
+    Args:
+        label: of the y axis.
+    """
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    with style.context(["default", STYLE]):
+        figure = Figure((6.4, 4.3), layout="constrained")
+        axis = figure.subplots()
+        for i, curve in enumerate(curves):
+            colour, line = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
+            marker = MARKERS[i % len(MARKERS)] if len(curve.epochs) < 30 else ""
+            name = f"{curve.label or 'all'} ({curve.seeds} seed{'s' * (curve.seeds > 1)})"
+            axis.plot(curve.epochs, curve.mean, color=colour, linestyle=line, marker=marker, label=name)
+            if curve.seeds > 1:
+                ends = curve.mean - curve.deviation, curve.mean + curve.deviation
+                axis.fill_between(curve.epochs, *ends, color=colour, alpha=0.2, linewidth=0)
+        axis.set_xlabel("epoch")
+        axis.set_ylabel(f"{label}\nmean" + " and standard deviation" * any(curve.seeds > 1 for curve in curves))
+        axis.legend(frameon=False)
+    return figure

@@ -149,6 +149,10 @@ class RunFolder:
         """The directory's parent, relative to ``outputs``."""
         return self.path.rpartition("/")[0]
 
+    def is_below(self, folder: str) -> bool:
+        """Whether its directory is below a folder of the results folder."""
+        return f"/{folder}/" in f"/{self.path}/"
+
     @property
     def name(self) -> str:
         """The name of its experiment: that of the folder, which may have been renamed since the training."""

@@ -102,6 +102,23 @@ def runs_where(outputs: Path, where: Sequence[str]) -> list[Entry]:
     return [entry for entry, _ in select(list(zip(entries, labels(entries), strict=True)), conditions, None)]
 
 
+def of_experiments(entries: Sequence[Entry], words: Sequence[str], outputs: Path) -> list[Entry]:
+    """The entries of all experiments that are named, each by its name or its folder; all entries if none is.
+
+    Raises:
+        ConfigError: an experiment has no entries.
+    """
+    kept = list[Entry]() if words else list(entries)
+    for word in words:
+        name = word.removeprefix(f"{outputs}/").strip("/")
+        of_word = [e for e in entries if name in e.names or (e.run and (e.run.name == name or e.run.is_below(name)))]
+        if not of_word:
+            known = {name for e in entries for name in (*e.names, *([e.run.name] if e.run else []))}
+            raise ConfigError(f"{word}: no run below {outputs} has this name or folder{near(word, sorted(known))}")
+        kept += [entry for entry in of_word if entry not in kept]
+    return kept
+
+
 def finished_where(outputs: Path, where: Sequence[str]) -> list[RunFolder]:
     """The finished runs of a results folder for which all conditions hold."""
     return [entry.run for entry in runs_where(outputs, where) if entry.run and entry.run.done]

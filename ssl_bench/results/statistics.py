@@ -14,7 +14,7 @@ joined after Satterthwaite (1946).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -47,7 +47,7 @@ class Estimate:
         """The standard error."""
         return np.maximum(np.sqrt(self.seeds + self.images), ROUNDING)
 
-    def interval(self, error: float = ERROR) -> tuple[Array, Array]:
+    def interval(self, error: Array = ERROR) -> tuple[Array, Array]:
         """The ends of a two-sided interval by Student's t, without a correction for several."""
         from scipy.stats import t  # slow to import
 
@@ -142,28 +142,50 @@ def expected_best(count: int) -> float:
     return float(quad(lambda x: 1 - ndtr(x) ** count - ndtr(-x) ** count, 0, math.inf)[0])
 
 
-def holm(p: np.ndarray, planned: int, error: float = ERROR) -> np.ndarray:
-    """The hypotheses that the step-down of Holm (1979) rejects [..., C], by their p-values.
+def holm(p: np.ndarray, planned: int, error: float = ERROR) -> tuple[np.ndarray, np.ndarray]:
+    """The step-down of Holm (1979): which hypotheses it rejects, and the error at which it decides each [..., C].
+
+    That of a hypothesis that is not rejected is the one of the first step that rejects none.
 
     Args:
+        p: the p-values [..., C].
         planned: all comparisons that were planned, of which C have run.
     """
     order = np.argsort(p, axis=-1)
     small = np.take_along_axis(p, order, -1) <= error / (planned - np.arange(p.shape[-1]))
     rejected = np.empty_like(small)
     np.put_along_axis(rejected, order, np.logical_and.accumulate(small, axis=-1), -1)
-    return rejected
+    step = np.minimum(np.argsort(order, axis=-1), rejected.sum(-1, keepdims=True))
+    return rejected, error / (planned - step)
 
 
-def decided(
+@dataclass(frozen=True)
+class Answer:
+    """What a difference decides, and the interval of the question that this answers.
+
+    Attributes:
+        verdict: in words; empty for undecided.
+        low, high: ends of the interval, which hold together with those of the other answers. Without a verdict it holds
+            0, with one on the sign it does not; with one on the margin it lies within the margin.
+    """
+
+    verdict: str
+    low: float
+    high: float
+
+
+def answers(
     estimate: Estimate,
     margin: Array | None,
     planned: int,
     error: float = ERROR,
     up: str = "better",
     down: str = "worse",
-) -> list[str]:
-    """The verdicts that differences give together, each in words; empty for undecided.
+) -> list[Answer]:
+    """What differences decide together.
+
+    The interval of a difference that is no larger than the margin is that of two one-sided tests, with 0 (Berger and
+    Hsu 1996). If its sign is decided as well, each end is that of its own question.
 
     Args:
         margin: a smaller difference does not matter; None: do not ask.
@@ -171,13 +193,22 @@ def decided(
         up, down: a difference above and below 0.
     """
     margins = np.full(estimate.mean.shape, math.nan if margin is None else margin)
-    differs = holm(estimate.differs(), planned, error)
-    equals = holm(estimate.exceeds(margins), planned, error)
-    verdicts = list[str]()
-    for value, differ, equal, most in zip(estimate.mean, differs, equals, margins, strict=True):
-        words = [up if value > 0 else down] if differ else []
-        verdicts.append(", ".join([*words, *([f"no difference larger than {most:.3g}"] if equal else [])]))
-    return verdicts
+    differs, its_error = holm(estimate.differs(), planned, error)
+    equals, other_error = holm(estimate.exceeds(margins), planned, error)
+    two_sided, one_sided = estimate.interval(its_error), estimate.interval(2 * other_error)
+    told = list[Answer]()
+    for number, (value, most) in enumerate(zip(estimate.mean, margins, strict=True)):
+        words, (low, high) = list[str](), (float(end[number]) for end in two_sided)
+        inner = [float(end[number]) for end in one_sided]
+        if differs[number]:
+            words.append(up if value > 0 else down)
+        if equals[number]:
+            words.append(f"no difference larger than {most:.3g}")
+            high = inner[1] if words[0] == up else high
+            low = inner[0] if words[0] == down else low
+            low, high = (low, high) if differs[number] else (min(inner[0], 0.0), max(inner[1], 0.0))
+        told.append(Answer(", ".join(words), low, high))
+    return told
 
 
 def stacked(estimates: Sequence[Estimate]) -> Estimate:
@@ -201,11 +232,71 @@ def paired(differences: Array, bits: np.ndarray | None = None) -> Estimate:
     n, by_seeds = values.shape[-1], values.var(-1, ddof=1) / values.shape[-1]
     of_images = np.zeros_like(by_seeds)
     if bits is not None:
-        count, share, shares = bits.shape[-1], bits.mean(-2), bits.mean(-1)
-        squares = (bits.astype(float) ** 2).sum((-2, -1)) - n * (share**2).sum(-1) - count * (shares**2).sum(-1)
-        joint = (squares + n * count * share.mean(-1) ** 2) / ((n - 1) * (count - 1))
-        of_images = (share.var(-1, ddof=1) - joint / n).clip(0) / count
+        of_images = (bits.mean(-2).var(-1, ddof=1) - _joint_of(bits) / n).clip(0) / bits.shape[-1]
     return Estimate(values.mean(-1), by_seeds, of_images, np.full_like(by_seeds, n - 1))
+
+
+def _joint_of(bits: np.ndarray) -> Array:
+    """Mean square of the residuals of seeds x images [..., n, M]."""
+    n, count = bits.shape[-2:]
+    share, shares = bits.mean(-2), bits.mean(-1)
+    squares = (bits.astype(float) ** 2).sum((-2, -1)) - n * (share**2).sum(-1) - count * (shares**2).sum(-1)
+    return (squares + n * count * share.mean(-1) ** 2) / ((n - 1) * (count - 1))
+
+
+@dataclass(frozen=True)
+class OverCells:
+    """The mean of a difference over cells.
+
+    Attributes:
+        estimate: of the mean.
+        by_seed: its error is that between seeds, since a seed has a part of its own in all cells.
+        vary: the cells differ among themselves by more than chance, so that the mean says little about any of them.
+    """
+
+    estimate: Estimate
+    by_seed: bool
+    vary: bool
+
+
+def over_cells(
+    differences: Sequence[Mapping[int, float]], bits: Sequence[np.ndarray] | None = None
+) -> OverCells | None:
+    """Average the differences of pairs over cells, each of which counts once; None if no cell has two pairs.
+
+    The variance between the pairs of a cell is pooled over the cells. If the same seeds are in all cells, and their own
+    part of the differences is larger than chance (F test, 10%), the variance between the seeds' means is taken instead.
+
+    Args:
+        differences: of each cell's pairs by their seed.
+        bits: of each cell, as :func:`paired` takes them [n, M]; None: the images are not known.
+    """
+    from scipy.stats import f
+
+    cells = [np.array(list(of_cell.values())) for of_cell in differences]
+    n, means, count = np.array([len(cell) for cell in cells]), np.array([cell.mean() for cell in cells]), len(cells)
+    degrees = int((n - 1).sum())
+    if not degrees:
+        return None
+    variance = max(sum(((cell - cell.mean()) ** 2).sum() for cell in cells) / degrees, ROUNDING**2)
+    by_seeds, by_seed, own = variance * (1 / n).sum() / count**2, False, variance
+    if count > 1 and len({frozenset(of_cell) for of_cell in differences}) == 1:
+        table = np.array([[of_cell[seed] for seed in differences[0]] for of_cell in differences])
+        of_seeds, free = table.mean(0), (count - 1) * (n[0] - 1)
+        left = table - of_seeds - table.mean(1, keepdims=True) + table.mean()
+        residual = max((left**2).sum() / free, ROUNDING**2)
+        if f.sf(count * of_seeds.var(ddof=1) / residual, n[0] - 1, free) < 2 * ERROR:
+            by_seeds, by_seed, own, degrees = of_seeds.var(ddof=1) / n[0], True, residual, n[0] - 1
+    free_own = (count - 1) * (n[0] - 1) if by_seed else degrees
+    between = (n * (means - np.average(means, weights=n)) ** 2).sum() / max(count - 1, 1)
+    vary = count > 1 and bool(f.sf(between / own, count - 1, free_own) < ERROR)
+    of_images = 0.0
+    if bits is not None:
+        share = np.mean([of_cell.mean(0) for of_cell in bits], axis=0)
+        repeated = [of_cell for of_cell in bits if len(of_cell) > 1]
+        joint = np.mean([_joint_of(of_cell) for of_cell in repeated]) * (1 / n).sum() / count**2
+        of_images = max(float(share.var(ddof=1) - joint), 0.0) / share.size
+    return OverCells(Estimate(*map(np.float64, (means.mean(), by_seeds, of_images, degrees))), by_seed, vary)
 
 
 def seeds_to_decide(estimate: Estimate, n: int, margin: float | None, error: float) -> int | None:

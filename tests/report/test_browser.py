@@ -17,8 +17,11 @@ import yaml
 from ssl_bench.commands import report as command
 from ssl_bench.report import filled
 from ssl_bench.results.comparison import compare
+from ssl_bench.results.curves import curves as seed_curves
+from ssl_bench.results.matters import what_matters
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import finished
+from ssl_bench.results.select import runs_where
 from tests.report import runs
 from tests.results.folders import OUTPUTS, finish
 
@@ -157,6 +160,32 @@ def test_comparisons_are_those_of_the_command(page: Page) -> None:
         assert rows == [[entry.text for entry in row] for row in sheet.rows] and rows
 
 
+def test_what_matters_is_what_the_command_says(page: Page) -> None:
+    """Bars of all shares with their intervals, a panel for each setting, and the table."""
+    runs.grid()
+    open_report(page)
+    told = what_matters(runs_where(OUTPUTS, []), "knn/top1")
+    assert page.locator("#matters p").first.text_content() == told.sentence
+    cells = [[cell.text for cell in row] for row in told.sheet().rows]
+    rows = [row.locator("th, td").all_text_contents() for row in page.locator("#matters tbody tr").all()]
+    assert rows == cells and "batch_size x temperature.tau" in [row[0] for row in rows]
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    bars, *panels = page.locator("#matters .js-plotly-plot").evaluate_all("all => all.map(({ data: [it] }) => it)")
+    assert bars["x"] == pytest.approx([100 * share.share for share in told.ordered])
+    assert [panel["y"] for panel in panels] == [pytest.approx(main.means.tolist()) for main in told.main]
+
+
+def test_curves_over_seeds_are_those_of_the_figure(page: Page) -> None:
+    runs.grid()
+    open_report(page)
+    lines, _ = seed_curves(runs_where(OUTPUTS, []), "loss")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    (plots,) = page.locator("#seeds .js-plotly-plot").evaluate_all("all => all.map(({ data }) => data)")
+    means = [trace for trace in plots if trace.get("hoverinfo") != "skip"]
+    assert [trace["y"] for trace in means] == [pytest.approx(line.mean.tolist(), rel=1e-3) for line in lines]
+    assert page.locator("#seeds .legend li").first.text_content() == f"{lines[0].label} (2 seeds)"
+
+
 @pytest.mark.exhaustive
 def test_any_metric_is_an_axis_a_colour_and_says_which_run_is_best(page: Page) -> None:
     for n, folder in enumerate(runs.grid()[:23]):
@@ -185,6 +214,7 @@ def test_a_report_is_printed_to_pdf(page: Page) -> None:
 def test_nothing_of_a_plot_is_uploaded(page: Page) -> None:
     runs.grid()
     open_report(page)
+    page.locator("#plots .plot").first.scroll_into_view_if_needed()
     page.locator("#plots .js-plotly-plot").first.hover()
     buttons = page.locator("#plots .modebar-btn").evaluate_all("all => all.map((each) => each.dataset.title)")
     assert "Download plot as a PNG" in buttons and not [title for title in buttons if "hare" in title]
@@ -228,7 +258,7 @@ def test_everything_is_reached_by_the_keyboard(page: Page) -> None:
     runs.grid()
     open_report(page)
     reached = set()
-    for _ in range(80):
+    for _ in range(110):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.dataset.focus ?? document.activeElement.id"))
     wanted = {"skip", "theme", "filter", "metric", "nav runs", "axis", "by", "menu group", "menu columns", "sort state"}
@@ -257,7 +287,7 @@ def test_a_printed_report_is_light_and_has_every_plot(page: Page) -> None:
     open_report(page, "#theme=dark")
     page.wait_for_selector("#run-table")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator("main .plot:not(.js-plotly-plot)").count() == 0 and page.locator("main .plot").count() == 5
+    assert page.locator("main .plot:not(.js-plotly-plot)").count() == 0 and page.locator("main .plot").count() == 10
     assert page.locator("html").get_attribute("data-theme") == "light"
     widths = page.locator("main .main-svg:first-child").evaluate_all("all => all.map((each) => each.clientWidth)")
     assert set(widths) == {335}  # half of a page
@@ -393,6 +423,8 @@ def test_a_plot_has_eight_lines_at_most(page: Page) -> None:
             later(16 + size, tau, 0.5 + size / 100)
     open_report(page, "#axis=temperature.tau&by=batch_size")
     multiples = page.locator("#plots .multiples").first
+    multiples.locator(".plot").first.scroll_into_view_if_needed()
+    page.wait_for_selector("#plots .scatterlayer .trace")
     assert multiples.locator(".legend li").count() == multiples.locator(".scatterlayer .trace").count() == 8
     expect(multiples).to_contain_text("8 of 10 lines; the filter selects others.")
     open_report(page, "#axis=temperature.tau&facet=batch_size")

@@ -76,7 +76,7 @@ def test_every_form_shows_the_same(grid: None, capfd: pytest.CaptureFixture[str]
 
 
 def test_what_cannot_be_compared_is_refused(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
-    refuses("compare", "say what to compare", capfd)
+    refuses("compare a b c", "say what to compare", capfd)
     refuses("compare --by temperature", "--by temperature: all of these runs have one value of it", capfd)
     refuses("compare --by loss --to dclw", "--to dclw: no run is that (did you mean dcl?)", capfd)
     refuses(
@@ -100,5 +100,7 @@ def test_verdicts_hold_together_and_other_code_is_said(capfd: pytest.CaptureFixt
                 (folder / "results.json").write_text(json.dumps(content | {"environment": {"git": loss}}))
     (cell,) = printed(capfd, "--by", "loss", "--to", "infonce", "optimizer.lr=0.1")["cells"]
     assert (cell["verdict"], cell["differ"]) == ("better", ["versions of the code (dcl, infonce)"])
-    both = printed(capfd, "--by", "loss", "--to", "infonce")["cells"]
+    over, *both = printed(capfd, "--by", "loss", "--to", "infonce")["cells"]
+    assert over["where"] == "all cells" and over["verdict"] == "better"
     assert [cell["verdict"] for cell in both] == ["undecided", "undecided"]
+    assert all(cell["low"] < 0 < cell["single_low"] for cell in both)

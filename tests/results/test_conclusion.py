@@ -6,7 +6,7 @@ from math import pi, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
-from ssl_bench.results.conclusion import tables
+from ssl_bench.results.conclusion import finished_entries, tables
 
 Train = Callable[..., tuple[int, str]]
 GRID = ("-m", "name=g", "seed=0,1", "loss=dcl,infonce", "batch_size=b64,b128", "max_steps=2", "evaluate=knn")
@@ -34,7 +34,7 @@ def test_the_end_of_a_grid_is_a_table_of_what_it_varies(train: Train) -> None:
     small = [
         path.parent for path in sorted(Path("outputs").glob("g/*/results.json")) if '"size": 64' in path.read_text()
     ]
-    (sheet,) = tables({"any": [(run, None) for run in small]})  # one setting makes one column
+    (sheet,) = tables(finished_entries({"any": [(run, None) for run in small]}))  # one setting makes one column
     assert sheet.columns == ["loss", "knn/top1 (%)"] and [row[0].text for row in sheet.rows] == ["dcl", "infonce"]
 
 
@@ -50,7 +50,7 @@ def test_one_cell_has_no_highest_mean(train: Train) -> None:
     asked = ("max_steps=1", "evaluate=knn", "name=g")
     assert "highest mean: loss=" in train("-m", "loss=dcl,infonce", "seed=0,1", *asked)[1]
     runs = [path.parent for path in Path("outputs").glob("g/*/results.json") if '"loss": "dcl"' in path.read_text()]
-    (sheet,) = tables({"loss=dcl": [(run, None) for run in runs]})
+    (sheet,) = tables(finished_entries({"loss=dcl": [(run, None) for run in runs]}))
     assert len(runs) == 2 and not any("highest mean" in line for line in sheet.below)
 
 

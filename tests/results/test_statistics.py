@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_intervals_and_errors_of_tables_without_differences(n: int, rows: int) -
     found = simulated(4000 if rows == 1 else 1000, rows, n)
     low, high = found.interval()
     assert ((low < 0) & (high > 0)).mean() == pytest.approx(0.95, abs=0.015)
-    false = statistics.holm(found.differs(), rows).any(-1).mean()
+    false = statistics.holm(found.differs(), rows)[0].any(-1).mean()
     assert false < 0.05 + 2 * np.sqrt(0.05 * 0.95 / len(found.mean))
     assert (found.error**2).mean() == pytest.approx(found.mean.var(), rel=0.1)  # without bias
 
@@ -68,8 +69,8 @@ def test_a_known_difference(n: int, rows: int, reference: int) -> None:
     found, difference = simulated(1000, rows, n, 0.2, reference), true(0.2)
     low, high = found.interval()
     assert ((low < difference) & (difference < high)).mean() == pytest.approx(0.95, abs=0.015)
-    assert statistics.holm(found.exceeds(difference), rows).any(-1).mean() < 0.065
-    assert statistics.holm(found.differs(), rows).mean() > 0.2  # and it is found at times
+    assert statistics.holm(found.exceeds(difference), rows)[0].any(-1).mean() < 0.065
+    assert statistics.holm(found.differs(), rows)[0].mean() > 0.2  # and it is found at times
 
 
 def test_groups_with_variances_of_their_own() -> None:
@@ -95,9 +96,9 @@ def test_the_expected_best_of_equal_settings_is_that_of_normal_numbers() -> None
 def test_the_step_down_of_holm() -> None:
     """Of planned comparisons of which some have no p-value; a larger p-value stops it."""
     p = np.array([[0.011, 0.001, 0.2], [0.02, 0.03, 0.012]])
-    assert statistics.holm(p, 3).tolist() == [[True, True, False], [True, True, True]]
-    assert statistics.holm(p, 5).tolist() == [[True, True, False], [False, False, False]]
-    assert statistics.holm(p, 3, 0.03).tolist() == [[True, True, False], [False, False, False]]
+    assert statistics.holm(p, 3)[0].tolist() == [[True, True, False], [True, True, True]]
+    assert statistics.holm(p, 5)[0].tolist() == [[True, True, False], [False, False, False]]
+    assert statistics.holm(p, 3, 0.03)[0].tolist() == [[True, True, False], [False, False, False]]
 
 
 def test_equal_numbers_decide() -> None:
@@ -119,7 +120,7 @@ def test_pairs_that_differ_in_nothing_are_called_different_in_at_most_five_perce
 
     bits = right(0.0) - right(0.0)
     same = statistics.paired(bits.mean(-1), bits)
-    wrong = statistics.holm(same.differs(), cells).any(-1)
+    wrong = statistics.holm(same.differs(), cells)[0].any(-1)
     assert wrong.mean() < 0.05 + 3 * math.sqrt(0.05 * 0.95 / grids)
     low, high = same.interval()
     assert 0.935 < ((low <= 0) & (high >= 0)).mean() < 0.975
@@ -138,3 +139,64 @@ def test_the_interval_of_pairs_holds_the_images_too(n: int) -> None:
     covered = ((low <= 0) & (high >= 0)).mean()
     seeds_only = np.abs(found.mean) <= stats.t.isf(0.025, n - 1) * np.sqrt(found.seeds)
     assert 0.935 < covered < 0.985 and seeds_only.mean() < covered
+
+
+@pytest.mark.parametrize("margin", [None, 0.8, 3.0])
+def test_an_interval_agrees_with_its_verdict(margin: float | None) -> None:
+    """Without a verdict it holds 0; with one on the sign it does not; with one on the margin it lies within it."""
+    random, verdicts = np.random.default_rng(1), Counter[str]()
+    for _ in range(300):
+        cells = int(random.integers(1, 6))
+        together = statistics.stacked(
+            [statistics.paired(random.normal(random.choice([0, 2, -2]), 0.7, 5)) for _ in range(cells)]
+        )
+        for answer in statistics.answers(together, margin, cells):
+            verdicts[answer.verdict] += 1
+            sign = answer.verdict.split(",")[0]
+            held = answer.low <= 0 <= answer.high
+            assert held == (sign not in ("better", "worse")), answer
+            assert sign != "better" or answer.low > 0
+            assert sign != "worse" or answer.high < 0
+            if margin is not None and "no difference" in answer.verdict:
+                assert -margin < answer.low and answer.high < margin
+    assert len(verdicts) >= (3 if margin is None else 5)
+
+
+def test_intervals_hold_together() -> None:
+    """In at least 95% of 1,000 tables all six intervals hold the true differences, of which half are 0."""
+    random, true, held = np.random.default_rng(2), np.array([0, 0, 0, 1, 2, 4]), 0
+    for _ in range(1000):
+        together = statistics.stacked([statistics.paired(random.normal(mean, 1, 4)) for mean in true])
+        answers = statistics.answers(together, None, len(true))
+        held += all(a.low <= mean <= a.high for a, mean in zip(answers, true, strict=True))
+    assert held / 1000 > 0.95 - 3 * math.sqrt(0.05 * 0.95 / 1000)
+
+
+@pytest.mark.parametrize("interaction", [0.0, 3.0])
+def test_the_mean_over_cells_errs_in_five_percent(interaction: float) -> None:
+    random, tables, cells = np.random.default_rng(3), 1000, 6
+    wrong = several = 0
+    for _ in range(tables):
+        of_cells = interaction * random.normal(size=cells)
+        values = (of_cells - of_cells.mean())[:, None] + random.normal(size=(cells, 3))
+        over = statistics.over_cells([dict(enumerate(of_cell)) for of_cell in values.tolist()])
+        assert over is not None and float(over.estimate.mean) == pytest.approx(values.mean())
+        wrong += bool(over.estimate.differs() < 0.05)
+        several += over.vary
+    assert wrong / tables < 0.05 + 3 * math.sqrt(0.05 * 0.95 / tables)
+    assert several / tables > 0.95 if interaction else several / tables < 0.08
+
+
+def test_the_mean_over_cells_by_hand() -> None:
+    """Cells of two and three pairs, with the images' part; and seeds that have a part of their own in all cells."""
+    first, second = {0: 1.0, 1: 3.0}, {0: 4.0, 1: 6.0, 5: 8.0}
+    over = statistics.over_cells([first, second])
+    assert over is not None
+    variance = (2 + 8) / 3  # one and two degrees of freedom
+    assert float(over.estimate.mean) == 4 and float(over.estimate.degrees) == 3
+    assert float(over.estimate.seeds) == pytest.approx(variance * (1 / 2 + 1 / 3) / 4) and not over.by_seed
+    seeds = [{0: 0.0, 1: 10.0, 2: 20.0}, {0: 0.1, 1: 10.0, 2: 19.9}]
+    by_seed = statistics.over_cells(seeds)
+    assert by_seed is not None and by_seed.by_seed and float(by_seed.estimate.degrees) == 2
+    assert float(by_seed.estimate.seeds) == pytest.approx(np.var([0.05, 10.0, 19.95], ddof=1) / 3)
+    assert statistics.over_cells([{0: 1.0}, {0: 2.0}]) is None

@@ -36,6 +36,31 @@ function curveSection() {
     says && soft(says), curvePanels(runs, wanted));
 }
 
+// Means over the seeds of an experiment, with a band of one standard deviation.
+function seedSection() {
+  const found = Object.entries(experiment()?.seeds ?? {});
+  if (!found.length) return fill(byId("seeds"));
+  fill(byId("seeds"), el("h2", {}, "Curves over seeds"),
+    soft("Mean over the seeds and a band of one standard deviation, of all runs of the experiment, for any filter."),
+    legend(found[0][1].map(({ label, seeds }) => `${label} (${counted(seeds, "seed")})`)),
+    el("div", { class: "panels" }, found.map(([name, lines]) => seedPanel(name, lines))));
+}
+
+function seedPanel(name, lines) {
+  const band = ({ label, epochs, mean, deviation }, index) => {
+    const edge = (sign) => mean.map((value, i) => value + sign * deviation[i]);
+    const edges = { type: "scatter", mode: "lines", x: epochs, line: { width: 0 }, hoverinfo: "skip" };
+    const hovertemplate = `${plain(label)}<br>${plain(name)} %{y:.4g}<extra></extra>`;
+    return [
+      { ...edges, y: edge(-1) }, { ...edges, y: edge(1), fill: "tonexty", fillcolor: `${colourOf(index)}33` },
+      line(index, epochs, mean, { mode: epochs.length < 40 ? "lines+markers" : "lines", hovertemplate }),
+    ];
+  };
+  const make = () => ({ layout: layout({ title: "epoch" }, {}), traces: lines.flatMap(band) });
+  return el("div", { class: "panel" }, el("h3", {}, CURVE_LABELS[name] ?? unit(name)),
+    chart(`${name} over the epochs, mean over seeds of ${counted(lines.length, "line")}`, make));
+}
+
 function curvePanels(runs, wanted) {
   const there = wanted.filter((name) => runs.some((run) => run.curves[name]));
   return [legend(distinguished(runs)), el("div", { class: "panels" }, there.map((name) => curvePanel(runs, name)))];

@@ -2,19 +2,20 @@
 
 const PAUSE = 5000; // milliseconds without a key, a click or scrolling, after which the page is read again
 const TITLES = {
-  overview: "Overview", plots: "Plots", verdicts: "Comparisons", runs: "Runs", curves: "Curves", selected: "Selected",
+  overview: "Overview", matters: "What matters", plots: "Plots", verdicts: "Comparisons", runs: "Runs", curves: "Curves", seeds: "Over seeds", selected: "Selected",
   papers: "Papers",
 };
 const FIRST_SECTIONS = [
   { keys: ["theme"], draw: applyTheme }, { keys: ["experiment"], draw: applyExperiment },
   { keys: ["experiment", "metric"], draw: bar }, { keys: ["experiment", "where"], draw: applyFilter },
-  { keys: ["experiment", "metric"], draw: overview },
+  { keys: ["experiment", "metric"], draw: overview }, { keys: ["experiment", "metric", "theme"], draw: mattersSection },
   { keys: ["experiment", "where", "metric", "by", "axis", "facet", "colour", "heat", "theme"], draw: plotSection },
 ];
 const LATER_SECTIONS = [
   { keys: ["experiment", "metric"], draw: verdictSection },
   { keys: ["experiment", "where", "metric", "sort", "group", "columns", "select", "rows"], draw: runSection },
   { keys: ["experiment", "where", "metric", "select", "names", "smooth", "clock", "theme"], draw: curveSection },
+  { keys: ["experiment", "theme"], draw: seedSection },
   { keys: ["select"], draw: selectedSection }, { keys: ["experiment", "theme"], draw: papers },
   { keys: ["run", "theme"], draw: detail }, { keys: ["experiment", "select"], draw: navigation },
 ];

@@ -17,9 +17,9 @@ function card(group, runs) {
     el("h3", {}, group.name),
     progress(runs),
     el("dl", { class: "facts" },
-      top && fact(`best ${name}`, `${shown(name, top.metrics[name])}${about(name).share ? " %" : ""}`, "main"),
+      top && fact(`best ${name} of a single run`, `${shown(name, top.metrics[name])}${about(name).share ? " %" : ""}`, "main"),
       factsOf(group, runs).filter(([, value]) => value).map(([label, value]) => fact(label, value))),
-    top && [el("p", {}, "Best: ", link(top)), command(top.command)],
+    top && [el("p", {}, "It is ", link(top)), command(top.command)],
     failed && el("p", {}, state("failed"), " ", link(failed), `: ${failed.reason}`),
     group.command && el("details", {}, el("summary", {}, "The command of the whole grid"), command(group.command)));
 }

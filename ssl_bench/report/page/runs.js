@@ -19,9 +19,9 @@ function addCurves(curves) {
   report.runs.forEach((run, place) => { run.curves = curves[place]; });
 }
 
-// The chosen experiment; the newest if none is chosen, all if runs were named when the report was made.
+// The chosen experiment; the newest if none is chosen, all if several were named when the report was made.
 function experiment() {
-  if (view.experiment === ALL || (report.whole && !view.experiment)) return null;
+  if (view.experiment === ALL || (report.whole && !view.experiment && report.groups.length > 1)) return null;
   return report.groups.find((each) => each.key === view.experiment) ?? report.groups.at(-1);
 }
 

@@ -1,0 +1,54 @@
+"""``ssl-bench figure --x epoch``: mean and deviation over seeds at the epochs that all runs of a line have."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ssl_bench
+from ssl_bench.commands import figure
+from ssl_bench.results.curves import curves
+from ssl_bench.results.select import runs_where
+from tests.door.door import refuses
+from tests.results.folders import make
+
+
+@pytest.fixture
+def grid() -> None:
+    """Two losses of three seeds; one run has stopped after two of four epochs."""
+    for loss, start in (("dcl", 3.0), ("infonce", 5.0)):
+        for seed in range(3):
+            epochs = 2 if (loss, seed) == ("dcl", 2) else 4
+            of_run: list[dict[str, Any]] = [
+                {"step": 2 * e, "epoch": float(e), "loss": start - e / 4 + seed, "knn/top1": 0.1 * e + 0.01 * seed}
+                for e in range(1, epochs + 1)
+            ]
+            words: dict[str, Any] = {"loss": {"_target_": loss}, "evaluate": {"knn": {}}, "name": "g", "seed": seed}
+            folder = make(f"g/{loss}{seed}", of_run, choices={"loss": loss}, **words)
+            (folder / "command.txt").write_text(f"ssl-bench train name=g loss={loss} seed={seed}")
+
+
+def test_mean_and_deviation_over_the_seeds(grid: None) -> None:
+    dcl, infonce = curves(runs_where(Path("outputs"), ["name=g"]))[0]
+    assert (dcl.label, infonce.label, dcl.seeds) == ("loss=dcl", "loss=infonce", 3)
+    assert dcl.epochs.tolist() == [1, 2] and infonce.epochs.tolist() == [1, 2, 3, 4]
+    assert infonce.mean == pytest.approx(5 - np.arange(1, 5) / 4 + 1) and infonce.deviation == pytest.approx([1] * 4)
+    (of_dcl, _), label = curves(runs_where(Path("outputs"), []), "knn/top1")
+    assert label == "knn/top1 (%)" and of_dcl.mean == pytest.approx([11, 21])
+
+
+def test_the_figure(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert figure.main(["g", "--x", "epoch", "--out", "c.png"]) == 0 and Path("c.png").stat().st_size > 10_000
+    (axis,) = ssl_bench.figure(x="epoch", where={"loss": "infonce"}, metric="knn/top1").axes
+    (line,) = axis.lines
+    assert line.get_ydata() == pytest.approx([11, 21, 31, 41]) and line.get_label() == "all (3 seeds)"
+    refuses("figure g --x epoch --metric lose", "--metric=lose: set --metric to a value of metrics.jsonl", capfd)
+    refuses("figure g --x epoch --lines loss", "--x=epoch: set --x to a setting, or leave out --lines", capfd)
+
+
+def test_evaluations_that_differ_are_no_line(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
+    path = Path("outputs/g/dcl0/metrics.jsonl")
+    path.write_text(path.read_text().replace('"knn/top1"', '"evaluations": ["0123456789"], "knn/top1"'))
+    assert figure.main(["g", "--x", "epoch", "--out", "c.png"]) == 0 and capfd.readouterr()
+    refuses("figure g --x epoch --metric knn/top1", "is of different evaluations: set one aside", capfd)

@@ -1,0 +1,174 @@
+"""``ssl-bench compare GRID``: shares, ranges and trends in every form, and what is left out or refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ssl_bench
+from ssl_bench.commands import compare, figure
+from ssl_bench.results.conclusion import matter
+from ssl_bench.results.matters import what_matters
+from ssl_bench.results.select import runs_where
+from tests.door.door import refuses
+from tests.results.folders import finish, make, rows
+
+LOSSES, BATCHES, KEYS = {"infonce": 0, "dcl": 2}, {32: 0, 128: 1.5, 512: 3}, {4: 0, 32: 4, 256: 8}
+
+
+def add(loss: str, size: int, k: int, seed: int, value: float | None, name: str = "g") -> Path:
+    """Make a run with an accuracy in percent, or one that has diverged."""
+    words: dict[str, Any] = {"loss": {"_target_": loss}, "batch_size": {"size": size}, "negatives": {"k": k}}
+    choices = {"loss": loss, "batch_size": f"b{size}", "negatives": "random_k"}
+    words |= {"choices": choices, "evaluate": {"knn": {}}, "seed": seed, "name": name}
+    folder = make(f"{name}/{loss}-{size}-{k}-{seed}", rows(2), **words)
+    command = f"ssl-bench train loss={loss} batch_size=b{size} negatives.k={k} seed={seed}"
+    (folder / "command.txt").write_text(command)
+    if value is None:
+        (folder / "failed.json").write_text(json.dumps({"reason": "the loss is not finite at step 3", "detail": ""}))
+    else:
+        finish(folder, 1.0, knn_top1=value / 100)
+    return folder
+
+
+@pytest.fixture
+def grid() -> None:
+    """Accuracies of 18 cells and three seeds with a deviation of 2; K matters most by far."""
+    noise = iter(np.random.default_rng(5).normal(scale=2, size=54))
+    for (loss, of_loss), (size, of_size), (k, of_k) in (
+        (a, b, c) for a in LOSSES.items() for b in BATCHES.items() for c in KEYS.items()
+    ):
+        for seed in range(3):
+            add(loss, size, k, seed, 50 + of_loss + of_size + of_k + next(noise))
+
+
+def printed(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert compare.main([*words, "--format", "json"]) == 0
+    content: dict[str, Any] = json.loads(capfd.readouterr().out)
+    return content
+
+
+def test_the_answer_in_every_form(
+    grid: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = printed(capfd, "g")
+    shares = {share["setting"]: share for share in record["shares"]}
+    pairs = {"loss x batch_size", "loss x negatives.k", "batch_size x negatives.k"}
+    assert shares.keys() == {"loss", "batch_size", "negatives.k", "rest", *pairs}
+    assert sum(share["share"] for share in shares.values()) == pytest.approx(1)
+    assert 0.7 < shares["negatives.k"]["share"] < 0.9  # 10.7 of 12.2, without noise
+    assert all(share["low"] <= share["share"] + 1e-9 for share in shares.values())
+    assert record["sentence"].startswith("negatives.k matters most: ")
+    by_name = {of["setting"]: of for of in record["settings"]}
+    assert by_name["negatives.k"]["levels"] == [4, 32, 256] and by_name["loss"]["levels"] == ["dcl", "infonce"]
+    trend = by_name["negatives.k"]["per_doubling"]
+    assert trend["low"] < 8 / 6 < trend["high"] and by_name["loss"]["per_doubling"] is None
+    assert 1.5 < record["deviation"] < 2.5 and record["runs"] == 54 and record["missing"] == 0
+    monkeypatch.setenv("COLUMNS", "80")
+    for form in ("text", "md", "tex", "csv"):
+        assert compare.main(["name=g", "--format", form]) == 0
+        text = capfd.readouterr().out
+        assert "batch\\_size" in text if form == "tex" else "batch_size" in text
+        assert form == "csv" or "matters most" in text
+        assert form != "text" or max(map(len, text.splitlines())) <= 80
+    what = ssl_bench.compare(where={"name": "g"})
+    assert what.shares["share"].tolist() == [share["share"] for share in record["shares"]]
+    assert len(what.figure().axes) == 4 and what.sentence == record["sentence"] and "matters most" in str(what)
+
+
+def test_what_is_left_out_is_counted(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """A diverged run has a second line; a cell without runs, and runs that have no end, are counted."""
+    for seed in range(3):
+        for path in Path(f"outputs/g/dcl-512-256-{seed}").iterdir():
+            path.unlink()
+    add("dcl", 128, 256, 7, None)
+    make("g/waiting", rows(1), name="g", choices={"loss": "dcl"})
+    record = printed(capfd, "g")
+    assert (record["runs"], record["missing"], record["diverged"]) == (51, 1, 1)
+    with_diverged = {share["setting"]: share["share"] for share in record["with_diverged"]}
+    assert sum(with_diverged.values()) == pytest.approx(1)
+    assert compare.main(["g"]) == 0
+    text = capfd.readouterr().out
+    assert "1 of 18 combinations of these values have no run." in text
+    assert "1 runs have diverged, and are left out. Counted as the worst of the grid, they make it" in text
+    assert "runs are not finished, and left out." in text
+
+
+def test_what_has_no_answer_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    for seed in range(2):
+        add("dcl", 32, 4, seed, 50.0 + seed)
+    refuses("compare g", "these runs differ in no setting but the seed", capfd)
+    for seed in range(2):
+        add("infonce", 128, 4, seed, 60.0 + seed)
+    refuses("compare g", "loss and batch_size vary together: their shares cannot be told apart", capfd)
+    refuses("compare h", "h: no run below outputs has this name or folder", capfd)
+    assert matter(runs_where(Path("outputs"), [])) == ""
+
+
+def test_one_seed_has_no_intervals(capfd: pytest.CaptureFixture[str]) -> None:
+    for loss, of_loss in LOSSES.items():
+        for size, of_size in BATCHES.items():
+            add(loss, size, 4, 0, 50.0 + of_loss + of_size)
+    record = printed(capfd, "g")
+    shares = {share["setting"]: share["share"] for share in record["shares"]}
+    assert shares == pytest.approx({"loss": 0.4, "batch_size": 0.6, "loss x batch_size": 0.0, "rest": 0.0})
+    assert all(share["low"] is None for share in record["shares"]) and record["deviation"] is None
+    lines = matter(runs_where(Path("outputs"), [])).splitlines()
+    assert len(lines) == 3 and lines[0].startswith("Shares of the variance of knn/top1: batch_size 60%, loss 40%")
+
+
+def test_the_figure_has_a_bar_for_each_share(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
+    from ssl_bench.results.drawing import draw_matters
+
+    matters = what_matters(runs_where(Path("outputs"), []))
+    drawn = draw_matters(matters)
+    bars, *panels = drawn.axes
+    assert [patch.get_width() for patch in bars.patches][::-1] == pytest.approx(  # type: ignore[attr-defined]
+        [100 * share.share for share in matters.ordered]
+    )
+    assert [panel.get_xlabel() for panel in panels] == matters.settings
+    assert all(panel.get_ylim() == panels[0].get_ylim() for panel in panels)
+    assert figure.main(["g", "--what-matters", "--out", "m.png"]) == 0
+    assert Path("m.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_mean_over_all_cells_is_the_first_comparison(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """No cell decides; all of them together do, and each interval agrees with its verdict."""
+    first, *cells = printed(capfd, "g", "--by", "loss", "--to", "infonce")["cells"]
+    assert (first["where"], first["n"], first["cells"], len(cells)) == ("all cells", 27, 9, 9)
+    assert first["difference"] == pytest.approx(np.mean([cell["difference"] for cell in cells]))
+    assert first["verdict"] == "better" and first["low"] > 0
+    for cell in cells:
+        assert (cell["verdict"] == "undecided") == (cell["low"] < 0 < cell["high"])
+        assert cell["low"] < cell["single_low"] < cell["single_high"] < cell["high"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--expect", "better"], 0),
+        (["--to", "dcl", "--expect", "better"], 1),
+        (["--expect", "not-worse"], 0),
+        (["--to", "dcl", "--expect", "not-worse"], 1),
+        (["--to", "dcl", "--expect", "not-worse", "--margin", "1.8"], 3),
+        (["--to", "dcl", "--expect", "not-worse", "--margin", "5"], 0),
+        (["--expect", "equivalent", "--margin", "5"], 0),
+        (["--expect", "equivalent", "--margin", "0.2"], 1),
+        (["negatives.k=32", "batch_size.size=32", "--expect", "better"], 3),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_gate_for_programs(grid: None, words: list[str], code: int) -> None:
+    to = [] if "--to" in words else ["--to", "infonce"]
+    assert compare.main(["g", "--by", "loss", *to, *words]) == code
+
+
+def test_a_gate_that_cannot_be_is_refused(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert compare.main(["g"]) == 0 and capfd.readouterr()
+    refuses("compare g --expect better", "--expect: say what to compare, such as --by loss", capfd)
+    refuses("compare g --by loss --to dcl --expect equivalent", "--expect equivalent: set --margin", capfd)
+    refuses(
+        "compare g --by negatives.k --to 4 --expect better", "--expect: several values are compared with one", capfd
+    )
