@@ -324,6 +324,25 @@ def figure_of_means(numbers: list[Number], capfd: Capture) -> None:
             assert any(height == pytest.approx(mean) for height in heights)
 
 
+def what_matters(numbers: list[Number], capfd: Capture) -> None:
+    """The means of the losses, or in a sentence that nothing else than the seed varies."""
+    for metric, k in kinds(numbers):
+        of_kind = once([number for number in numbers if (number.metric, number.k) == (metric, k)])
+        by_loss = means(of_kind)
+        try:
+            record = ssl_bench.compare(metric=name_of(metric, k, numbers)).record
+        except ConfigError as refusal:
+            alone = len(by_loss) == 1 and "differ in no setting but the seed" in str(refusal)
+            assert alone or "loss and epochs vary together" in str(refusal)
+            continue
+        (setting,) = record["settings"]
+        levels = dict(zip(setting["levels"], setting["means"], strict=True))
+        if len({frozenset(n.seed for n in of_kind if n.loss == loss) for loss in by_loss}) == 1:
+            names = {loss.rpartition(" ")[2] if setting["setting"] != "loss" else loss: loss for loss in by_loss}
+            assert {names[level]: mean for level, mean in levels.items()} == pytest.approx(by_loss)
+        assert record["runs"] == len({(n.loss, n.seed) for n in of_kind})
+
+
 def comparison(numbers: list[Number], capfd: Capture) -> None:
     runs = finished(Path("outputs"))
     for metric, k in kinds(numbers):
@@ -430,7 +449,7 @@ def search(numbers: list[Number], capfd: Capture) -> None:
 
 READERS: list[Callable[[list[Number], Capture], None]] = [runs_in_python, status_as_csv, status_as_json, report]
 READERS += [table_of_means, end_of_a_grid, figure_of_means, comparison, plain_name, papers_cells, card, dashboards]
-READERS += [search]
+READERS += [search, what_matters]
 
 
 @pytest.fixture(scope="module", params=ACTIONS, ids=lambda action: action.__name__)
