@@ -248,8 +248,8 @@ def test_an_image_with_any_damage_is_decoded_or_refused(count: int) -> None:
         for description, changed in variants(content, SEED, count):
 
             def read() -> torch.Tensor | None:
-                size, _, wrong, *_ = headers.look(io.BytesIO(changed), False)  # noqa: B023
-                assert size == len(changed) and wrong in ("", "damaged", "no image", "empty")  # noqa: B023
+                seen = headers.look(io.BytesIO(changed), False)  # noqa: B023
+                assert seen.size == len(changed) and seen.wrong in ("", "damaged", "no image", "empty")  # noqa: B023
                 with contextlib.suppress(RuntimeError, OSError, ValueError):
                     return photos.decode(torch.tensor([*changed], dtype=torch.uint8), upright=True)  # noqa: B023
                 return None
