@@ -21,8 +21,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from ssl_bench.results import effects, statistics
 
-# The first points of Sobol's sequence in the square (Sobol 1967), in sixteenths. Each of 4 x 2 equal parts of the square
-# has one of the first 8, which are replicate a, and one of the last 8, which are b; each of 4 x 4 parts one of all.
+# The first points of Sobol's sequence in the square (Sobol 1967), in sixteenths. Each of 4 x 2 equal parts of the
+# square has one of the first 8, which are replicate a, and one of the last 8, which are b; each of 4 x 4 one of all.
 SOBOL = np.array(
     [
         (0, 8, 12, 4, 6, 14, 10, 2, 3, 11, 15, 7, 5, 13, 9, 1),
@@ -94,9 +94,16 @@ class Question:
 
 @dataclass(frozen=True)
 class Rules:
-    """Numbers of the protocol, in points: what matters, and how far below the best of its cell a point counts."""
+    """Numbers of the protocol.
+
+    Attributes:
+        margin: a smaller difference does not matter, in points.
+        error: of all verdicts together, by Holm's correction.
+        floor: a point further below the best of its cell counts as so far below, in points.
+    """
 
     margin: float
+    error: float
     floor: float
 
 
@@ -119,14 +126,13 @@ class Decided:
 def decide(
     questions: Sequence[Question],
     replicates: Mapping[str, Sequence[float]],
-    margin: float,
+    rules: Rules,
     right: Mapping[str, np.ndarray] | None = None,
 ) -> Decided:
     """Answer all questions whose cells are measured, with Holm's correction for all of them.
 
     Args:
         replicates: the means of both replicates of each cell, in points.
-        margin: a smaller difference does not matter.
         right: which images the runs of each cell have right [runs, M]; None: it is not known of all.
     """
     names = list(replicates)
@@ -144,7 +150,7 @@ def decide(
         of_images = 100**2 * statistics.images(weights, share, n, np.array([of.mean(1).var(ddof=1) for of in bits]))
     mean = weights @ values.mean(1)
     estimate = statistics.difference(mean, variance / 2 * squares, len(names), of_images, count)
-    answers = statistics.answers(estimate, margin, len(questions))
+    answers = statistics.answers(estimate, rules.margin, len(questions), rules.error)
     texts = [question.text for question in asked]
     return Decided(
         dict(zip(texts, mean.tolist(), strict=True)),
@@ -171,8 +177,8 @@ def shares(tables: Mapping[str, Sequence[str]], values: np.ndarray, variance: fl
     of = effects.Grid(np.array(rows), values.ravel(), np.eye(count), variance, degrees, math.sqrt(variance))
     names += ["rate", "second key"]
     return {
-        " x ".join(names[number] for number in one.factors) or "the rest": f"{100 * one.share:.1f} "
-        f"[{100 * one.low:.1f}, {100 * one.high:.1f}]"
+        " x ".join(names[number] for number in one.factors) or "the rest": f"{100 * one.share:.1f}"
+        + (f" [{100 * one.low:.1f}, {100 * one.high:.1f}]" if degrees else "")
         for one in effects.shares(of)
     }
 
@@ -195,14 +201,16 @@ def simulate(
         the interval of a difference of two cells, and the mean of what chosen settings lose.
     """
     random, rows = np.random.default_rng(0), list[tuple[float, ...]]()
-    pairs = [one for one in questions if len(one.cells) == 2]
+    names = {name for group in groups for name in group}
+    pairs = [one for one in questions if len(one.cells) == 2 and one.cells.keys() <= names]
     for _ in range(worlds):
         heights = {name: of for group in groups for name, *of in _tuned(random, group, roughness, rules.floor)}
         measured = {name: np.array(of) + random.normal(0, 0.4 / 2, 2) for name, of in heights.items()}
-        same = decide(questions, measured, rules.margin).answers
+        same = decide(questions, measured, rules).answers
         pair = pairs[random.integers(len(pairs))]
         better = next(name for name, sign in pair.cells.items() if sign > 0)
-        other = decide(questions, {**measured, better: measured[better] + rules.margin}, rules.margin).answers[pair.text]
+        moved = {**measured, better: measured[better] + rules.margin}
+        other = decide(questions, moved, rules).answers[pair.text]
         rows.append(
             (
                 any(word in one.verdict for one in same.values() for word in ("better", "worse")),
