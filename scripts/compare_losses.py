@@ -101,7 +101,7 @@ def run(design: Design, numbers: Numbers, machine: Machine) -> int:
         controls = [design.controls] if cells[0] == design.cells[0] else []
         if code := machine.train(design, numbers, [*controls, *points]):
             return code
-        if not numbers.missing(points):
+        if not (machine.dry or numbers.missing(points)):
             choose(design, numbers, part)
         tests = [test for cell in cells for of in design.tests(cell, numbers.optima).values() for test in of]
         if code := machine.train(design, numbers, tests):
@@ -165,7 +165,8 @@ def show(design: Design, numbers: Numbers) -> str:
     machines = "; ".join(", ".join(f"{name} {of}" for name, of in one.items()) for one in numbers.machines)
     text = [
         f"{done} of {len(asked)} runs that choose settings and {8 * len(tested)} of {tests} at what was chosen, of "
-        f"{design.epochs} epochs; machines: {machines or 'none'}.",
+        f"{design.epochs} epochs; {sum('diverged' in of for of in numbers.runs.values())} diverged; "
+        f"machines: {machines or 'none'}.",
         *(["; ".join(f"{name} {value:.2f}" for name, value in controls.items()) + "."] if controls else []),
     ]
     if tested:
@@ -216,7 +217,8 @@ def _compared(design: Design, numbers: Numbers, tested: Tested, decided: Decided
     yield markdown(["cell", "replicate a", "replicate b", "mean"], *rows)
     yield (
         f"Deviation between the replicates of a cell: {decided.deviation:.2f}, pooled over {decided.degrees} cells. "
-        f"Margin: {design.rules.margin:g}. An error of {design.rules.error:.0%} for all {len(design.questions)} questions that are planned."
+        f"Margin: {design.rules.margin:g}. An error of {design.rules.error:.0%} for all "
+        f"{len(design.questions)} questions that are planned."
     )
     rows = []
     for question in design.questions:

@@ -213,10 +213,11 @@ class Numbers:
         return np.nan_to_num(tuned, nan=-math.inf), np.nan_to_num(tested, nan=float(np.nanmin(tested)))
 
     def of_tests(self, tests: Mapping[str, Sequence[Wanted]]) -> dict[str, list[float]]:
-        """The accuracies of both replicates of a cell; empty as long as one is missing."""
+        """The accuracies of both replicates of a cell; empty as long as one is missing, or if one diverged."""
         if self.missing(test for of in tests.values() for test in of):
             return {}
-        return {replicate: [self.value(test, TESTED) for test in of] for replicate, of in tests.items()}
+        values = {replicate: [self.value(test, TESTED) for test in of] for replicate, of in tests.items()}
+        return {} if any(math.isnan(value) for of in values.values() for value in of) else values
 
     def right(self, tests: Mapping[str, Sequence[Wanted]]) -> np.ndarray | None:
         """Which test images the runs of a cell have right [runs, M]; None: it is not known of all."""

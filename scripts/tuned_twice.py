@@ -125,7 +125,7 @@ class Decided:
 
 def decide(
     questions: Sequence[Question],
-    replicates: Mapping[str, Sequence[float]],
+    replicates: Mapping[str, Sequence[float] | np.ndarray],
     rules: Rules,
     right: Mapping[str, np.ndarray] | None = None,
 ) -> Decided:

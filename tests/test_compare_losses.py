@@ -152,9 +152,7 @@ def test_verdicts_are_those_of_a_naive_computation() -> None:
     assert decided.answers["B less A"].low == pytest.approx(mean - stats.t.isf(0.05 / 3 / 2, degrees) * error)
     mean, error, degrees = errors["C less A"]
     assert decided.answers["C less A"].verdict == "no difference larger than 20"
-    alone = tuned_twice.decide(
-        questions, replicates, Rules(0.01, 0.05, 6)
-    )  # without images: the variance of replicates alone
+    alone = tuned_twice.decide(questions, replicates, Rules(0.01, 0.05, 6))  # without images
     assert [answer.verdict for answer in alone.answers.values()] == ["better", ""]
     half = stats.t.isf(0.05 / 2 / 2, 3) * math.sqrt(variance)  # the second step of Holm, of two that are left
     assert (alone.answers["C less A"].high - alone.answers["C less A"].low) / 2 == pytest.approx(half)
