@@ -12,6 +12,7 @@ machine follow as overrides: ``paths.outputs=DIR``, ``device=cpu``.
 
 import argparse
 import math
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -207,7 +208,7 @@ def _compared(design: Design, numbers: Numbers, tested: Tested, decided: Decided
     """The tables of cells and of questions."""
 
     def told(cell: Cell, replicate: str, of: Sequence[float]) -> str:
-        at = " ".join(word.rpartition(".")[2] for word in numbers.optima[cell.name][replicate])
+        at = " ".join(re.sub(r"^[a-z_]+\.", "", word) for word in numbers.optima[cell.name][replicate])
         return f"{np.mean(of):.2f} ± {np.std(of, ddof=1):.2f} at {at}"
 
     rows = [
@@ -258,9 +259,8 @@ def simulated(design: Design, worlds: int) -> str:
         groups = [[cell.name for cell in group] for part in until for group in design.groups(part)]
         for roughness in (0.4, 0.7):
             told = tuned_twice.simulate(groups, design.questions, roughness, design.rules, worlds)
-            rows.append(
-                [" to ".join(dict.fromkeys((until[0], until[-1]))), roughness, *(f"{of:.3f}" for of in told.values())]
-            )
+            which = " to ".join(dict.fromkeys((until[0], until[-1])))
+            rows.append([which, f"{roughness}", *(f"{of:.3f}" for of in told.values())])
     return markdown(["parts", "roughness", *told], *rows)
 
 

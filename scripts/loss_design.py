@@ -221,10 +221,10 @@ class Numbers:
 
     def right(self, tests: Mapping[str, Sequence[Wanted]]) -> np.ndarray | None:
         """Which test images the runs of a cell have right [runs, M]; None: it is not known of all."""
-        packed = [self.runs[test.text].get("right") for of in tests.values() for test in of]
-        if None in packed:
+        runs = [self.runs[test.text] for of in tests.values() for test in of]
+        if not all("right" in run for run in runs):
             return None
-        return np.stack([np.unpackbits(np.frombuffer(base64.b64decode(of), dtype=np.uint8)) for of in packed])
+        return np.stack([np.unpackbits(np.frombuffer(base64.b64decode(run["right"]), dtype=np.uint8)) for run in runs])
 
     def controls(self, design: Design) -> dict[str, float]:
         """Accuracies of raw pixels, random weights and a network that is trained with the labels; empty before."""

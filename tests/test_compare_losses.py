@@ -242,6 +242,8 @@ def test_the_tables_of_two_losses(design: Design, made: Numbers, capsys: Output)
     half = stats.t.isf(0.03 / 2 / len(design.questions), 2) * error
     assert line == f"{row}{difference:+.2f} | [{difference - half:.2f}, {difference + half:.2f}] | better |"
     assert "| DCL, 32 less DCL, 64 |  |  | not run |" in text and "raw pixels 30.00; random weights 31.00" in text
+    at = f"lr={made.optima['DCL, 64']['a'][0].partition('=')[2]} tau="
+    assert f" at {at}" in next(line for line in text.splitlines() if line.startswith("| DCL, 64 | "))
     best = tuned_twice.expected(*made.of_points(design.points(design.cells[0])))
     assert f"| NT-Xent, 64 | {' | '.join(f'{value:.2f}' for value in best.values())} |" in text
     share = next(line for line in text.splitlines() if line.startswith("| loss | "))
