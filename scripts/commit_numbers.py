@@ -4,7 +4,7 @@ three of the decided claims in the README.
     python scripts/commit_numbers.py                                  # the page, the figures and README's table
     python scripts/commit_numbers.py eqco/bound paths.outputs=FOLDER  # the numbers of a table or claim before
 
-A table's file has every number with its seed and run_id, null for a run that diverged, the command, and of the runs
+A table's file has every number with its seed and run_id, the command, and of the runs
 the commits at their starts (+: with changed files), times, hardware, versions and seconds. Of a file that is there,
 the ``note``, the ``errata`` and the numbers of seeds that the table no longer names are kept. A claim's file has the
 hash of its criteria too; they must be those of the commits at which its runs began.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.papers import comparison, measurements, tables, verdicts
+from ssl_bench.papers import measurements, tables, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim
@@ -42,18 +42,22 @@ DROPPED = [  # claims that left the files undecided; papers/README.md says why
     *("dcl/tuned_rate", "less/snr_relic"),
     *("intriguing/saturation", "intriguing/large_digit", "intriguing/several_digits"),
 ]
-FIRST = {  # claims in README: the sentence and the effect, for someone who has not read the papers
+# Claims in README, for someone who has not read the papers: the sentence, and the effects of its first criteria.
+FIRST = {
     "intriguing/few_bits": (
         "If both views share a few random bits, a network learns these and not the digits.",
-        "linear accuracy at temperature 0.2 without bits minus that with 10, in points",
+        ["linear accuracy at temperature 0.2 without bits minus that with 10, in points"],
     ),
     "eqco/toy": (
         "EqCo's estimate of mutual information does not depend on the number of negatives.",
-        "the estimate with 512 pairs minus that with 64, in nats",
+        ["the estimate with 512 pairs minus that with 64, in nats"],
     ),
     "less/snr_simclr": (
         "Fewer negatives give gradients with a higher signal-to-noise ratio.",
-        "the ratio with 126 negatives minus that with 1",
+        [
+            "drawn as in the training, the ratio with 126 negatives minus that with 1",
+            "of the same weights with all 126 negatives, as the paper says",
+        ],
     ),
 }
 HEAD = """# Measured with this package
@@ -71,7 +75,6 @@ its errata say what was wrong, and new seeds decide.
 def record(table: Table, results: Results) -> dict[str, Any]:
     """The content of a table's file from its finished runs, without cells if there are none."""
     cells: list[dict[str, Any]] = []
-    images: list[dict[str, Any]] = []
     runs: dict[str, dict[str, Any]] = {}
     for cell in table.asked if isinstance(table, PaperClaim) else table.cells:
         by_seed = {run.seed: run for run in results.of_cell(cell)}
@@ -83,13 +86,6 @@ def record(table: Table, results: Results) -> dict[str, Any]:
             six_digits = float(f"{number:.6g}")
             cells.append(place | {"value": six_digits, "seed": seed, "run_id": run.training})
             cells[-1]["seconds"] = round(content["seconds"])
-        compared = cell.against or cell.row in {each.against for each in table.cells}
-        if compared and (right := results.right(cell)) is not None:
-            known = measurements.packed(sorted(set(found) & set(cell.seeds)), right)
-            images.append({"of": [cell.label, cell.column, cell.metric], **known})
-        for seed in results.diverged(cell):
-            place = {"row": cell.label, "column": cell.column, "metric": cell.metric}
-            cells.append(place | {"value": None, "seed": seed, "run_id": results.training(cell, seed)})
     earlier, now = measurements.read(table), {seed for cell in table.cells for seed in cell.seeds}
     environments = [content.get("environment", {}) for content in runs.values()]
     commits = sorted({str(git) for each in environments for git in (each.get("git"), *each.get("git_later", []))})
@@ -106,7 +102,6 @@ def record(table: Table, results: Results) -> dict[str, Any]:
         **{name: _different(str(each.get(name)) for each in environments) for name in VERSIONS},
         "seconds": round(sum(content["seconds"] for content in runs.values())),
         "note": earlier.get("note", []),
-        **({"images": images} if images else {}),
         "cells": cells and [*(cell for cell in earlier.get("cells", []) if cell["seed"] not in now), *cells],
     }
 
@@ -154,22 +149,9 @@ def joined(table: Table, content: dict[str, Any], results: Results) -> dict[str,
     for key, extreme in (("started", min), ("finished", max)):
         content[key] = extreme(filter(None, (content[key], earlier[key])), default=None)
     content["seconds"] += sum(seconds.values())
-    if images := _all_images(content.get("images", []), earlier.get("images", []), {_place_of(c) for c in kept}):
-        content["images"] = images
     order = {place: number for number, place in enumerate(asked)}
     content["cells"] = sorted([*content["cells"], *kept], key=lambda cell: order.get(_place_of(cell), -1))
     return content
-
-
-def _all_images(now: list[dict[str, Any]], earlier: list[dict[str, Any]], kept: set[Place]) -> list[dict[str, Any]]:
-    """The counts of right images of both, summed where the seeds of a cell are apart."""
-    found = {tuple(each["of"]): each for each in now}
-    for each in earlier:
-        if not {(*each["of"], seed) for seed in each["seeds"]} <= kept:
-            continue
-        other = found.get(tuple(each["of"]))
-        found[tuple(each["of"])] = measurements.summed(each, other) if other else each
-    return list(found.values())
 
 
 def _place_of(cell: dict[str, Any]) -> Place:
@@ -220,13 +202,14 @@ def count(every: Sequence[verdicts.Judged]) -> str:
     return text + "".join(f"; {words}: {', '.join(names)}" for words, names in lists.items() if names) + "."
 
 
-def readme(text: str, first: Mapping[str, tuple[str, str]] = FIRST) -> str:
-    """A README with some of the decided claims between its two marks: what each says, its verdict, its effect."""
-    rows = [
-        f"| {first[each.claim.name][0]} | {each.words} | {first[each.claim.name][1]}: {each.effect} |"
-        for each in decided(judged())
-        if each.claim.name in first
-    ]
+def readme(text: str, first: Mapping[str, tuple[str, list[str]]] = FIRST) -> str:
+    """A README with some of the decided claims between its two marks: what each says, its verdict, its effects."""
+    rows = []
+    for each in decided(judged()):
+        sentence, effects = first.get(each.claim.name, ("", []))
+        asked = (finding for finding in each.findings if not finding.criterion.control)
+        told = (f"{words}: {verdicts.number(finding)}" for words, finding in zip(effects, asked, strict=False))
+        rows += [f"| {sentence} | {each.words} | {'; '.join(told)} |"] if sentence else []
     table = "\n".join(["| a paper says | verdict | measured, with the interval that decides |", "|---|---|---|", *rows])
     return MARKS.sub(lambda marks: f"{marks[1]}\n{table}\n\n{marks[2]}", text)
 
@@ -253,7 +236,6 @@ def _section(table: Table) -> str:
     if not any(measurements.values(table, cell) for cell in table.cells):
         return "\n\n".join([*parts, measurements.errata(table)]) + "\n"
     parts += [markdown(sheet_of(table, _known(table))).rstrip(), *_further(content["cells"])]
-    parts += ["\n".join(compared)] if (compared := comparison.lines(table, _none())) else []
     hours = content["seconds"] / 3600
     time = f"{hours:.1f} hours" if hours >= 1 else f"{content['seconds'] / 60:.0f} minutes"
     versions = f"torch {content['torch']}, commit {content['commit']}"
@@ -274,7 +256,7 @@ def _further(cells: list[dict[str, Any]]) -> list[str]:
 def _known(table: Table) -> list[Filled]:
     """The cells of the rows that have a number."""
     filled = fill(table, table.cells, _none())
-    rows = {each.cell.row for each in filled if each.measured or each.diverged or each.cell.paper is not None}
+    rows = {each.cell.row for each in filled if each.measured or each.cell.paper is not None}
     return [each for each in filled if each.cell.row in rows]
 
 

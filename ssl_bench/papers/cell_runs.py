@@ -9,16 +9,14 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import is_hashed, recipe_id
 from ssl_bench.disk.shapes import fits
-from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.papers.cells import Cell, CellMetric
-from ssl_bench.record import evaluations, hits, rows, units
+from ssl_bench.record import evaluations, rows, units
 from ssl_bench.record.follow import find_mark, finite
 from ssl_bench.results.runs import RunFolder, SharedConfig, entries, finished
 
@@ -114,13 +112,11 @@ class Results:
         progress: Progress = lambda configs, count: configs,
         folder: Path | None = None,
     ) -> None:
-        ended = [run for run in finished(outputs, DIVERGED) if run.config.get("scale") != "smoke"]
+        ended = [run for run in finished(outputs) if run.config.get("scale") != "smoke"]
         self._runs, self._composed = ended, partial(compositions, progress=progress, folder=folder)
-        self._diverged = by_recipe(run for run in ended if not run.done)
         self._agreeing: dict[tuple[str, str], set[str]] = {}
         possible = [cell for cell in cells if cell.available and self.agreeing(_lasting(cell))]
         self._compositions = self._composed([cell.overrides for cell in possible])
-        self._runs = [run for run in ended if run.done]
         self._seeds = sorted({run.seed for run in self._runs if run.seed is not None})
         self._trained = by_recipe(self._runs)
 
@@ -142,29 +138,6 @@ class Results:
         """The value of each of the cell's runs, by seed."""
         numbers = {run.seed: value(run, cell.metric) for run in self.of_cell(cell)}
         return {seed: number for seed, number in numbers.items() if seed is not None and number is not None}
-
-    def right(self, cell: Cell) -> np.ndarray | None:
-        """Share of the cell's seeds that have each test image right [M]; None: some runs have not recorded it."""
-        composed, of_runs = self._compositions.get(cell.overrides), list[np.ndarray]()
-        if not isinstance(composed, Composition):
-            return None
-        for run in self.of_cell(cell):
-            if run.seed not in cell.seeds or value(run, cell.metric) is None:
-                continue
-            asked = evaluations.found(entries(run), composed.config(run.seed))
-            bits = (hits.read(run.folder, entry, cell.metric) for entry in asked)
-            right = next((of_entry for of_entry in bits if of_entry is not None), None)
-            if right is None:
-                return None
-            of_runs.append(right)
-        return np.mean(of_runs, axis=0) if len({len(right) for right in of_runs}) == 1 else None
-
-    def diverged(self, cell: Cell) -> list[int]:
-        """The cell's seeds whose run ended because it was not finite."""
-        composed = self._compositions.get(cell.overrides) if self._diverged else None
-        if not isinstance(composed, Composition):
-            return []
-        return [seed for seed in cell.seeds if trained(self._diverged, composed.config(seed))]
 
     def training(self, cell: Cell, seed: int) -> str | None:
         """The recipe that a cell asks for; None: it cannot be composed."""

@@ -13,9 +13,6 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.record import units
 from ssl_bench.results.differing import varying
 
-RAW = "raw pixels"
-BASELINES = {RAW: "_raw", "random initialisation": "_init"}  # rows, and their mark in the name of a metric
-Over = tuple[tuple[str, float, float], ...]  # keys with the ends of their ranges
 METRIC = re.compile(r"(?P<name>[^@]+)(@(?P<choice>best$|mean|(?=\d))(?P<epoch>\d+(\.\d+)?)?)?")
 
 
@@ -59,18 +56,13 @@ class Cell:
     """One number of a table.
 
     Attributes:
-        measure: the number's name in the paper if a row has several numbers per column, else ""; with the settings of
-            the point in a design.
+        measure: the number's name in the paper if a row has several numbers per column, else "".
         metric: the metric that fills the cell, in a form that :class:`CellMetric` reads.
         overrides: arguments of `ssl-bench train`, without the seed.
         paper: the reported number, accuracies in percent; None if it is not known.
         provenance: where that number comes from, one of :data:`ssl_bench.papers.read_table.PROVENANCE`.
         missing: what this package cannot do yet for the cell; empty for nothing.
         x: the column's value on the x axis of a figure.
-        over: the keys of the design that the cell is a point of; empty for none.
-        against: the row with which it is compared; empty for none.
-        placebo: that row is known to be equal.
-        spread: name of the rows whose variance over seeds is taken to be the same.
     """
 
     row: str
@@ -84,10 +76,6 @@ class Cell:
     note: str
     missing: str
     x: float | None
-    over: Over = ()
-    against: str = ""
-    placebo: bool = False
-    spread: str = ""
 
     @property
     def label(self) -> str:
@@ -132,11 +120,6 @@ class Table:
         x, y: axis labels of a figure; empty for a table.
         doubling: the x axis is logarithmic to the base 2.
         best: ``row`` or ``column``, in which the best numbers are bold; empty for none.
-        reference: the row with which the others are compared; empty for none.
-        margin: below which a difference does not matter; ``relative``: as a part of what raw pixels lie below the
-            reference.
-        gap: that raw pixels and the network at initialisation must lie below the reference; 0 asks for nothing.
-        error: of all verdicts of the comparison together.
         source: its file.
     """
 
@@ -149,11 +132,6 @@ class Table:
     y: str
     doubling: bool
     best: str
-    reference: str
-    margin: float
-    relative: bool
-    gap: float
-    error: float
     source: Path
 
     @property
@@ -165,11 +143,6 @@ class Table:
     def stem(self) -> str:
         """The name without the paper."""
         return self.name.partition("/")[2]
-
-    @property
-    def design(self) -> bool:
-        """Whether its cells are points of a design."""
-        return any(cell.over for cell in self.cells)
 
     def axes(self, cell: Cell) -> dict[str, str]:
         """The cell's dataset and the settings in which it differs from other cells of the table.

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ssl_bench.papers import comparison, verdicts
+from ssl_bench.papers import verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import ERROR, PaperClaim
-from ssl_bench.papers.comparison import CellComparison
 from ssl_bench.papers.fill import Filled, fill
 from ssl_bench.papers.selection import Selection
 from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 THEORY: dict[str, Any] = {"color": "#555555", "linewidth": 2.5, "alpha": 0.7, "zorder": 1}
-MOST_CURVES = 8  # of a comparison; more cannot be told apart, and their differences are drawn anyway
 
 
 @dataclass(frozen=True)
@@ -37,22 +35,12 @@ def panels(table: Table, filled: Sequence[Filled], results: Results) -> Iterator
     """The panels of a table.
 
     A table has one. A claim has one for each measure that depends on the column, and those of the paper's own numbers.
-    A comparison has its curves, unless they are many, and the differences to the reference.
     """
     if isinstance(table, PaperClaim):
         yield from _of_claim(table, filled, results)
         return
-    compared, whose = comparison.measured(table, results)
-    to_reference = [one for one in compared.ran if not one.cell.placebo or one.to == table.reference]
-    rows = list(dict.fromkeys(one.cell.row for one in to_reference))
-    curves = [cell for cell in filled if not rows or cell.cell.row in (*rows, table.reference)]
-    if len(rows) < MOST_CURVES:
-        drawn = partial(_curves, table=table, filled=curves, title=f"{table.name}\n{_wrapped(table.title)}")
-        yield Panel(drawn, max(4.3, 3 + 0.2 * len({cell.cell.label for cell in curves})))  # with its legend
-    if rows:
-        title = f"{table.name}{whose}\n{_wrapped(table.title, 42)}"  # the names of the rows take room
-        drawn = partial(_differences, table=table, comparisons=to_reference, rows=rows, title=title)
-        yield Panel(drawn, max(4.3, 2 + 0.32 * len(rows)))
+    height = max(4.3, 3 + 0.2 * len({cell.cell.label for cell in filled}))  # with its legend
+    yield Panel(partial(_curves, table=table, filled=filled, title=f"{table.name}\n{_wrapped(table.title)}"), height)
 
 
 def _of_claim(claim: PaperClaim, filled: Sequence[Filled], results: Results) -> Iterator[Panel]:
@@ -77,7 +65,7 @@ def draw(drawn: Sequence[Panel]) -> Figure:
     """Draw panels side by side: hollow markers and dashes for the paper, filled ones with error bars for measurements.
 
     A cell without own runs has the number that is committed with the package, which the legend calls "project". A claim
-    or comparison has the interval of its seeds for an error bar, a claim theory as a line.
+    has the interval of its seeds for an error bar, and theory as a line.
     """
     from matplotlib import style
     from matplotlib.figure import Figure
@@ -88,28 +76,6 @@ def draw(drawn: Sequence[Panel]) -> Figure:
         for axis, panel in zip(axes, drawn, strict=True):
             panel.draw(axis)
         return figure
-
-
-def _differences(
-    axis: Any, table: Table, comparisons: Sequence[CellComparison], rows: Sequence[str], title: str
-) -> None:
-    """Draw the rows of a comparison less its reference: a line for each row, a colour for each column."""
-    columns = [column for column in table.columns() if any(one.cell.column == column for one in comparisons)]
-    for i, column in enumerate(columns):
-        in_column = [one for one in comparisons if one.cell.column == column]
-        heights = [rows.index(one.cell.row) + 0.6 * ((i + 0.5) / len(columns) - 0.5) for one in in_column]
-        ends = [[one.difference - one.low for one in in_column], [one.high - one.difference for one in in_column]]
-        look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "linestyle": "none"}
-        axis.errorbar([one.difference for one in in_column], heights, xerr=ends, **look, capsize=2, label=column)
-    axis.axvline(0, color="#555555", linewidth=1)
-    margin = min((one.margin for one in comparisons if one.margin > 0), default=0)
-    axis.axvspan(-margin, margin, color="#555555", alpha=0.12, linewidth=0)
-    axis.set_yticks(range(len(rows)), rows)
-    axis.set_ylim(len(rows) - 0.4, -0.6)
-    minus = f"minus that of {table.reference}: mean and {1 - ERROR:.0%} interval"
-    axis.set(xlabel=f"{table.y}\n{minus}\nshaded: less than {margin:.3g}")
-    axis.set_title(title, fontsize="medium")
-    _legend(axis, table.x)
 
 
 def _legend(axis: Any, title: str | None) -> None:
@@ -125,7 +91,6 @@ def _legend(axis: Any, title: str | None) -> None:
 
 def _curves(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> None:
     claim = table if isinstance(table, PaperClaim) else None
-    judged = claim is not None or bool(table.reference)
     theory = claim.theory if claim else {}
     lines = {curve: THEORY | {"linestyle": DASHES[i % len(DASHES)]} for i, curve in enumerate(theory)}
     order = {column: float(i) for i, column in enumerate(table.columns())}  # of a table, which has no x axis
@@ -134,7 +99,7 @@ def _curves(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> No
         row = [one for one in filled if one.cell.label == label]
         look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
         # The axis has the measure of a claim.
-        _curve(axis, row, x, row[0].cell.row if claim else label, look, lines.get(label), judged, claim is not None)
+        _curve(axis, row, x, row[0].cell.row if claim else label, look, lines.get(label), claim is not None)
     for curve, numbers in theory.items():
         if numbers:
             given = [number for column, number in zip(table.columns(), numbers, strict=True) if column in x]
@@ -149,7 +114,7 @@ def _curves(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> No
     axis.set(xlabel=table.x or "column of the table", ylabel=y)
     axis.set_title(title, fontsize="medium")
     runs = max((len(one.values or one.measured) for one in filled), default=0)
-    _legend(axis, f"mean and {1 - 2 * ERROR:.0%} interval of {runs} seeds" if judged and runs > 1 else None)
+    _legend(axis, f"mean and {1 - 2 * ERROR:.0%} interval of {runs} seeds" if claim and runs > 1 else None)
 
 
 def _curve(
@@ -159,7 +124,6 @@ def _curve(
     name: str,
     look: Mapping[str, Any],
     theory: Mapping[str, Any] | None,
-    judged: bool,
     of_claim: bool,
 ) -> None:
     """Draw a row: the paper's numbers, and those of the runs, or else the committed ones.
@@ -167,10 +131,9 @@ def _curve(
     Args:
         x: values of the columns.
         theory: the look of a row that measures what a formula says, which is drawn as a line.
-        judged: whether the bars are intervals of the mean, or deviations.
-        of_claim: committed numbers of a claim are not marked as such.
+        of_claim: the bars are intervals of the mean, not deviations; committed numbers are not marked as such.
     """
-    bar = partial(half_width, error=ERROR) if judged else deviation
+    bar = partial(half_width, error=ERROR) if of_claim else deviation
     reported = [(x[one.cell.column], one.cell.paper) for one in row if one.cell.paper is not None]
     ours = [(x[one.cell.column], one.values) for one in row if one.values]
     measured = ours or [(x[one.cell.column], one.measured) for one in row if one.measured]

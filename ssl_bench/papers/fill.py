@@ -35,7 +35,6 @@ class Filled:
         measured: of the runs that are committed with the package.
         lacking: the metric that the finished runs do not have, in words; empty if they have it or there are none.
         remarks: footnotes of the measured numbers by their names: what their mean mixes, and warnings of the runs.
-        diverged: whether a run of the cell became not finite, on disk or of the committed ones.
         runs: those on disk, then the reduced ones.
     """
 
@@ -46,7 +45,6 @@ class Filled:
     measured: list[float]
     lacking: str = ""
     remarks: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    diverged: bool = False
     runs: Sequence[RunFolder] = ()
 
     @property
@@ -85,8 +83,6 @@ def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
 
 def _fill(table: Table, cell: Cell, results: Results, reduced_runs: list[RunFolder], recipe: str) -> Filled:
     runs = results.of_cell(cell)
-    if cell.over:  # seeds of a pilot are no part of a design
-        runs = [run for run in runs if run.seed in cell.seeds]
     values, reduced_values = _values(cell, runs), _values(cell, reduced_runs)
     lacks = runs and not values
     return Filled(
@@ -97,7 +93,6 @@ def _fill(table: Table, cell: Cell, results: Results, reduced_runs: list[RunFold
         measured=list(measurements.values(table, cell).values()),
         lacking=f"its runs have no {CellMetric.read(cell.metric).name}" if lacks else "",
         remarks={"ours": _remarks(cell, runs), "reduced": _remarks(cell, reduced_runs)},
-        diverged=bool(results.diverged(cell) or measurements.diverged(table, cell)),
         runs=[*runs, *reduced_runs],
     )
 

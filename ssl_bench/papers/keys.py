@@ -14,14 +14,13 @@ from ssl_bench.errors import ConfigError, InvalidValue, require
 PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
 TABLE_KEYS = {
     *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing"),
-    *("rows", "columns", "each", "x", "y", "best", "compare", "points", "over"),
+    *("rows", "columns", "each", "x", "y", "best"),
 }
 CLAIM_NEEDS = ("claim", "where", "kind", "seeds", "seeds_because", "criteria", "minutes")
 CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "by", "controls", "beside", "theory", "contradicted"}
 CRITERION_KEYS = {"says", "statistic", "of", "minus"}
 LIMITS = {"above", "below", "within"}
 ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
-ROW_KEYS |= {"over", "placebo", "spread", "compared"}
 COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
 VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
 TEXT = (str, "a text, in quotes if it is a number")
@@ -31,21 +30,19 @@ MAPPING, OVERRIDES = (dict, "a mapping"), (list, "a list of overrides, such as [
 SHAPES: dict[str, tuple[Any, str]] = {  # what the value of a key is, and in words what to set it to
     **dict.fromkeys(("paper", "title", "cite", "note", "missing", "metric", "y", "label", "best"), TEXT),
     **dict.fromkeys(("claim", "where", "kind", "seeds_because", "by", "beside", "contradicted", "says"), TEXT),
-    **dict.fromkeys(("provenance", "spread", "statistic"), TEXT),
-    **dict.fromkeys(("gap", "error", "minutes", "is", *sorted(LIMITS)), NUMBER),
-    **dict.fromkeys(("rows", "tables", "claims", "compare", "over", "of", "minus"), MAPPING),
+    **dict.fromkeys(("provenance", "statistic"), TEXT),
+    **dict.fromkeys(("minutes", "is", *sorted(LIMITS)), NUMBER),
+    **dict.fromkeys(("rows", "tables", "claims", "of", "minus"), MAPPING),
     **dict.fromkeys(("set", "each"), OVERRIDES),
     **dict.fromkeys(("criteria", "controls"), (list[dict], "a list of criteria")),
-    **dict.fromkeys(("row", "column", "to"), (str | float, "a name")),
-    **dict.fromkeys(("doubling", "compared"), (bool, "true or false")),
+    **dict.fromkeys(("row", "column"), (str | float, "a name")),
+    "doubling": (bool, "true or false"),
     "columns": (list[str | float] | dict, "a list of names, or a mapping from names to overrides"),
     "theory": (dict[str, list | str], "a mapping from names to numbers, or to row"),
     "metrics": (dict[str, str], "a mapping from names to metrics"),
     "values": (list | dict[str, list], "a list with a number for each column"),
     "seeds": (list[int], "a list of integers, such as [0, 1, 2]"),
     "x": (dict | Annotated[float, FINITE], "a mapping with label, in a column to a number"),
-    "margin": (str | float, "a number, or a share such as 10%"),
-    "placebo": (bool | str, "the row that it equals, or to true"),
 }
 
 

@@ -127,7 +127,7 @@ def plan(request: Request, progress: Progress = lambda requests, count: requests
     planned: dict[frozenset[str], PlannedRuns] = {}
     for table in request.selection.tables():
         for cell in request.selection.cells(table):
-            name = f"{table.name} {cell.label if cell.over else cell.row} | {cell.column}"
+            name = f"{table.name} {cell.row} | {cell.column}"
             its_runs = _of_cell(request, cell)
             key = frozenset(its_runs.overrides if cell.available else [name])
             of_key = planned.setdefault(key, its_runs)

@@ -125,7 +125,7 @@ def _footnote(family: Sequence[Member]) -> str:
 def _members(table: Table, results: Results) -> Iterator[Member]:
     """The reduced runs of the cells, those with the same settings together."""
     axes = {cell: table.axes(cell) for cell in table.cells if cell.available}
-    single = [cell for cell in axes if not cell.over and "scale" not in cell.settings]
+    single = [cell for cell in axes if "scale" not in cell.settings]
     single = [cell for cell in single if not any(axes[o] == axes[cell] and o.overrides != cell.overrides for o in axes)]
     cells = {cell: runs for cell in single if (runs := results.agreeing({**axes[cell], "scale": "reduced"}))}
     for cell, config in results.composed(list(cells)).items():

@@ -4,7 +4,7 @@ A sheet has the rows and columns of the paper. A cell has up to five numbers the
 difference, the project's, and ours of ``scale=reduced``. Numbers that no cell of a row has are left out. Notes of cells
 are numbered footnotes; a note that a whole row has stands once, beside the name of the row.
 
-CSV and JSON have a row for each cell, and CSV one for each fit of a design.
+CSV and JSON have a row for each cell.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ssl_bench.papers import comparison, design, measurements, verdicts
+from ssl_bench.papers import measurements, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
@@ -21,30 +21,23 @@ from ssl_bench.papers.fill import Filled
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results.statistics import deviation, mean
 
-NUMBERS = ("paper", "ours", *design.LINES, "project", "reduced")
+NUMBERS = ("paper", "ours", "difference", "project", "reduced")
 Best = set[tuple[str, str, str]]  # names of a number, its row and its column
 
 
 def sheet_of(table: Table, filled: Sequence[Filled], below: Sequence[str] = ()) -> Sheet:
     """A filled table in the shape that the paper prints, and with further paragraphs ``below`` its notes."""
-    shown = design.printed(table, filled) if table.design else filled
     by_row: dict[str, dict[str, Filled]] = {}  # which need not have a cell in every column
-    for filled_cell in shown:
+    for filled_cell in filled:
         by_row.setdefault(filled_cell.cell.label, {})[filled_cell.cell.column] = filled_cell
-    best, columns = _best(table, shown), list(dict.fromkeys(filled_cell.cell.column for filled_cell in shown))
+    best, columns = _best(table, filled), list(dict.fromkeys(filled_cell.cell.column for filled_cell in filled))
     sheet = Sheet(["", "", *columns], left=2, title=f"{table.name}: {table.title}")
     sheet.below = [*filter(None, [table.note, measurements.errata(table), *below])]
     for label, cells in by_row.items():
         sheet.rows += _rows(sheet, label, columns, cells, best)
     numbers = [_record(filled_cell, best) for filled_cell in filled]
-    fits = [
-        {"row": fit.cell.row, "column": fit.cell.column} | {f"fit: {name}": text for name, text in fit.texts.items()}
-        for fit in shown
-        if isinstance(fit, design.Printed)
-    ]
-    sheet.records = [{"table": table.name, **record} for record in (*numbers, *fits)]
+    sheet.records = [{"table": table.name, **record} for record in numbers]
     sheet.data = {"table": table.name, "title": table.title, "cite": table.cite, "cells": numbers, "below": sheet.below}
-    sheet.data |= design.record(table, filled) if table.design else {}
     return sheet
 
 
@@ -73,11 +66,11 @@ def _rows(
 
 
 def whole(table: Table, filled: Sequence[Filled], results: Results, call: str) -> Sheet:
-    """The same with its source, what is empty, and its verdicts: of a claim, or of comparisons with a reference."""
+    """The same with its source, what is empty, and the verdict of a claim."""
     empty = {one.cell.overrides for one in filled if one.cell.available and not one.values}
     todo = f"{len(empty)} configuration{'s' * (len(empty) != 1)} without a run"
     fill_by = f"To fill the empty cells, `ssl-bench reproduce {call}`: {todo}." if empty else ""
-    of = verdicts.judge(table, results).lines() if isinstance(table, PaperClaim) else comparison.lines(table, results)
+    of = verdicts.judge(table, results).lines() if isinstance(table, PaperClaim) else []
     return sheet_of(table, filled, [f"Source: {table.cite}", fill_by, "\n".join(of)])
 
 

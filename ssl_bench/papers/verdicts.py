@@ -125,10 +125,15 @@ def _mean(finding: Tested) -> str:
     return f"{finding.mean:.3g}{interval}" if finding.numbers else ""
 
 
+def number(finding: Tested) -> str:
+    """The mean with its interval and what was asked, such as ``93 [92, 94], must be above 90``."""
+    mean = _mean(finding)
+    return f"{mean and f'{mean}, '}must be {finding.criterion.limit}"
+
+
 def _sentence(finding: Tested) -> str:
     """A finding, such as ``control: accuracy: 93 [92, 94], must be above 90``."""
-    criterion, numbers = finding.criterion, _mean(finding)
-    return f"{'control: ' * criterion.control}{criterion.says}: {numbers and f'{numbers}, '}must be {criterion.limit}"
+    return f"{'control: ' * finding.criterion.control}{finding.criterion.says}: {number(finding)}"
 
 
 def sheet(judged: Sequence[Judged], brief: bool) -> Sheet:

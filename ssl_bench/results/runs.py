@@ -235,14 +235,11 @@ def _entries(path: Path, mark: files.Mark | None) -> list[Entry]:
     return [] if content is None else list(content["evaluations"])
 
 
-def finished(outputs: Path, failed: str | None = None) -> list[RunFolder]:
-    """Every run with a ``results.json`` below a folder, each run_id once, sorted by directory.
-
-    With ``failed`` those too that failed for a reason which has these words; they are not :attr:`Run.done`.
-    """
+def finished(outputs: Path) -> list[RunFolder]:
+    """Every run with a ``results.json`` below a folder, each run_id once, sorted by directory."""
     cache, first = Cache(outputs), dict[str, RunFolder]()
     for run in sorted(Runs(outputs, cache).find(), key=lambda run: run.path.split("/")):
-        if run.done or (failed and failed in (run.failure or "")):
-            first.setdefault(run.run_id or run.path, run)
+        if run.done:
+            first.setdefault(run.run_id, run)
     cache.save()
     return list(first.values())

@@ -7,8 +7,7 @@ often than the other, other images would not repeat that. So the variance of a d
 seeds, a part of the images, and one of both together (Cornfield and Tukey 1956), each estimated without bias. The
 variance over the seeds holds the joint part. So does that of the images' differences, from which it is subtracted.
 
-The variance over seeds is pooled over rows that are taken to have the same. Parts with different degrees of freedom are
-joined after Satterthwaite (1946).
+Parts with different degrees of freedom are joined after Satterthwaite (1946).
 """
 
 from __future__ import annotations
@@ -89,49 +88,37 @@ def half_width(values: Sequence[float], error: float = ERROR / 2) -> float:
     return float(t.isf(error, len(values) - 1)) * max(spread, ROUNDING) / math.sqrt(len(values))
 
 
-def pooled(variance: Array, n: Array, group: Array) -> tuple[Array, Array]:
-    """The variance over seeds of each row's group [..., R], and its degrees of freedom [R].
+def images(weights: Array, right: np.ndarray, n: Array, variance: Array) -> Array:
+    """The part of the images in the variance of sums of shares with weights.
 
     Args:
-        variance: over the seeds of each row [..., R].
-        n: seeds of each row, at least 2 [R].
-        group: rows with the same number have the same variance [R].
+        weights: of the rows, which have the sum 0 [..., R].
+        right: share of the seeds of each row that have an image right [..., R, M].
+        n: number of these seeds [R].
+        variance: of the shares of right images over them [..., R].
     """
-    weight = (group[:, None] == group) * (n - 1)
-    return variance @ weight.T / weight.sum(1), weight.sum(1)
+    joint = (np.asarray(weights) ** 2 * _joint(right, n, variance)).sum(-1)
+    sums = (np.asarray(weights)[..., None, :] @ right)[..., 0, :]
+    return (sums.var(-1, ddof=1) - joint).clip(0) / right.shape[-1]
 
 
-def images(right: np.ndarray, n: int, variance: Array, other: np.ndarray, of: int, its: Array) -> Array:
-    """The part of the images in the variance of a difference of two shares.
-
-    Args:
-        right, other: share of the seeds of either row that have an image right [..., M].
-        n, of: number of these seeds.
-        variance, its: of the shares of right images over them [...].
-    """
-    count = right.shape[-1]
-    both = _joint(right, n, variance) + _joint(other, of, its)
-    return ((right - other).var(-1, ddof=1) - both).clip(0) / count
-
-
-def _joint(right: np.ndarray, n: int, variance: Array) -> Array:
+def _joint(right: np.ndarray, n: Array, variance: Array) -> Array:
     """Mean square of the residuals of seeds x images over n: of bits, their sum of squares is that of the shares."""
     count = right.shape[-1]
     within = n * (right * (1 - right)).sum(-1) - count * (n - 1) * variance
     return within / ((n - 1) * (count - 1) * n)
 
 
-def difference(mean: Array, parts: list[tuple[Array, Array]], of_images: Array, count: int) -> Estimate:
+def difference(mean: Array, of_seeds: Array, free: Array, of_images: Array, count: int) -> Estimate:
     """A difference with the parts of its variance.
 
     Args:
-        parts: variances by the seeds, each with its degrees of freedom.
+        of_seeds: the variance by the seeds, with its ``free`` degrees of freedom.
         of_images: that by ``count`` images.
     """
-    seeds = sum(variance for variance, _ in parts)
-    squares = sum(variance**2 / degrees for variance, degrees in parts) + of_images**2 / max(count - 1, 1)
-    degrees = (seeds + of_images) ** 2 / np.maximum(squares, TINY)
-    return Estimate(mean, seeds, of_images, np.maximum(degrees, 1))
+    squares = of_seeds**2 / free + of_images**2 / max(count - 1, 1)
+    degrees = (of_seeds + of_images) ** 2 / np.maximum(squares, TINY)
+    return Estimate(mean, of_seeds, of_images, np.maximum(degrees, 1))
 
 
 def expected_best(count: int) -> float:

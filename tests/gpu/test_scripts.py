@@ -24,7 +24,6 @@ import tables  # noqa: E402
 TFLOPS = 100.0
 OURS = {"ssl_bench, replayed", "ssl_bench, eager"}
 OTHERS = {"plain loop, channels_last", "plain loop, channels_last, kornia's views", "lightly's loss and forwards"}
-NAMES = ["check", "tests", "step", "losses", "simclr", "dcl", "other_losses"]
 
 
 def measured(file: str) -> list[list[str]]:
@@ -127,6 +126,10 @@ def test_parts_that_fail_or_take_too_long_do_not_stop_the_half_hour(
     codes, page = read(tmp_path)
     assert codes == {"check": "1", "tests": "0", "step": "0", "losses": "0", "simclr": "0", "dcl": "0"}
     assert half_hour(tmp_path, environment, {"step": "9 false"}, "step").returncode == 1
+    # The last part has all that is left, and may be stopped by it.
+    assert half_hour(tmp_path, environment, {"compare_losses": "0 sh -c 'exit 124'"}, "compare_losses").returncode == 0
+    limit = int((tmp_path / "parts.tsv").read_text().splitlines()[-1].split("\t")[1])
+    assert 29 * 60 - 20 <= limit <= 29 * 60
     assert half_hour(tmp_path, environment, {}, "stepp").returncode == 2
     assert half_hour(tmp_path, environment | {"MINUTES": "half"}, {}, "step").returncode == 2
     half_hour(tmp_path, environment | {"MINUTES": "10"}, {"step": "29 true"}, "step")

@@ -162,10 +162,6 @@ def test_a_name_of_the_package_is_refused(folder: Path, capsys: Output) -> None:
         ({"rows": {"a": {"values": [[1], 2]}}}, "mine/table1 row a: is=[1]: set mine/table1 row a: is to a number"),
         ({"x": {"doubling": True}}, "mine/table1 x: set label to a text"),
         ({"columns": {"A": [], "B": []}}, "mine/table1 column A: x=A: set mine/table1 column A: x to a number"),
-        (
-            {"compare": {"to": "digits", "margin": "a%"}},
-            "mine/table1 compare: margin=a: set mine/table1 compare: margin",
-        ),
     ],
 )
 def test_a_wrong_file_says_what_to_set(changed: dict[str, Any], sentence: str) -> None:

@@ -19,7 +19,7 @@ from ssl_bench.papers.cells import Cell, merge
 from ssl_bench.training.optim import Schedule
 from tests.papers.conftest import composed
 
-TABLES = {table.name: table for table in tables.every() if table.paper != "losses"}  # which is no paper
+TABLES = {table.name: table for table in tables.every()}
 EXPECTED = {
     "dcl": "table1 table2 table3 table4 fig1 fig3a fig3b fig4",
     "eqco": "table1 table2 table3 table4 table5 table6 table7 table8 table9 fig1 fig2a fig2b fig3 fig4",
@@ -154,16 +154,6 @@ def test_cells_compose_and_are_different_runs(every: bool) -> None:
         assert len(identities) == len({cell.overrides for cell in chosen})
         places = [(cell.label, cell.column, cell.metric) for cell in table.cells]
         assert len(set(places)) == len(places)
-
-
-def test_a_cell_of_each_comparison_of_losses_composes() -> None:
-    """Tuned rows have no cells before their optimum is known."""
-    available = [
-        [cell for cell in table.cells if cell.available] for table in tables.every() if table.paper == "losses"
-    ]
-    for cell in (cells[0] for cells in available if cells):
-        schema.check(composed(cell.overrides, seed=1))
-    assert sum(map(bool, available)) >= 5
 
 
 def test_hours_follow_from_the_published_throughput() -> None:
