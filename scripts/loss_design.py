@@ -16,7 +16,7 @@ from tuned_twice import PLACES, Question, Rules
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cells import flat
-from ssl_bench.record import evaluations, hits, results
+from ssl_bench.record import hits, results
 from ssl_bench.results.runs import RunFolder
 
 DESIGN = Path(__file__).with_name("compare_losses.yaml")
@@ -199,7 +199,7 @@ class Numbers:
             "commit": str(environment.get("git") or "")[:7],
         }
         if wanted.images:
-            for entry in evaluations.entries(content):
+            for entry in content["evaluations"]:
                 if (bits := hits.read(run.folder, entry, f"{TESTED}/top1")) is not None:
                     self.runs[wanted.text]["right"] = base64.b64encode(np.packbits(bits).tobytes()).decode()
 

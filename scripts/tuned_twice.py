@@ -48,7 +48,7 @@ def clipped(values: np.ndarray, floor: float) -> np.ndarray:
 def optima(values: np.ndarray, places: np.ndarray, floor: float) -> np.ndarray:
     """The best places of Gaussian processes with one kernel, each about the mean of its cell [C, 2].
 
-    The best is where the mean less half a standard deviation is highest; so settings lose a quarter less in simulations
+    The best is where the mean less half a standard deviation is highest; so what settings lose varies less in simulations
     than by the mean alone, which may be highest beside a cliff where nothing was trained.
 
     Args:

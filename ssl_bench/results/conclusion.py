@@ -74,11 +74,9 @@ def of_one_seed(count: int, folders: Collection[Path], metric: str | None = None
 
 def _between_seeds(groups: Sequence[Sequence[float]]) -> float | None:
     """The deviation in groups of several seeds, pooled; None if it is not known."""
-    variances = np.array([np.var(group, ddof=1) for group in groups])
-    if not len(variances) or not np.isfinite(variances).all():
-        return None
-    pooled, _ = statistics.pooled(variances, np.array([len(of) for of in groups]), np.zeros(len(groups), dtype=int))
-    return float(pooled[0]) ** 0.5
+    squares = math.fsum(len(group) * float(np.var(group)) for group in groups)
+    degrees = sum(len(group) - 1 for group in groups)
+    return math.sqrt(squares / degrees) if degrees and math.isfinite(squares) else None
 
 
 def _folder_of_all(folders: Collection[Path]) -> Path:
@@ -97,8 +95,10 @@ def matter(entries: Sequence[Entry]) -> str:
 
 
 def finished_entries(groups: Groups) -> list[Entry]:
-    """The runs; none if some have gone on to more epochs."""
+    """The runs; none if there are none, or some have gone on to more epochs."""
     lengths = {str(folder): epochs for runs in groups.values() for folder, epochs in runs}
+    if not lengths:
+        return []
     outputs = _folder_of_all([*map(Path, lengths)])
     runs = Runs(outputs, Cache(outputs)).at(os.path.relpath(folder, outputs) for folder in lengths)
     longer = any(lengths[str(run.folder)] not in (None, run.config.get("epochs")) for run in runs)

@@ -57,7 +57,7 @@ def test_a_removed_grid_is_refused_in_one_sentence(capfd: Capture) -> None:
     folder = make_grid("now", ["seed=0"], {})
     (folder / "grid.json").unlink()
     assert grid.summarise(folder) == 1
-    sentence = "outputs/.sweeps/now/grid.json was removed while its grid ran: start the same command again"
+    sentence = "outputs/.sweeps/now/grid.json was removed or damaged while its grid ran: start the same command again"
     assert capfd.readouterr() == ("", f"ssl-bench: {sentence}\n")
 
 

@@ -109,10 +109,6 @@ def test_what_differs_is_named_and_the_record_keeps_other_tables(
 @pytest.mark.parametrize(
     ("name", "metric", "room", "rests"),
     [
-        ("losses/rate", "knn/top1", 2.717, "the seeds of 24 cells of losses/batch"),
-        ("losses/surface", "knn/top1", 5.730, "the seeds of 3 cells of macl/dilemma"),
-        ("losses/surface", "knn_val/top1", 5.730, "the seeds of 3 cells of macl/dilemma"),
-        ("losses/negatives", "knn_raw/top1", 0.2, "no training"),
         ("intriguing/fig7_mnist", "linear_randbit/top1", 5.103, "the seeds of 17 cells of intriguing/few_bits, "),
         ("eqco/table9", "mutual_information/estimate", 0.02034, "the seeds of 4 cells of eqco/toy"),
     ],
