@@ -48,8 +48,8 @@ def clipped(values: np.ndarray, floor: float) -> np.ndarray:
 def optima(values: np.ndarray, places: np.ndarray, floor: float) -> np.ndarray:
     """The best places of Gaussian processes with one kernel, each about the mean of its cell [C, 2].
 
-    The best is where the mean less half a standard deviation is highest; so what settings lose varies less in simulations
-    than by the mean alone, which may be highest beside a cliff where nothing was trained.
+    The best is where the mean less half a standard deviation is highest. What settings lose varies less by it in
+    simulations than by the mean alone, which may be highest beside a cliff where nothing was trained.
 
     Args:
         values: of the points [C, points], NaN of a run that diverged.
