@@ -128,7 +128,7 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
         words = [re.sub(r"RUN_DIR|outputs/default/(<run_id>|\*)", str(trained), word) for word in words]
         short = ["evaluate.npc.batches=1", "evaluate.npc.batch_sizes=[32]"] if "npc" in text else []
         return [*(word for word in words if word != "--watch"), *short]
-    if any(word.startswith(("name=", "mine")) for word in words):
+    if any(word.startswith(("name=", "mine")) or word == "grid" for word in words):
         return ["--help"]  # their grid is not trained here, nor the reader's own tables
     if name in ("table", "figure", "reproduce"):
         return [*words, "--dry-run"] if name == "reproduce" and "--recipe" not in words else words
