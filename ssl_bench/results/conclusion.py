@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.cache import Cache
-from ssl_bench.record.printing import Sheet, text_of
+from ssl_bench.record.printing import WIDEST, Sheet, text_of
 from ssl_bench.record.summary import Groups, print_grid
 from ssl_bench.results import statistics
 from ssl_bench.results.arrange import Pivot, arrange, text_of_value
@@ -39,7 +40,7 @@ def show(groups: Groups) -> None:
         if len(groups) > 1 and all(len(runs) == 1 for runs in groups.values()):
             print(of_one_seed(len(groups), [folder for runs in groups.values() for folder, _ in runs]))
     if lines := matter(entries):
-        print(f"\n{lines}")
+        print("", *(textwrap.fill(line, WIDEST) for line in lines.splitlines()), sep="\n")
 
 
 def of_one_seed(count: int, folders: Collection[Path], metric: str | None = None) -> str:
