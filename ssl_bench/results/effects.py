@@ -25,9 +25,9 @@ import numpy as np
 
 from ssl_bench.results.statistics import ERROR
 
-DRAWS = 4000
+DRAWS = 2000
 REST = "rest"  # the interactions of three factors and more
-SMALL = 1e-9  # of a singular value of columns of zeros and ones, beside the largest
+SMALL = 1e-9  # of an eigenvalue of products of columns of zeros and ones, beside the largest
 Array = Any
 
 
@@ -102,15 +102,16 @@ def grid(levels: Array, cells: Array, seeds: Array, values: Array) -> Grid:
     counts = np.zeros((len(n), seeds.max() + 1))
     np.add.at(counts, (cells, seeds), 1)
     of_seeds = counts.sum(0)
-    # Normal equations of cells, after the seeds' columns are projected out.
-    normal = np.diag(n.astype(float)) - (counts / of_seeds) @ counts.T
-    rank = int(np.linalg.matrix_rank(normal, tol=SMALL * n.max(), hermitian=True))
-    degrees = free - (counts.shape[1] - 1)
-    if rank < len(n) - 1 or degrees < 1:
+    degrees, errors, connected = free - (counts.shape[1] - 1), np.diag(1 / n), True
+    if counts.all():  # every cell has every seed
+        effects = means - values.mean()
+    else:  # normal equations of cells, after the seeds' columns are projected out
+        normal = np.diag(n.astype(float)) - (counts / of_seeds) @ counts.T
+        connected = int(np.linalg.matrix_rank(normal, tol=SMALL * n.max(), hermitian=True)) == len(n) - 1
+        errors = np.linalg.pinv(normal, rcond=SMALL, hermitian=True) if connected else errors
+        effects = errors @ (np.bincount(cells, values) - (counts / of_seeds) @ np.bincount(seeds, values))
+    if not connected or degrees < 1:
         return Grid(levels, means, np.diag(1 / n), within / free, free, deviation)
-    right = np.bincount(cells, values) - (counts / of_seeds) @ np.bincount(seeds, values)
-    errors = np.linalg.pinv(normal, rcond=SMALL, hermitian=True)
-    effects = errors @ right
     of_seed = (np.bincount(seeds, values) - counts.T @ effects) / of_seeds
     residual = ((values - effects[cells] - of_seed[seeds]) ** 2).sum()
     return Grid(levels, effects + values.mean(), errors, residual / degrees, degrees, deviation)
@@ -125,15 +126,17 @@ def shares(of: Grid, draws: int = DRAWS) -> list[Share]:
         Confounded: two factors vary together, or several do.
     """
     effects = _effects(of.levels)
-    squares = np.array([((basis.T @ of.means) ** 2).sum() for _, basis in effects])
-    noise = np.array([np.einsum("ck,cd,dk->", basis, of.errors, basis) for _, basis in effects]) * of.variance
+    bases = [basis for _, basis in effects]
+    squares = _squares(bases, of.means)
+    noise = np.array([(basis * (of.errors @ basis)).sum() for basis in bases]) * of.variance
+    noise[-1] = of.variance * np.trace(of.errors) - noise[-1]
     clean = squares - noise
     nothing = clean.sum() <= 0  # the cells differ no more than seeds
     of_all = squares if nothing else clean
     found = _nearest(of_all) if of_all.sum() else np.full(len(effects), 1 / len(effects))
     low, high = np.full((2, len(effects)), math.nan)
     if of.degrees:
-        low, high = _interval(of, [basis for _, basis in effects], noise, draws)
+        low, high = _interval(of, bases, noise, draws)
         low, high = (np.zeros_like(low), np.ones_like(high)) if nothing else (low, high)
     deviations = np.sqrt(clean.clip(0) / len(of.means))
     rows = zip(effects, found, low, high, deviations, strict=True)
@@ -143,13 +146,16 @@ def shares(of: Grid, draws: int = DRAWS) -> list[Share]:
 def _interval(of: Grid, bases: Sequence[np.ndarray], noise: np.ndarray, draws: int) -> tuple[np.ndarray, np.ndarray]:
     """The ends of the intervals of shares."""
     rng = np.random.default_rng(0)
-    values, vectors = np.linalg.eigh(of.errors)
-    root = vectors * np.sqrt(values.clip(0))
+    diagonal = of.errors.diagonal()
+    if np.count_nonzero(of.errors) == len(diagonal):
+        root = np.diag(np.sqrt(diagonal))
+    else:
+        values, vectors = np.linalg.eigh(of.errors)
+        root = vectors * np.sqrt(values.clip(0))
     # The variance is drawn, too: of few degrees of freedom it is known badly.
     variance = of.variance * of.degrees / rng.chisquare(of.degrees, draws)
     drawn = of.means + np.sqrt(variance)[:, None] * (rng.standard_normal((draws, len(of.means))) @ root.T)
-    squares = np.stack([((drawn @ basis) ** 2).sum(1) for basis in bases], axis=1)
-    clean = squares - 2 * noise
+    clean = _squares(bases, drawn) - 2 * noise
     own, others = clean.clip(0), (clean.sum(1, keepdims=True) - clean).clip(0)  # which are one sum, whatever its parts
     repeated = np.divide(own, own + others, out=np.zeros_like(own), where=own > 0)
     low, high = np.quantile(repeated, [ERROR / 2, 1 - ERROR / 2], axis=0)
@@ -157,6 +163,13 @@ def _interval(of: Grid, bases: Sequence[np.ndarray], noise: np.ndarray, draws: i
         if not np.delete(low, number).any():  # the others may be nothing, so this may be all
             high[number] = 1.0
     return low, high
+
+
+def _squares(bases: Sequence[np.ndarray], means: np.ndarray) -> np.ndarray:
+    """The sum of squares of each effect [..., effects]; the last one is of what its basis does not span."""
+    squares = np.stack([((means @ basis) ** 2).sum(-1) for basis in bases], axis=-1)
+    squares[..., -1] = (means**2).sum(-1) - squares[..., -1]
+    return squares.clip(0)
 
 
 def _nearest(squares: np.ndarray) -> np.ndarray:
@@ -174,7 +187,10 @@ def _nearest(squares: np.ndarray) -> np.ndarray:
 
 
 def _effects(levels: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:
-    """The factors of each effect, and an orthonormal basis of its part of the space of the cells [C, degrees]."""
+    """The factors of each effect, and an orthonormal basis of its part of the space of the cells [C, degrees].
+
+    The last one is the rest, whose basis is that of all others: the rest is what it does not span.
+    """
     count, columns = levels.shape[1], dict[tuple[int, ...], np.ndarray]()
     for number in range(count):
         columns[(number,)] = _dummies(levels[:, number])
@@ -190,8 +206,7 @@ def _effects(levels: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:
             raise Confounded(_together(levels, factors[0]))
         if basis.shape[1]:
             effects.append((factors, basis))
-    all_columns = np.hstack([one, *columns.values()])
-    return [*effects, ((), _beyond(np.eye(len(levels)), all_columns))]
+    return [*effects, ((), _basis(np.hstack([one, *columns.values()])))]
 
 
 def _weights(levels: np.ndarray, columns: np.ndarray, factor: int) -> np.ndarray:
@@ -217,11 +232,19 @@ def _dummies(level: np.ndarray) -> np.ndarray:
 
 def _beyond(columns: np.ndarray, others: np.ndarray) -> np.ndarray:
     """An orthonormal basis of what columns span beyond others [C, degrees]."""
-    left, singular, _ = np.linalg.svd(others, full_matrices=False)
-    known = left[:, singular > SMALL * singular.max()]
-    residual = columns - known @ (known.T @ columns)
-    left, singular, _ = np.linalg.svd(residual, full_matrices=False)
-    return left[:, singular > 1e-6]
+    known = _basis(others)
+    return _basis(columns - known @ (known.T @ columns), len(columns))
+
+
+def _basis(columns: np.ndarray, scale: float | None = None) -> np.ndarray:
+    """An orthonormal basis of what columns span [C, degrees].
+
+    Args:
+        scale: of squares of columns that were not zero by rounding; None: the largest there is.
+    """
+    values, vectors = np.linalg.eigh(columns.T @ columns)
+    kept = values > SMALL * (values.max() if scale is None else scale)
+    return columns @ (vectors[:, kept] / np.sqrt(values[kept]))
 
 
 @dataclass(frozen=True)

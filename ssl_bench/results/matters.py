@@ -216,6 +216,8 @@ def what_matters(entries: Sequence[Entry], name: str | None = None, numbers: Num
     value = {id(run): metric.scale * (numbers.value(name, run) or 0.0) for run in kept}
     finite = [run for run in kept if math.isfinite(value[id(run)])]
     worse = [run for run in kept if run not in finite] + [entry.run for entry in diverged if entry.run]
+    if not finite:
+        raise ConfigError(f"no run has a finite {name}: name others, or look at what has diverged")
     levels = [in_order({points[id(run)][n] for run in finite}) for n in range(len(settings))]
     varied = [n for n, of_setting in enumerate(levels) if len(of_setting) > 1]
     settings, levels = [settings[n] for n in varied], [levels[n] for n in varied]
