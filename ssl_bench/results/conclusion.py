@@ -38,13 +38,16 @@ def show(groups: Groups) -> None:
     else:
         print_grid(groups)
         if len(groups) > 1 and all(len(runs) == 1 for runs in groups.values()):
-            print(of_one_seed(len(groups), [folder for runs in groups.values() for folder, _ in runs]))
+            flattered = of_one_seed(len(groups), [folder for runs in groups.values() for folder, _ in runs])
+            print(flattered, end="\n" * bool(flattered))
     if lines := matter(entries):
         print("", *(textwrap.fill(line, WIDEST) for line in lines.splitlines()), sep="\n")
 
 
 def of_one_seed(count: int, folders: Collection[Path], metric: str | None = None) -> str:
     """Say that the best of some settings by one seed is flattered, and by how much if they have other seeds too.
+
+    Empty if the metric does not say what is better.
 
     Where all settings are equal, the best one lies above their mean by the deviation between seeds, times the expected
     maximum of as many standard normal numbers.
@@ -64,6 +67,8 @@ def of_one_seed(count: int, folders: Collection[Path], metric: str | None = None
         numbers = Numbers(runs)
         name, _ = numbers.choose("--metric", metric, runs)
         meaning, values = numbers.meaning(name), dict[str, list[float]]()
+        if not meaning.sign:
+            return ""
         for run in single(runs, name, numbers):
             values.setdefault(run.shared.key, []).append(meaning.scale * (numbers.value(name, run) or 0.0))
         if (deviation := _between_seeds([of for of in values.values() if len(of) > 1])) is not None:

@@ -6,7 +6,8 @@ from math import pi, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
-from ssl_bench.results.conclusion import finished_entries, tables
+from ssl_bench.results.conclusion import finished_entries, of_one_seed, tables
+from tests.results.folders import finish, make
 
 Train = Callable[..., tuple[int, str]]
 GRID = ("-m", "name=g", "seed=0,1", "loss=dcl,infonce", "batch_size=b64,b128", "max_steps=2", "evaluate=knn")
@@ -68,3 +69,10 @@ def test_a_grid_of_one_seed_says_that_its_best_is_flattered_and_by_how_much(trai
         f"by {deviation / sqrt(pi):.3g} points if all were equal, at the deviation of {deviation:.3g} between seeds"
     )
     assert f"{sentence}, {amount}: " in train(*grid)[1]
+
+
+def test_what_ranks_nothing_has_no_best() -> None:
+    folders = [make(f"g/{loss}", choices={"loss": loss}, seed=0, name="g") for loss in ("dcl", "infonce")]
+    for number, folder in enumerate(folders):
+        finish(folder, 1.0, **{"own/energy": float(number)})
+    assert of_one_seed(2, folders) == ""
