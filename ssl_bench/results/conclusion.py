@@ -63,12 +63,13 @@ def of_one_seed(count: int, folders: Collection[Path], metric: str | None = None
     paths = {os.path.relpath(folder, outputs) for folder in folders}
     settings = {run.shared.key for run in runs if run.path in paths}
     runs, amount = [run for run in runs if run.shared.key in settings], ""
+    numbers = Numbers(runs)
+    usual = [metric] if metric else numbers.usual(runs)
+    if not usual or not numbers.meaning(usual[0]).sign:
+        return ""
     with contextlib.suppress(ConfigError):  # several evaluations have made it, or two folders have other values
-        numbers = Numbers(runs)
         name, _ = numbers.choose("--metric", metric, runs)
         meaning, values = numbers.meaning(name), dict[str, list[float]]()
-        if not meaning.sign:
-            return ""
         for run in single(runs, name, numbers):
             values.setdefault(run.shared.key, []).append(meaning.scale * (numbers.value(name, run) or 0.0))
         if (deviation := _between_seeds([of for of in values.values() if len(of) > 1])) is not None:
