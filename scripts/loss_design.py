@@ -1,4 +1,4 @@
-"""What the comparison of losses asks for, as compare_losses.yaml says it, and the numbers that are there."""
+"""The design of the comparison of losses, from compare_losses.yaml, and the numbers that are there."""
 
 import base64
 import json
@@ -41,7 +41,7 @@ class Wanted:
 
     @property
     def text(self) -> str:
-        """What names it in the file of numbers."""
+        """Its name in the file of numbers."""
         return " ".join((*self.words, f"seed={self.seed}"))
 
 
@@ -60,7 +60,7 @@ class Cell:
 
 
 class Design:
-    """What the YAML file asks for."""
+    """The design that the YAML file asks for."""
 
     def __init__(self, path: Path = DESIGN) -> None:
         self.path, self.content = path, yaml.safe_load(files.read_bytes(path).decode())
@@ -208,7 +208,7 @@ class Numbers:
         self.runs |= {text: {"diverged": True} for text in texts}
 
     def of_points(self, points: Sequence[Wanted]) -> tuple[np.ndarray, np.ndarray]:
-        """What points are chosen by, and what is compared [points]; one that diverged has the lowest."""
+        """The values to choose points by, and those to compare [points]; one that diverged has the lowest."""
         tuned, tested = (np.array([self.value(point, name) for point in points]) for name in (TUNED, TESTED))
         return np.nan_to_num(tuned, nan=-math.inf), np.nan_to_num(tested, nan=float(np.nanmin(tested)))
 

@@ -109,7 +109,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Decided:
-    """What the questions have as an answer.
+    """The answers to the questions.
 
     Attributes:
         estimates: of those whose cells are measured, by text.

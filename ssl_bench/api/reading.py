@@ -97,7 +97,7 @@ def compare(
 
 
 class WhatMatters:
-    """What matters in a grid; ``str()`` of it is the text of ``ssl-bench compare``.
+    """The settings that matter in a grid; ``str()`` of it is the text of ``ssl-bench compare``.
 
     Attributes:
         sentence: the answer.

@@ -17,7 +17,7 @@ DRAWN = "images"  # how images are held out if nothing else is said: a tenth, wh
 
 
 def held_out(images: int, classes: int, least: int | None) -> str:
-    """What a linear probe holds out: nothing (``none``), a tenth of each class (``classes``), or of all (``images``).
+    """The images that a linear probe holds out: ``none``, a tenth of each class (``classes``), or of all (``images``).
 
     Args:
         images: how many have a label.

@@ -35,7 +35,7 @@ _LOOKS: dict[Path, dict[str, Any]] = {}  # of this process
 
 
 class Look(NamedTuple):
-    """What is seen of an image: its bytes, the CRC-32 of both ends of the file, and a checksum for its identity."""
+    """The look of an image: its bytes, the CRC-32 of both ends of the file, and a checksum for its identity."""
 
     size: int
     ends: str

@@ -93,5 +93,5 @@ def _of_seeds(line: SeedCurve, most: int) -> dict[str, Any]:
     kept = slice(None, None, -(-len(line.epochs) // most) * -1)
     numbers = (line.epochs, line.mean, line.deviation)
     epochs, mean, deviation = (_whole(float(f"{n:.{DIGITS}g}") for n in values[kept][::-1]) for values in numbers)
-    label = printable(line.label) or "all runs"
-    return {"label": label, "seeds": line.seeds, "epochs": epochs, "mean": mean, "deviation": deviation}
+    label = printable(line.legend)
+    return {"label": label, "epochs": epochs, "mean": mean, "deviation": deviation}

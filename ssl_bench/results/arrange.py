@@ -168,6 +168,25 @@ def asked(varying: Differing) -> list[str]:
     return shown or names
 
 
+def dividing(varying: Differing, given: Collection[str]) -> list[str]:
+    """The settings by which runs are divided so that those of one part differ in their seed only.
+
+    They are those that the commands vary, and any other on which a result depends and which does not follow from them.
+
+    Args:
+        given: settings that the commands have set, which are kept even if they follow from others.
+    """
+    kept, rows = list[str](), varying.values
+    others = [name for name in varying.names if name != "seed" and is_hashed(name)]
+    for name in dict.fromkeys([*asked(varying), *others]):
+        places, place = [varying.names.index(other) for other in kept], varying.names.index(name)
+        parts = [tuple(row[other] for other in places) for row in rows]
+        finer = {(part, row[place]) for part, row in zip(parts, rows, strict=True)}
+        if (name in given and name in asked(varying)) or len(finer) > len(set(parts)):
+            kept.append(name)
+    return kept
+
+
 def _axes(varying: Differing, rows: str | None, columns: str | None) -> tuple[str, str]:
     """The settings of the rows and of the columns, empty for none.
 

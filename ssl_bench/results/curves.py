@@ -13,8 +13,8 @@ from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import rows
 from ssl_bench.record.index import METRICS
-from ssl_bench.results.arrange import asked
-from ssl_bench.results.differing import differing
+from ssl_bench.results.arrange import dividing
+from ssl_bench.results.differing import differing, requested
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import Entry
@@ -32,6 +32,7 @@ class SeedCurve:
         epochs: at which all its runs have the value [P].
         mean, deviation: over the seeds, a share in percent [P]; the deviation of one seed is 0.
         seeds: their number.
+        end: the last epoch that one of its runs has, beyond the others' if a run is not finished.
     """
 
     label: str
@@ -39,6 +40,15 @@ class SeedCurve:
     mean: np.ndarray
     deviation: np.ndarray
     seeds: int
+    end: float
+
+    @property
+    def legend(self) -> str:
+        """Its label, with the number of seeds, and where it ends if some of them go on."""
+        of = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
+        last = self.epochs[-1] if len(self.epochs) else 0
+        cut = f", to epoch {last:g} of {self.end:g}: one has no more" if last < self.end else ""
+        return f"{self.label or 'all'} ({of}{cut})"
 
 
 Rows = Sequence[Mapping[str, Any]]
@@ -64,22 +74,22 @@ def curves(
     """
     name, begun = name or "loss", [entry for entry in entries if entry.run]
     varying, members = differing(begun), dict[tuple[str, ...], list[tuple[RunFolder, np.ndarray, object]]]()
-    settings, known = asked(varying), dict[str, None]()
+    settings, there = dividing(varying, requested(begun)), dict[str, None]()
     read = read_rows(begun) if read is None else read
     for entry, values in zip(begun, varying.values, strict=True):
         if (run := entry.run) is None:
             continue
         recorded = read[run.path]
         having = [row for row in recorded if type(row.get(name)) in (int, float) and "epoch" in row]
-        known |= dict.fromkeys(key for row in recorded[:50] for key in row if key not in CLOCKS)
+        there |= dict.fromkeys(key for row in recorded[:50] for key in row if key not in CLOCKS)
         if having:
             line = tuple(f"{n}={v}" for n, v in zip(varying.names, values, strict=True) if n in settings)
             made_by = {tuple(row.get("evaluations", ())) for row in having} if "/" in name else set()
             points = np.array([(row["epoch"], row[name]) for row in having], dtype=float)
             members.setdefault(line, []).append((run, points, made_by))
     if not members:
-        words = ", ".join(sorted(known)) or "nothing yet"
-        raise InvalidValue("--metric", name, f"a value of metrics.jsonl, which has {words}{near(name, sorted(known))}")
+        words = ", ".join(sorted(there)) or "nothing yet"
+        raise InvalidValue("--metric", name, f"a value of metrics.jsonl, which has {words}{near(name, sorted(there))}")
     if len(members) > MOST_LINES:
         raise ConfigError(f"{len(members)} lines, more than {MOST_LINES}: set some of {', '.join(settings)}")
     metric = Numbers(entry.run for entry in begun if entry.run).meaning(name)
@@ -96,9 +106,10 @@ def _curve(label: str, of: Sequence[tuple[RunFolder, np.ndarray, object]], name:
                 f"{name} of {first.folder} and of {run.folder} is of different evaluations: set one aside"
             )
     if len({run.seed for run, _, _ in of}) < len(of):
-        raise ConfigError(f"two runs with one seed differ in nothing that a command has set, such as {first.folder}")
+        raise ConfigError(f"two runs with one seed differ in no setting, such as {first.folder}: name one of them")
     by_run = [dict(points.tolist()) for _, points, _ in of]  # of an epoch that was repeated the last value
     epochs = sorted(set(by_run[0]).intersection(*by_run[1:]))
     values = metric.scale * np.array([[points[epoch] for epoch in epochs] for points in by_run])
     spread = values.std(0, ddof=1) if len(of) > 1 else np.zeros(len(epochs))
-    return SeedCurve(label, np.array(epochs), values.mean(0), spread, len(of))
+    end = max(float(points[-1, 0]) for _, points, _ in of)
+    return SeedCurve(label, np.array(epochs), values.mean(0), spread, len(of), end)

@@ -170,8 +170,7 @@ def draw_curves(curves: Sequence[SeedCurve], label: str) -> Figure:
         for i, curve in enumerate(curves):
             colour, line = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
             marker = MARKERS[i % len(MARKERS)] if len(curve.epochs) < 30 else ""
-            name = f"{curve.label or 'all'} ({curve.seeds} seed{'s' * (curve.seeds > 1)})"
-            axis.plot(curve.epochs, curve.mean, color=colour, linestyle=line, marker=marker, label=name)
+            axis.plot(curve.epochs, curve.mean, color=colour, linestyle=line, marker=marker, label=curve.legend)
             if curve.seeds > 1:
                 ends = curve.mean - curve.deviation, curve.mean + curve.deviation
                 axis.fill_between(curve.epochs, *ends, color=colour, alpha=0.2, linewidth=0)

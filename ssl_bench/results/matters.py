@@ -6,7 +6,7 @@ The statistics are those of :mod:`ssl_bench.results.effects`. Accuracies are in 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,9 @@ from ssl_bench.evaluate.metric import Metric
 from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results import effects
-from ssl_bench.results.arrange import asked, in_order, notes, text_of_value
+from ssl_bench.results.arrange import dividing, in_order, notes, text_of_value
 from ssl_bench.results.comparison import bits_of
-from ssl_bench.results.differing import Differing, Value, differing, requested
+from ssl_bench.results.differing import Value, differing, requested
 from ssl_bench.results.effects import Confounded, Levels, Share, Trend
 from ssl_bench.results.numbers import Numbers, single
 from ssl_bench.results.runs import RunFolder
@@ -207,7 +207,7 @@ def what_matters(entries: Sequence[Entry], name: str | None = None, numbers: Num
     varying, runs = differing([*done, *diverged]), [entry.run for entry in done if entry.run]
     numbers = numbers or Numbers(runs)
     name, chosen = numbers.choose("--metric", name, runs)
-    metric, settings = numbers.meaning(name), _settings(varying, requested(done))
+    metric, settings = numbers.meaning(name), dividing(varying, requested(done))
     columns = [varying.names.index(setting) for setting in settings]
     points = dict[int, tuple[Value, ...]]()  # the values of each run's settings
     for entry, values in zip([*done, *diverged], varying.values, strict=True):
@@ -229,12 +229,12 @@ def what_matters(entries: Sequence[Entry], name: str | None = None, numbers: Num
         shares = effects.shares(grid)
     except Confounded as confounded:
         raise ConfigError(_together([settings[factor] for factor in confounded.factors])) from confounded
-    known = [run for run in worse if all(v in of for v, of in zip(places[id(run)], levels, strict=True))]
+    placed = [run for run in worse if all(v in of for v, of in zip(places[id(run)], levels, strict=True))]
     lowest = (max if metric.sign < 0 else min)(value[id(run)] for run in finite)
     with_worst = list[Share]()
-    if known:
-        worst_values = value | {id(run): lowest for run in known}
-        with_worst = effects.shares(_grid([*finite, *known], places, worst_values, levels)[0])
+    if placed:
+        worst_values = value | {id(run): lowest for run in placed}
+        with_worst = effects.shares(_grid([*finite, *placed], places, worst_values, levels)[0])
     counts = [len(of_cell) for of_cell in cells.values()]
     said = [chosen] * bool(chosen)
     if left := len(runs) - len(kept):
@@ -274,7 +274,7 @@ def _grid(
         cells.setdefault(places[id(run)], []).append(run)
     for of_cell in cells.values():
         if len({run.seed for run in of_cell}) < len(of_cell):
-            raise ConfigError("two runs with one seed differ in a setting that no command has set: name some of them")
+            raise ConfigError("two runs with one seed differ in no setting on which results depend: name one of them")
     numbered = [[list(of).index(v) for v, of in zip(cell, levels, strict=True)] for cell in cells]
     pairs = [(n, run) for n, of_cell in enumerate(cells.values()) for run in of_cell]
     seeds = [-1 if run.seed is None else run.seed for _, run in pairs]
@@ -282,20 +282,8 @@ def _grid(
     return effects.grid(np.array(numbered), [n for n, _ in pairs], seeds, values), cells
 
 
-def _settings(varying: Differing, given: Collection[str]) -> list[str]:
-    """The settings that vary, without those that follow from the others and were not set by a command."""
-    kept, rows = list[str](), varying.values
-    for name in asked(varying):
-        of = [
-            (tuple(row[varying.names.index(other)] for other in kept), row[varying.names.index(name)]) for row in rows
-        ]
-        if name in given or len({others for others, _ in of}) < len(set(of)):
-            kept.append(name)
-    return kept
-
-
 def _by_images(runs: Sequence[RunFolder], numbers: Numbers, name: str, metric: Metric) -> float:
-    """Standard deviation of an accuracy over test images; NaN if a run has not recorded which are right."""
+    """Standard deviation of an accuracy over test images; NaN if the first run has not recorded which are right."""
     right = bits_of(runs[0], numbers.key(name))
     if right is None:
         return math.nan

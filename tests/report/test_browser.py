@@ -183,7 +183,7 @@ def test_curves_over_seeds_are_those_of_the_figure(page: Page) -> None:
     (plots,) = page.locator("#seeds .js-plotly-plot").evaluate_all("all => all.map(({ data }) => data)")
     means = [trace for trace in plots if trace.get("hoverinfo") != "skip"]
     assert [trace["y"] for trace in means] == [pytest.approx(line.mean.tolist(), rel=1e-3) for line in lines]
-    assert page.locator("#seeds .legend li").first.text_content() == f"{lines[0].label} (2 seeds)"
+    assert page.locator("#seeds .legend li").first.text_content() == lines[0].legend
 
 
 @pytest.mark.exhaustive

@@ -107,6 +107,21 @@ def test_what_has_no_answer_is_refused(capfd: pytest.CaptureFixture[str]) -> Non
     assert matter(runs_where(Path("outputs"), [])) == ""
 
 
+def test_a_setting_that_no_command_has_set_divides_the_cells(capfd: pytest.CaptureFixture[str]) -> None:
+    """As an option whose file was edited between two seeds: other runs than those of the first one."""
+    for loss, of_loss in LOSSES.items():
+        for seed in range(4):
+            folder = add(loss, 32, 4, seed, 50.0 + of_loss + 10 * (seed > 1) + 0.1 * seed)
+            if seed > 1:
+                for name, old, new in (
+                    ("config.yaml", f"_target_: {loss}", f"_target_: {loss}\n  edited: 3"),
+                    ("results.json", f'"_target_": "{loss}"', f'"_target_": "{loss}", "edited": 3'),
+                ):
+                    (folder / name).write_text((folder / name).read_text().replace(old, new))
+    shares = {share["setting"]: share["share"] for share in printed(capfd, "g")["shares"]}
+    assert "loss.edited" in shares and shares["loss.edited"] > 0.9
+
+
 def test_one_seed_has_no_intervals(capfd: pytest.CaptureFixture[str]) -> None:
     for loss, of_loss in LOSSES.items():
         for size, of_size in BATCHES.items():

@@ -42,7 +42,7 @@ function seedSection() {
   if (!found.length) return fill(byId("seeds"));
   fill(byId("seeds"), el("h2", {}, "Curves over seeds"),
     soft("Mean over the seeds and a band of one standard deviation, of all runs of the experiment, for any filter."),
-    legend(found[0][1].map(({ label, seeds }) => `${label} (${counted(seeds, "seed")})`)),
+    legend(found[0][1].map(({ label }) => label)),
     el("div", { class: "panels" }, found.map(([name, lines]) => seedPanel(name, lines))));
 }
 
