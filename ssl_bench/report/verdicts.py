@@ -46,5 +46,7 @@ def _sheet(runs: Sequence[RunFolder], by: str, metric: str, numbers: Numbers) ->
         return None
     marks = {number: f" [{number}]" for number in range(1, len(sheet.notes) + 1)}
     rows = [[printable(entry.text) + "".join(marks[n] for n in entry.notes) for entry in row] for row in sheet.rows]
-    words = {"by": by, "title": sheet.title, "columns": sheet.columns, "rows": rows, "notes": sheet.notes}
+    place = sheet.columns.index("verdict")  # second: on a phone the first columns are seen
+    columns, *rows = ([row[0], row[place], *row[1:place], *row[place + 1 :]] for row in [[*sheet.columns], *rows])
+    words = {"by": by, "title": sheet.title, "columns": columns, "rows": rows, "notes": sheet.notes}
     return words | {"below": [printable(line) for line in sheet.below]} if rows else None

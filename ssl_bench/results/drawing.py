@@ -41,7 +41,7 @@ def _lines(axis: Any, pivot: Pivot) -> None:
     columns = pivot.axis(1)
     numeric = all(isinstance(value, int | float) for value in columns)
     x: dict[Any, Any] = {value: value if numeric else n for n, value in enumerate(columns)}
-    log = numeric and min(x.values()) > 0 and max(x.values()) >= 8 * min(x.values())
+    log = numeric and min(x.values()) > 0 and max(x.values()) >= 4 * min(x.values())
     rows = pivot.axis(0)
     for i, row in enumerate(rows):
         places = _beside([*x.values()], i - (len(rows) - 1) / 2, len(rows), log)

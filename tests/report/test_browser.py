@@ -155,9 +155,24 @@ def test_comparisons_are_those_of_the_command(page: Page) -> None:
     assert headings == ["loss", "batch_size", "temperature.tau"]
     for by, table in zip(headings, page.locator("#verdicts table").all(), strict=True):
         sheet = compare(finished(OUTPUTS), by, metric="knn/top1").sheet()
-        assert table.locator("thead th").all_text_contents() == sheet.columns
-        rows = [row.locator("th, td").all_text_contents() for row in table.locator("tbody tr").all()]
-        assert rows == [[entry.text for entry in row] for row in sheet.rows] and rows
+        rows = [row.locator("th, td").all_text_contents() for row in table.locator("tr").all()]
+        assert [row.pop(1) for row in rows] == ["verdict", *(row[-2].text for row in sheet.rows)]  # seen on a phone
+        texts = [sheet.columns, *([entry.text for entry in row] for row in sheet.rows)]
+        assert rows == [row[:-2] + row[-1:] for row in texts] and rows[1:]
+
+
+def test_a_phone_sees_verdicts_and_whole_plots(page: Page, browser: Browser) -> None:
+    """Nothing is wider than the window, no bar lies over a plot, and verdicts are beside their names."""
+    runs.grid()
+    open_report(page)
+    phone = browser.new_page(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+    phone.goto(Path("report.html").absolute().as_uri())
+    phone.wait_for_selector("#matters .js-plotly-plot")
+    assert phone.evaluate("document.documentElement.scrollWidth") == 390
+    assert phone.locator(".modebar-group").count() == 0
+    box = phone.locator("#verdicts tbody tr td:nth-child(2)").nth(1).bounding_box()
+    assert box is not None and box["x"] + box["width"] < 390
+    phone.close()
 
 
 def test_what_matters_is_what_the_command_says(page: Page) -> None:

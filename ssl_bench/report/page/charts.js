@@ -33,7 +33,9 @@ function drawNow(node) {
   const local = { showSendToCloud: false, plotlyServerURL: "" };
   const svg = { name: "Download plot as an SVG", icon: window.Plotly.Icons.disk, click: saveDrawing };
   const bar = { displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"], modeBarButtonsToAdd: [svg] };
-  window.Plotly.newPlot(node, traces, layout, { ...local, ...bar, responsive: !printing });
+  // A finger does not hover, so that the bar would stay over the plot.
+  const shown = { displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false, responsive: !printing };
+  window.Plotly.newPlot(node, traces, layout, { ...local, ...bar, ...shown });
   document.body.dataset.drawn ??= String(Math.round(performance.now())); // for measurements
 }
 
@@ -71,17 +73,17 @@ function layout(x, y, more = {}) {
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: of("ink"), family: getComputedStyle(document.body).fontFamily, size: 12 },
-    margin: { l: 56, r: 16, t: 12, b: 48 }, showlegend: false, hovermode: "closest",
+    margin: { l: 56, r: 16, t: 12, b: 48 }, showlegend: false, hovermode: "closest", modebar: { bgcolor: "rgba(0,0,0,0)" },
     hoverlabel: { bgcolor: of("card"), bordercolor: of("line"), font: { color: of("ink") }, align: "left" },
     xaxis: axis(x), yaxis: axis(y), ...more,
   };
 }
 
-// An axis of a key: logarithmic for positive numbers over a factor of 8 or more, texts as categories.
+// An axis of a key: logarithmic for positive numbers over a factor of 4 or more, texts as categories.
 function axisOf(name, values) {
   const different = [...new Set(values)];
   if (!different.every(isNumber)) return { title: name, type: "category" };
-  const sorted = different.sort((a, b) => a - b), log = sorted[0] > 0 && sorted.at(-1) / sorted[0] >= 8;
+  const sorted = different.sort((a, b) => a - b), log = sorted[0] > 0 && sorted.at(-1) / sorted[0] >= 4;
   const ticks = { tickmode: "array", tickvals: sorted, ticktext: sorted.map(number) };
   return { title: name, type: log ? "log" : "linear", ...(sorted.length <= FEW_VALUES ? ticks : {}) };
 }

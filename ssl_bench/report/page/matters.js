@@ -14,7 +14,7 @@ function sharesPanel({ shares }) {
   const shown = shares.toSorted((a, b) => (b.setting !== "rest") - (a.setting !== "rest") || b.share - a.share);
   const percent = (value) => 100 * value, beside = (a, b) => Math.max(percent(a - b), 0);
   const make = () => ({
-    layout: layout({ title: "share of the variance (%)", range: [0, 100] }, { type: "category", autorange: "reversed" }),
+    layout: layout({ title: "share of variance (%)", range: [0, 100] }, { type: "category", autorange: "reversed" }),
     traces: [{
       type: "bar", orientation: "h", y: shown.map(({ setting }) => plain(setting)),
       x: shown.map(({ share }) => percent(share)), marker: { color: colourOf(0) },
