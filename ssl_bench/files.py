@@ -37,6 +37,11 @@ Mark = tuple[int, int, int, int]  # device, inode, size, time of change in ns
 LARGEST_FILE = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
 
 
+def usual_outputs() -> Path:
+    """The results folder of commands that are not told another one."""
+    return given_path(os.environ.get("SSL_BENCH_OUTPUTS") or "outputs")
+
+
 def given_path(text: str | os.PathLike[str]) -> Path:
     """The path that a user has written: ``~`` or ``~user`` at its beginning is a home folder, as in a shell.
 

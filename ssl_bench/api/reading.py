@@ -36,8 +36,8 @@ def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] |
 
     Args:
         outputs: the results folder.
-        where: conditions that all hold, as those of ``ssl-bench status --where``: a group, a key, a metric or ``state``
-            with its value, or a list of values.
+        where: conditions that all hold, as those of ``ssl-bench status``: a group, a key, a metric or ``state``
+            with its value, a list of values, or a text such as ``">4"`` or ``"!=dcl"``.
 
     Returns:
         A ``pandas.DataFrame``; a list of dictionaries if pandas is not installed.
@@ -197,8 +197,14 @@ def figure(
 
 
 def _conditions(where: Mapping[str, Any] | None) -> list[str]:
-    listed = {key: value if isinstance(value, list | tuple) else [value] for key, value in (where or {}).items()}
-    return [f"{key}={','.join(map(as_text, values))}" for key, values in listed.items()]
+    """The conditions of a mapping, whose texts may begin with ``!=``, ``<``, ``<=``, ``>`` or ``>=``."""
+    words = list[str]()
+    for key, value in (where or {}).items():
+        texts = [as_text(one) for one in (value if isinstance(value, list | tuple) else [value])]
+        equal = [text for text in texts if not text.startswith(("!=", "<", ">"))]
+        words += [f"{key}{text}" for text in texts if text not in equal]
+        words += [f"{key}={','.join(equal)}"] if equal or not texts else []
+    return words
 
 
 def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> Any:

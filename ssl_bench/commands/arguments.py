@@ -14,6 +14,9 @@ from ssl_bench.errors import ConfigError, RunError, one_line
 from ssl_bench.files import given_path
 
 Main = TypeVar("Main", bound=Callable[..., int])
+WORDS = (
+    "an experiment, a run_id or its beginning, a folder, or a condition: loss=dcl,eqco, 'loss!=dcl', 'negatives.k>4'"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,11 +30,30 @@ class Parser(argparse.ArgumentParser):
         text = "a folder with further options, and with papers in DIR/papers"
         self.add_argument("--config-dir", "-cd", type=folder_of_options, metavar="DIR", help=text)
 
+    def add_outputs(self) -> None:
+        """Add the flag ``--outputs`` for the results folder."""
+        text = "results folder (default: SSL_BENCH_OUTPUTS, or outputs)"
+        self.add_argument("--outputs", type=given_path, metavar="DIR", help=text)
+
+    def add_words(self, more: str = "") -> None:
+        """Add words that select runs."""
+        self.add_argument("words", nargs="*", metavar="WORD", help=WORDS + more)
+
     def read(self, arguments: Sequence[str]) -> Any:
         """Parse ``arguments``; exit with code 2 for wrong ones and with 0 after ``--help``."""
         words, overrides = self.split(arguments)
         options = self.parse_args(words)
         options.overrides = overrides
+        if getattr(options, "outputs", None):  # the same setting by its key, so that the last one counts
+            overrides.append(f"paths.outputs={options.outputs}")
+        return options
+
+    def read_words(self, arguments: Sequence[str]) -> Any:
+        """Parse arguments of which all that are no flags are words that select runs, with the results folder."""
+        others = [word for word in arguments if not word.startswith("paths.outputs=")]
+        options = self.parse_intermixed_args(self._once(_at_home(others)))
+        if len(others) < len(arguments):
+            raise ConfigError("paths.outputs is a setting of a training: set --outputs to the results folder")
         return options
 
     def parse_args(self, arguments: Sequence[str] | None = None) -> Any:  # type: ignore[override]
@@ -40,7 +62,16 @@ class Parser(argparse.ArgumentParser):
             from ssl_bench.commands.candidates import answer
 
             answer(self)
-        return super().parse_args(None if arguments is None else _at_home(arguments))
+        return super().parse_args(None if arguments is None else self._once(_at_home(arguments)))
+
+    def _once(self, arguments: list[str]) -> list[str]:
+        """Refuse a flag that is given twice, of which argparse would drop the first one."""
+        for action in self._actions:
+            flags = action.option_strings
+            count = sum(word.partition("=")[0] in flags for word in arguments)
+            if count > 1 and isinstance(action, argparse._StoreAction) and action.nargs is None:
+                self.error(f"{flags[0]} is given twice: leave one of them out")
+        return arguments
 
     def split(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         """Words and flags, and the overrides: ``key=value``, ``~key``."""
@@ -77,11 +108,11 @@ def folder_of_options(text: str) -> Path:
     return path
 
 
-def taken_outputs(overrides: list[str]) -> Path:
-    """The results folder that ``paths.outputs=DIR`` names, which is taken out of ``overrides``."""
+def taken_outputs(overrides: list[str]) -> Path | None:
+    """The results folder that ``paths.outputs=DIR`` names, which is taken out of ``overrides``; None if none does."""
     given = [override for override in overrides if override.startswith("paths.outputs=")]
     overrides[:] = [override for override in overrides if override not in given]
-    return given_path((given or ["=outputs"])[-1].partition("=")[2])
+    return given_path(given[-1].partition("=")[2]) if given else None
 
 
 def in_sentences(main: Main) -> Main:

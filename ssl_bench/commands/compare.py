@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssl_bench.commands.arguments import Parser, in_sentences
+from ssl_bench.commands.words import placed
 from ssl_bench.config.identity import is_hashed
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.record.printing import FORMS, text_of
@@ -20,7 +21,7 @@ from ssl_bench.results.compared import EXPECTED, Comparisons
 from ssl_bench.results.comparison import compare
 from ssl_bench.results.matters import Matters, what_matters
 from ssl_bench.results.runs import RunFolder
-from ssl_bench.results.select import finished_where, of_experiments, runs_where
+from ssl_bench.results.select import Condition, chosen, finished_where
 
 FORMATS = ("text", *FORMS[1:])
 
@@ -30,8 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print what matters or a comparison; return 0, with ``--expect`` 1 or 3 if it is not so or undecided, or 2."""
     about = "Say what matters in a grid, or compare runs that differ in one setting and the seed, in pairs by seed."
     parser = Parser("compare", about)
-    words = "an experiment or conditions KEY=VALUE; to compare, KEY=VALUE twice or two folders"
-    parser.add_argument("words", nargs="*", metavar="WORD", help=words)
+    parser.add_words("; to compare, KEY=VALUE twice or two experiments")
     by = "compare the values of this setting; may be repeated; without it: what matters"
     parser.add_argument("--by", action="append", default=[], metavar="KEY", help=by)
     parser.add_argument("--to", metavar="VALUE", help="what the others are compared with (default: what most have)")
@@ -39,9 +39,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--margin", type=float, help="a difference that does not matter, of accuracies in percent")
     expect = "end with 0 if the first verdict is this, 1 if it is shown not to be so, 3 if it is undecided"
     parser.add_argument("--expect", choices=EXPECTED, help=expect)
-    parser.add_argument("--outputs", default="outputs", type=Path, help="results folder (default: outputs)")
+    parser.add_outputs()
     parser.add_argument("--format", choices=FORMATS, default="text")
-    options = parser.parse_intermixed_args(list(arguments))
+    options = parser.read_words(arguments)
     positive = options.margin is None or 0 < options.margin < math.inf
     require(positive, "--margin", options.margin, "a positive number")
     result = _result(options)
@@ -56,23 +56,24 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _result(options: Namespace) -> Comparisons | Matters:
-    conditions = [word for word in options.words if "=" in word]
-    folders = [word for word in options.words if "=" not in word]
-    counts = Counter(word.partition("=")[0] for word in conditions)
+    outputs, words = placed(options.words, options.outputs)
+    conditions = [word for word in words if Condition.read(word)]
+    folders = [word for word in words if word not in conditions]
+    counts = Counter(one.key for one in map(Condition.read, conditions) if one and one.sign == "=")
     twice = [key for key, count in counts.items() if count > 1]
     by: list[str] = options.by
     to: str | RunFolder | None = options.to
     if len(folders) < 2 and not twice:
-        entries = of_experiments(runs_where(options.outputs, conditions), folders, options.outputs)
+        entries, _ = chosen(words, outputs)
         if not by:
             return what_matters(entries, options.metric)
         runs = [entry.run for entry in entries if entry.run and entry.run.done]
     elif len(twice) == 1 and not by and not folders:
-        by, values = twice, [word.partition("=")[2] for word in conditions if word.partition("=")[0] in twice]
-        where = [word for word in conditions if word.partition("=")[0] not in twice]
-        runs, to = finished_where(options.outputs, [*where, f"{by[0]}={','.join(values)}"]), to or values[-1]
+        by, values = twice, [word.partition("=")[2] for word in conditions if word.startswith(f"{twice[0]}=")]
+        where = [word for word in conditions if not word.startswith(f"{twice[0]}=")]
+        runs, to = finished_where(outputs, [*where, f"{by[0]}={','.join(values)}"]), to or values[-1]
     elif len(folders) == 2 and not by and not twice:
-        runs, by, to = _folders(options.outputs, folders, conditions)
+        runs, by, to = _folders(outputs, folders, conditions)
     else:
         remedy = "loss=dcl loss=infonce, or --by loss --to infonce, or two folders below the results'"
         raise ConfigError(f"say what to compare: {remedy}")
@@ -85,11 +86,9 @@ def _folders(
     """The runs of two folders, the settings of which no value is in both, and what the second has of the first one."""
     sides = []
     for folder in folders:
-        name = folder.removeprefix(f"{outputs}/").strip("/")
-        sides.append([run for run in finished_where(outputs, where) if run.is_below(name)])
+        sides.append(finished_where(outputs, [*where, folder]))
         if not sides[-1]:
-            remedy = f"name a folder below {outputs}, such as that of name="
-            raise ConfigError(f"{folder}: no finished run is there: {remedy}")
+            raise ConfigError(f"{folder}: none of its runs is finished: wait for them, or name another experiment")
     names = dict.fromkeys(name for side in sides for run in side for name in run.shared.settings)
     of, its = ({name: {run.setting(name) for run in side} for name in names} for side in sides)
     by = [name for name in names if is_hashed(name) and not of[name] & its[name]]

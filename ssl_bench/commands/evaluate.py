@@ -1,4 +1,4 @@
-"""``ssl-bench evaluate RUN_DIR ... [evaluate=...]``: evaluate the last checkpoints of runs, and train nothing.
+"""``ssl-bench evaluate WORD ... [evaluate=...]``: evaluate the last checkpoints of runs, and train nothing.
 
 With ``--weights FILE ...`` the networks come from elsewhere: :mod:`ssl_bench.commands.weights`.
 
@@ -6,7 +6,6 @@ What a run has been evaluated with before is not computed again. The numbers are
 ``metrics.jsonl``, and to W&B or TensorBoard if it is tracked there.
 """
 
-import glob
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
 from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, RunError, require
 
+CHANGEABLE = ("evaluate=", "evaluate.", "device=", "paths.data=", "dataset.root=", "dataset.path=")
 WEIGHTS = "evaluate networks from files, timm:NAME or random, for `backbone=...`; which=momentum: the second network"
 
 
@@ -25,25 +25,27 @@ WEIGHTS = "evaluate networks from files, timm:NAME or random, for `backbone=...`
 def main(arguments: Sequence[str]) -> int:
     """Evaluate; 0, 1 if a run cannot be evaluated, 2 for wrong arguments."""
     parser = Parser("evaluate", "Evaluate trained runs again: what they lack is computed, nothing is trained.")
-    what = "outputs/<name>/<run_id>, 'outputs/<name>/*', or the run_id of a run below paths.outputs"
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=what)
-    parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help="runs below paths.outputs")
+    parser.add_words("; its finished runs")
+    parser.add_outputs()
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, 1 by default")
     parser.epilog = """Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators,
-        evaluate.key=value, device=cpu, paths.data=DIR, paths.outputs=DIR."""
+        evaluate.key=value, device=cpu, paths.data=DIR, dataset.root=DIR."""
     parser.add_argument("--weights", nargs="+", default=[], metavar="FILE", help=WEIGHTS)
     options = parser.read(arguments)
     require(options.jobs >= 1, "--jobs", options.jobs, "1 or more")
     overrides = options.overrides
     if options.weights:
-        if options.runs or options.where:
+        if options.words:
             raise ConfigError("--weights: give files of weights, or name runs, not both")
         return weights.evaluate(options.weights, overrides, options.jobs)
     outputs = taken_outputs(overrides)
-    folders = [folder for name in options.runs for folder in _named(name, outputs)]
-    folders += _selected(options.where, outputs) if options.where else []
-    if not folders:
-        raise ConfigError("no run is named: give its directory, or --where KEY=VALUE")
+    conditions = [word for word in overrides if not word.startswith(CHANGEABLE)]
+    overrides = [word for word in overrides if word not in conditions]
+    from ssl_bench.commands.words import trained
+
+    folders, left = trained([*options.words, *conditions], outputs)
+    if left:
+        print(f"{left} of {left + len(folders)} runs are not finished, and left out", file=sys.stderr)
     if len(folders) == 1:
         return evaluate(folders[0], overrides)
     for folder in folders:  # all refusals before the first evaluation
@@ -57,27 +59,6 @@ def in_worker(arguments: Sequence[str]) -> Any:
 
     code = main(arguments)
     return Outcome(State.FAILED if code else State.DONE, code)
-
-
-def _named(name: str, outputs: Path) -> list[Path]:
-    """The directory of that name, the run of that run_id, or the finished runs that match a pattern."""
-    if "*" not in name or Path(name).exists():
-        from ssl_bench.record.folders import find_named
-
-        return [find_named(name, outputs)]
-    folders = sorted(Path(path).parent for path in glob.glob(f"{name}/results.json"))
-    if not folders:
-        raise ConfigError(f"{name}: no finished run has such a directory: `ssl-bench status` lists them")
-    return folders
-
-
-def _selected(where: Sequence[str], outputs: Path) -> list[Path]:
-    from ssl_bench.results.select import ENDED, finished_where
-
-    chosen = finished_where(outputs, [ENDED, *where])
-    if not chosen:
-        raise ConfigError(f"--where {' '.join(where)}: no finished run below {outputs} has these settings")
-    return [run.folder for run in chosen]
 
 
 def evaluate(folder: Path, overrides: Sequence[str]) -> int:
@@ -136,7 +117,7 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     stored = files.read_yaml(folder / "config.yaml", Config, named=False) or {}
     for override in overrides:
         places = [f"dataset.{key}=" for key in ("root", "path") if key in config["dataset"]]
-        if not override.startswith(("evaluate=", "evaluate.", "device=", "paths.data=", *places)):
+        if not override.startswith((*CHANGEABLE[:4], *places)):
             keys = ", ".join(["device", "evaluate", *(place.rstrip("=") for place in places)])
             raise ConfigError(f"{override}: only {keys} and paths.data can be changed after the training")
     changed = evaluated_again(config, overrides)

@@ -1,4 +1,4 @@
-"""``ssl-bench export RUN [--format FORMAT] [--out DIR]``: write the backbone of a trained run.
+"""``ssl-bench export WORD ... [--format FORMAT] [--out DIR]``: write the backbones of trained runs.
 
 * ``timm``: ``RUN_DIR/export/backbone_timm.pt``, weights with timm's names, and a JSON with the lines of Python that
   load them.
@@ -19,9 +19,9 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
+from ssl_bench.commands.words import trained
 from ssl_bench.disk import temporary
-from ssl_bench.errors import ConfigError, require
-from ssl_bench.record.folders import find_named
+from ssl_bench.errors import require
 
 FORMATS = ("timm", "ssl_bench", "card")
 
@@ -30,15 +30,16 @@ FORMATS = ("timm", "ssl_bench", "card")
 def main(arguments: Sequence[str]) -> int:
     """Write the export and print the path of its description; 0, 1 for a checkpoint that cannot be used, 2 refused."""
     parser = Parser("export", "Write the backbone of a trained run for timm, or as a folder to share.")
-    what = "outputs/<name>/<run_id>, or the run_id of a run below paths.outputs"
-    parser.add_argument("run", metavar="RUN", help=what)
+    parser.add_words("; its finished runs")
+    parser.add_outputs()
     parser.add_argument("--format", choices=FORMATS, help="card: a folder for the Hugging Face hub")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to, in the run unless it is given")
     options = parser.read(arguments)
-    folder = find_named(options.run, taken_outputs(options.overrides))
-    if options.overrides:
-        raise ConfigError(f"{options.overrides[0]}: paths.outputs is the only key that an export reads")
-    print(export(folder, options.format, options.out))
+    outputs = taken_outputs(options.overrides)
+    folders, _ = trained([*options.words, *options.overrides], outputs)
+    require(options.out is None or len(folders) == 1, "--out", options.out, f"nothing, for {len(folders)} runs")
+    for folder in folders:
+        print(export(folder, options.format, options.out))
     return 0
 
 

@@ -1,20 +1,21 @@
 """``ssl-bench figure dcl/fig3``: plot our points over a paper's; ``figure name=grid --x k --lines loss``: any runs."""
 
 import re
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import Parser, in_sentences, show_progress, taken_outputs
+from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, show_progress, taken_outputs
 from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
-from ssl_bench.papers.selection import HELP, Selection
+from ssl_bench.papers.selection import HELP, Selection, selects_runs
 from ssl_bench.results.arrange import arrange
-from ssl_bench.results.select import of_experiments, runs_where
+from ssl_bench.results.select import chosen
 
 EPOCH = "epoch"  # in place of a setting: curves over the training
 SUFFIXES = (".png", ".pdf", ".svg")
@@ -24,7 +25,9 @@ SUFFIXES = (".png", ".pdf", ".svg")
 def main(arguments: Sequence[str]) -> int:
     """Write a picture; 0, or 2 for wrong arguments."""
     parser = Parser("figure", "Plot our points over those of a paper's figure.")
-    parser.add_argument("names", nargs="*", metavar="TABLE", help="such as dcl/fig3; a paper alone lists its tables")
+    about = f"a paper's figure, such as dcl/fig3; a paper alone lists its tables; or {WORDS}"
+    parser.add_argument("names", nargs="*", metavar="FIGURE|WORD", help=about)
+    parser.add_outputs()
     parser.add_argument("--all", action="store_true", help="all figures of a paper without tables")
     out = "a .png, .pdf or .svg file; default: the figure's name and .png"
     parser.add_argument("--out", type=Path, metavar="FILE", help=out)
@@ -36,33 +39,14 @@ def main(arguments: Sequence[str]) -> int:
     text = "of runs: a bar for each setting's share of the variance, and the means of its values"
     parser.add_argument("--what-matters", action="store_true", help=text)
     parser.add_config_dir()
-    parser.epilog = f"{HELP} paths.outputs=FOLDER is where the runs are."
+    parser.epilog = HELP
     options = parser.read(arguments)
     names = [re.sub(r"(.*/)?([^/]+)\.ya?ml(?=/|$)", r"\2", name) for name in options.names] or ["figures"]
     path = options.out or Path(f"{'-'.join(names).replace('/', '-')}.png")
     require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
     require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
-    if options.what_matters:
-        from ssl_bench.results import drawing
-        from ssl_bench.results.matters import what_matters
-
-        outputs = taken_outputs(options.overrides)
-        entries = of_experiments(runs_where(outputs, options.overrides), options.names, outputs)
-        return _write(drawing.draw_matters(what_matters(entries, options.metric)), path)
-    if options.x == EPOCH:
-        require(not (options.lines or options.y), "--x", EPOCH, "a setting, or leave out --lines and --y")
-        from ssl_bench.results import drawing
-        from ssl_bench.results.curves import curves
-
-        outputs = taken_outputs(options.overrides)
-        entries = of_experiments(runs_where(outputs, options.overrides), options.names, outputs)
-        return _write(drawing.draw_curves(*curves(entries, options.metric)), path)
-    if options.overrides and not options.names and not options.all:
-        outputs = taken_outputs(options.overrides)
-        pivots = arrange(runs_where(outputs, options.overrides), options.y or options.lines, options.x, options.metric)
-        from ssl_bench.results import drawing
-
-        return _write(drawing.draw(pivots, bool(options.y)), path)
+    if options.what_matters or options.x == EPOCH or selects_runs(options):
+        return _write(_of_runs(options), path)
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     selection.check_reading()
     selected = [(table, selection.cells(table)) for table in selection.tables()]
@@ -77,6 +61,24 @@ def main(arguments: Sequence[str]) -> int:
     from ssl_bench.papers.drawing import draw, panels
 
     return _write(draw([panel for table, cells in filled for panel in panels(table, cells, results)]), path)
+
+
+def _of_runs(options: Namespace) -> Any:
+    """The picture of runs that words select."""
+    outputs = taken_outputs(options.overrides)
+    entries, _ = chosen([*options.names, *options.overrides], outputs)
+    from ssl_bench.results import drawing
+
+    if options.what_matters:
+        from ssl_bench.results.matters import what_matters
+
+        return drawing.draw_matters(what_matters(entries, options.metric))
+    if options.x == EPOCH:
+        require(not (options.lines or options.y), "--x", EPOCH, "a setting, or leave out --lines and --y")
+        from ssl_bench.results.curves import curves
+
+        return drawing.draw_curves(*curves(entries, options.metric))
+    return drawing.draw(arrange(entries, options.y or options.lines, options.x, options.metric), bool(options.y))
 
 
 def _write(figure: Any, path: Path) -> int:

@@ -1,4 +1,4 @@
-"""``ssl-bench prune [OUTPUTS] [--where KEY=VALUE]``: remove from finished runs what only further steps need.
+"""``ssl-bench prune [WORD ...]``: remove from finished runs what only further steps need.
 
 That is the state of the optimiser, a half or more of ``last.pt``, and ``previous.pt``. A pruned run is evaluated,
 loaded, exported, shown and compared as before, and ``verify`` cannot show its last steps. A run that can go on to more
@@ -7,29 +7,29 @@ epochs, since its learning rate is constant, keeps its state.
 
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
-from ssl_bench.commands.status import WHERE
+from ssl_bench.commands.words import entries_of
 from ssl_bench.config.identity import extensible
 from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.launch.lock import locked
 from ssl_bench.record import checkpoint, results
 from ssl_bench.results.runs import RunFolder
-from ssl_bench.results.select import ENDED, finished_where
+from ssl_bench.results.select import ENDED
 
 
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Prune; 0, 1 if a run could not be, 2 for wrong arguments."""
     parser = Parser("prune", "Remove from finished runs what only further training needs.")
-    parser.add_argument("outputs", nargs="?", default="outputs", type=Path, help="results folder (default: outputs)")
-    parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE[,VALUE]", help=WHERE)
+    parser.add_words()
+    parser.add_outputs()
     parser.add_argument("--dry-run", action="store_true", help="only say how much it would free")
     parser.epilog = "Pruned runs are evaluated, loaded and shown as before; verify cannot show their last steps."
-    options = parser.parse_args(arguments)
-    return _prune(finished_where(options.outputs, [*options.where, ENDED]), options)
+    options = parser.read_words(arguments)
+    entries, options.outputs = entries_of([*options.words, ENDED], options.outputs)
+    return _prune([entry.run for entry in entries if entry.run and entry.run.done], options)
 
 
 def _prune(runs: Sequence[RunFolder], options: Namespace) -> int:

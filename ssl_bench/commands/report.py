@@ -1,4 +1,4 @@
-"""``ssl-bench report [OUTPUTS | NAME ...]``: runs, plots and papers' tables as one HTML file."""
+"""``ssl-bench report [WORD ...]``: runs, plots and papers' tables as one HTML file."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
+from ssl_bench.commands.words import placed
 from ssl_bench.disk import temporary
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.errors import require
 from ssl_bench.report import html
 from ssl_bench.report.collect import Collector
 
 PAUSE = 5.0  # seconds between two looks at the runs
-EPILOG = """A word that is a folder is the results folder; any other word selects runs: a run_id, or a name, also of
-the runs that its grids found done under another one. paths.outputs=FOLDER sets the results folder too."""
 
 
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Write the file, with ``--watch`` again and again until Ctrl-C; return 0, or 2 for wrong arguments."""
     parser = Parser("report", "Show runs, plots and the papers' tables in a browser.")
-    parser.add_argument("words", nargs="*", metavar="OUTPUTS|NAME", help="results folder (default: outputs), or runs")
+    parser.add_words()
+    parser.add_outputs()
     text = "an .html file (default: report.html)"
     parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help=text)
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     watch = "write it again when a run has changed, until Ctrl-C; a browser that shows it follows"
     parser.add_argument("--watch", action="store_true", help=watch)
-    parser.epilog = EPILOG
-    options = parser.read(arguments)
-    collector, path = _collector(options.words, options.overrides), options.out
+    options = parser.read_words(arguments)
+    outputs, words = placed(options.words, options.outputs)
+    collector, path = Collector(outputs, words), options.out
     require(path.suffix == ".html", "--out", path, "an .html file, which a browser prints to PDF")
     require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
     data = collector.collect(path.parent.absolute())
@@ -46,21 +46,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.watch:
         _watch(collector, path, data)
     return 0
-
-
-def _collector(words: Sequence[str], overrides: Sequence[str]) -> Collector:
-    folders = [Path(word) for word in words if Path(word).is_dir()]
-    for override in overrides:
-        key, _, value = override.partition("=")
-        if key != "paths.outputs":
-            raise ConfigError(f"{override}: set paths.outputs, the only key that a report reads")
-        folders.append(files.given_path(value))
-    if len(folders) > 1:
-        raise ConfigError(f"{folders[1]} and {folders[0]} are two results folders: name one")
-    outputs = folders[0] if folders else Path("outputs")
-    if not outputs.is_dir():
-        raise ConfigError(f"there is no folder {outputs}: name the folder that paths.outputs was set to")
-    return Collector(outputs, [word.strip("/") for word in words if not Path(word).is_dir()])
 
 
 def _watch(collector: Collector, path: Path, data: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""``ssl-bench status [OUTPUTS] [--watch | --json | --csv | --failed]``: every run and grid, from the files alone.
+"""``ssl-bench status [WORD ...] [--watch | --json | --csv | --failed]``: every run and grid, from the files alone.
 
 On a terminal each grid is one line, then come the runs if they are few. ``--json`` prints a list of objects, one for
 each run and for each run that a grid has still to make:
@@ -32,18 +32,17 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
+from ssl_bench.commands.words import placed
 from ssl_bench.errors import pasteable, printable
 from ssl_bench.record.printing import Sheet, text_of
-from ssl_bench.results.differing import labels
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.rows import rows
 from ssl_bench.results.scan import Entry, Scan, Status
-from ssl_bench.results.select import Labelled, scanned, select
+from ssl_bench.results.select import Labelled, selected
 from ssl_bench.results.status import lines, screen
 
 PAUSE = 2.0  # seconds between two updates
 LISTED = 40  # more runs than these are listed on a terminal only if that is asked for
-WHERE = "only runs with this value: a group or key such as loss=dcl or optimizer.lr=0.3, or state=failed; repeatable"
 SORT = "list the runs by state, folder, label, epoch, speed, a metric (best first), a group or a key; -KEY reverses"
 
 
@@ -51,9 +50,9 @@ SORT = "list the runs by state, folder, label, epoch, speed, a metric (best firs
 def main(arguments: Sequence[str]) -> int:
     """Print a table of the runs; return 0, or 2 for wrong arguments."""
     parser = Parser("status", "Show the runs and grids under a results folder.")
-    parser.add_argument("outputs", nargs="?", default="outputs", type=Path, help="results folder (default: outputs)")
+    parser.add_words("; state=failed, knn/top1>60")
+    parser.add_outputs()
     parser.add_argument("--runs", action="store_true", help=f"list the runs, also if there are more than {LISTED}")
-    parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE[,VALUE]", help=WHERE)
     parser.add_argument("--sort", metavar="KEY", help=SORT)
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--watch", action="store_true", help="update the table every two seconds, until Ctrl-C")
@@ -64,17 +63,17 @@ def main(arguments: Sequence[str]) -> int:
     if "--sort" in words[:-1]:  # argparse would take -KEY for a flag
         place = words.index("--sort")
         words[place : place + 2] = [f"--sort={words[place + 1]}"]
-    options = parser.parse_args(words)  # the name of the folder may contain "="
+    options = parser.read_words(words)
     if isinstance(sys.stdout, io.TextIOWrapper) and (options.csv or options.failed):  # not for people to read
         sys.stdout.reconfigure(encoding=sys.getfilesystemencoding(), errors="surrogateescape")
-    options.scan, options.where = scanned(options.outputs, options.where)
+    options.outputs, options.words = placed(options.words, options.outputs)
+    options.scan = Scan(options.outputs)
     return _watch(options) if options.watch else _print(options)
 
 
 def _look(scan: Scan, options: Namespace) -> tuple[list[Labelled], float | None, bool]:
     """The selected runs with their labels, the seconds left of those that run, and whether to list them."""
-    entries, left = scan.update(time.time())
-    shown = select(list(zip(entries, labels(entries), strict=True)), options.where, options.sort)
+    shown, left = selected(scan, options.outputs, options.words, options.sort)
     going = any(entry.state in (Status.RUNNING, Status.WAITING) for entry, _ in shown)
     return shown, left if going else None, bool(options.runs or options.sort or len(shown) <= LISTED)
 

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
-from ssl_bench.commands.arguments import Parser, in_sentences, show_progress, taken_outputs
+from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, show_progress, taken_outputs
 from ssl_bench.config.build import one_of
 from ssl_bench.papers import verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
-from ssl_bench.papers.selection import HELP, Selection
+from ssl_bench.papers.selection import HELP, Selection, selects_runs
 from ssl_bench.papers.sheets import whole
 from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.results.arrange import arrange
-from ssl_bench.results.select import runs_where
+from ssl_bench.results.select import chosen
 
 ABOUT_NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference,
 and that of the project, which is committed with this package."""
@@ -21,7 +21,9 @@ and that of the project, which is committed with this package."""
 def main(arguments: Sequence[str]) -> int:
     """Print tables; 0, or 2 for wrong arguments."""
     parser = Parser("table", "Print a paper's numbers beside those of the runs on disk.")
-    parser.add_argument("names", nargs="*", metavar="TABLE", help="such as dcl/table1; a paper alone lists its tables")
+    about = f"a paper's, such as dcl/table1; a paper alone lists its tables; or {WORDS}"
+    parser.add_argument("names", nargs="*", metavar="TABLE|WORD", help=about)
+    parser.add_outputs()
     parser.add_argument("--all", action="store_true", help="all tables of a paper")
     parser.add_argument("--claims", action="store_true", help="the claims of the papers, with verdicts")
     parser.add_argument("--format", default="rich", help="|".join(FORMS))
@@ -29,12 +31,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--columns", metavar="KEY", help="of runs: a column for each value, such as batch_size")
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
     parser.add_config_dir()
-    parser.epilog = f"{ABOUT_NUMBERS} {HELP} paths.outputs=FOLDER is where the runs are."
+    parser.epilog = f"{ABOUT_NUMBERS} {HELP}"
     options = parser.read(arguments)
     one_of("--format", options.format, FORMS)
-    if options.overrides and not options.names and not (options.all or options.claims):
+    if selects_runs(options):
         outputs = taken_outputs(options.overrides)
-        pivots = arrange(runs_where(outputs, options.overrides), options.rows, options.columns, options.metric)
+        entries, _ = chosen([*options.names, *options.overrides], outputs)
+        pivots = arrange(entries, options.rows, options.columns, options.metric)
         print(text_of([pivot.sheet() for pivot in pivots], options.format), end="")
         return 0
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)

@@ -23,17 +23,20 @@ def main(arguments: Sequence[str]) -> int:
         plugins are not here, or the arguments are wrong.
     """
     parser = Parser("verify", "Is a finished run what it says it is? Steps of it are trained again and compared.")
-    parser.add_argument("run", metavar="RUN", help="its directory, or the run_id of a run below paths.outputs")
+    parser.add_argument("run", metavar="RUN", help="its directory, or its run_id or the beginning of it")
+    parser.add_outputs()
     parser.epilog = (
         "Then key=value: paths.data=DIR (or dataset.root, dataset.path), where its images are; device=cpu, devices=N, "
-        "threads=N, to carry it out here; paths.outputs=DIR. What this cannot show is in ssl_bench/check/README.md."
+        "threads=N, to carry it out here. What this cannot show is in ssl_bench/check/README.md."
     )
     options = parser.read(arguments)
     outputs = taken_outputs(options.overrides)
     from ssl_bench.check.verify import answers
-    from ssl_bench.record.folders import find_named
+    from ssl_bench.commands.words import trained
 
-    folder = find_named(options.run, outputs)
+    (folder, *others), _ = trained([options.run], outputs)
+    if others:
+        raise ConfigError(f"{options.run}: {1 + len(others)} runs: name one of them")
     changes = {}
     for key, _, value in (override.partition("=") for override in options.overrides):
         if key not in KEYS:

@@ -8,10 +8,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
-from ssl_bench.files import given_path
+from ssl_bench.files import given_path, usual_outputs
 from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, Table
 
@@ -19,6 +20,15 @@ HELP = """TABLE is such as dcl/table1; dcl/fig3 is all panels of a figure, and a
 FILE.yaml is all tables of a file of your own, FILE.yaml/table1 is one; --config-dir DIR adds the papers in DIR/papers.
 row=NAME and col=NAME select rows and columns: by the exact name, by a pattern ('CIFAR-10*'), or by words of the name
 (row=DCL: "CIFAR-10 DCL", but not "DCLW")."""
+
+
+def selects_runs(options: Any) -> bool:
+    """Whether the words of a command select runs, and no tables of papers."""
+    papers = tables.paths(options.config_dir and options.config_dir / "papers")
+    of_papers = [word for word in options.names if word.partition("/")[0] in papers or re.search(r"\.ya?ml\b", word)]
+    conditions = [word for word in options.overrides if not word.startswith(("row=", "col=", "paths.outputs="))]
+    whole = options.all or getattr(options, "claims", False)
+    return not (of_papers or whole) and bool(options.names or conditions)
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,8 @@ class Selection:
     @property
     def outputs(self) -> Path:
         """Folder of the results."""
-        return given_path(self.setting("paths.outputs") or "outputs")
+        given = self.setting("paths.outputs")
+        return given_path(given) if given else usual_outputs()
 
 
 def _matching(key: str, wanted: str | None, names: Sequence[str], table: str) -> set[str]:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.config.build import near
-from ssl_bench.errors import ConfigError, pasteable, printable
+from ssl_bench.errors import pasteable, printable
 from ssl_bench.record import results, units
 from ssl_bench.record.follow import find_mark
 from ssl_bench.record.index import METRICS, RESULTS
@@ -22,6 +21,7 @@ from ssl_bench.results.grids import GridFolder
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import Entry, Scan
+from ssl_bench.results.select import pick
 from ssl_bench.results.status import axes
 
 LOG = "train.log"
@@ -57,12 +57,11 @@ class Collector:
 
     Args:
         outputs: the results folder.
-        names: run_ids, or names of runs: their folders below ``outputs``, with what the grids of a name found done
-            under another one; none are all runs.
+        words: that select runs; none are all runs.
     """
 
-    def __init__(self, outputs: Path, names: Sequence[str] = ()) -> None:
-        self.outputs, self._names = outputs, names
+    def __init__(self, outputs: Path, words: Sequence[str] = ()) -> None:
+        self.outputs, self._words = outputs, words
         self._scan = Scan(outputs)
         self._files: dict[str, tuple[object, RunFiles]] = {}  # by path, with the marks of the files
         self._verdicts: dict[str, tuple[Any, Any]] = {}  # by experiment, with the finished runs they were made of
@@ -84,7 +83,7 @@ class Collector:
         """
         now = time.time()
         entries, left = self._scan.update(now)
-        entries = self._select(entries) if self._names else entries
+        entries = [entry for entry, _ in pick(entries, self.outputs, self._words)] if self._words else entries
         most = max(LEAST_POINTS, min(MOST_POINTS, POINTS // max(1, len(entries))))
         read = [self._read(entry.run, most) if entry.run else NO_FILES for entry in entries]
         settings = differing(entries, [of_run.facts for of_run in read])
@@ -98,7 +97,7 @@ class Collector:
         ]
         its_runs = [entry.run for entry in entries if entry.run]
         names = dict.fromkeys(name for of_run in read for name in of_run.curves)
-        groups = _groups(entries, self._names)
+        groups = _groups(entries, self._words)
         for group in groups:
             members = [run for place in group["runs"] if (run := entries[place].run) and run.done]
             by = [n for n in settings.shown if n != "seed" and len({run.setting(n) for run in members}) > 1]
@@ -117,28 +116,11 @@ class Collector:
             "metrics": ranked,
             "meanings": _meanings(numbers, its_runs, [*ranked, *names]),
             "groups": groups,
-            "whole": bool(self._names),
+            "whole": bool(self._words),
             "runs": runs,
             "curves": [of_run.curves for of_run in read],
             **self._results(entries),
         }
-
-    def _select(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The entries of the names."""
-        paths = [entry.run.path if entry.run else "" for entry in entries]
-        chosen = set[int]()
-        for name in self._names:
-            of_name = {n for n, path in enumerate(paths) if path.startswith(f"{name}/")}
-            of_name |= {n for n, path in enumerate(paths) if f"/{path}".endswith(f"/{name}")}
-            of_name |= {n for n, entry in enumerate(entries) if name in entry.names}
-            if not of_name:
-                names = sorted({path.rpartition("/")[0] for path in paths}.union(*(e.names for e in entries)) - {""})
-                raise ConfigError(
-                    f"{name}: there is no run of this name under {self.outputs}{near(name, names)}: set it to a run_id "
-                    f"or to one of {', '.join(names) or 'no folder: nothing was run'}"
-                )
-            chosen |= of_name
-        return [entries[n] for n in sorted(chosen)]
 
     def _read(self, run: RunFolder, most: int) -> RunFiles:
         """The files of a run, from an earlier call if they have not changed."""

@@ -7,7 +7,7 @@ into several tables; one that varies only from cell to cell is named below it.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -50,7 +50,7 @@ class Pivot:
     """A table of runs.
 
     Attributes:
-        names: the setting of the rows and that of the columns; a name is empty if there is none.
+        names: the setting of the rows and that of the columns, or several with commas between; empty if there is none.
         of: the settings that distinguish it from the other tables.
         cells: by the values of both.
         below: sentences on what else varies and what is missing.
@@ -94,7 +94,7 @@ class Pivot:
                 is_best, footnotes = (row, column) in best, notes(cell.runs)
                 text = spread(cell.values, 2 if self.metric.unit == "share" else 3)
                 entries.append(SheetEntry(text, sheet.numbers(footnotes), is_best))
-                settings = {name: value for name, value in zip(self.names, (row, column), strict=True) if name}
+                settings = _settings(self.names[0], row) | _settings(self.names[1], column)
                 records.append(
                     {
                         **self.of,
@@ -126,8 +126,8 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
     """Tables of finished runs.
 
     Args:
-        rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``; None: of the settings
-            that the commands vary, the first and the second.
+        rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``, or several of them with
+            commas between; None: of the settings that the commands vary, the first and the second.
         name: of the number; None: the main one of most runs.
 
     Raises:
@@ -141,11 +141,12 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
     name, chosen = numbers.choose("--metric", name, runs)
     settings = [{**varying.common, **dict(zip(varying.names, values, strict=True))} for values in varying.values]
     axes = _axes(varying, rows, columns)
-    keys = [(of_run.get(axes[0]), of_run.get(axes[1])) for of_run in settings]
-    others = [n for n in varying.names if n not in (*axes, "seed") and is_hashed(n)]
+    keys = [(_value(axes[0], of_run), _value(axes[1], of_run)) for of_run in settings]
+    on_axes = [name for axis in axes for name in axis.split(",")]
+    others = [n for n in varying.names if n not in (*on_axes, "seed") and is_hashed(n)]
     inside = [n for n in others if _varies(keys, [of_run.get(n) for of_run in settings])]
     inside = [n for n in inside if n in asked(varying)] or inside
-    below = [chosen] * bool(chosen) + _between([n for n in others if n not in inside], axes)
+    below = [chosen] * bool(chosen) + _between([n for n in others if n not in inside], on_axes)
     if missing := len(entries) - len(done):
         below.append(f"{missing} of {len(entries)} runs are not finished, and left out.")
     metric, tables = numbers.meaning(name), dict[str, Pivot]()
@@ -193,9 +194,26 @@ def _axes(varying: Differing, rows: str | None, columns: str | None) -> tuple[st
     Raises:
         InvalidValue: there is no such setting.
     """
-    row, column = _full_name("--rows", rows, varying), _full_name("--columns", columns, varying)
-    free = (name for name in asked(varying) if name not in (row, column))
+    row, column = _full_names("--rows", rows, varying), _full_names("--columns", columns, varying)
+    free = (name for name in asked(varying) if name not in f"{row},{column}".split(","))
     return (next(free, "") if row is None else row), (next(free, "") if column is None else column)
+
+
+def _full_names(flag: str, wanted: str | None, varying: Differing) -> str | None:
+    """The full names of settings with commas between; None of None."""
+    names = [] if wanted is None else [_full_name(flag, name, varying) or "" for name in wanted.split(",")]
+    return ",".join(names) if names else None
+
+
+def _value(axis: str, of_run: Mapping[str, Value]) -> Any:
+    """The value of a setting; of several a tuple."""
+    values = tuple(of_run.get(name) for name in axis.split(","))
+    return values if len(values) > 1 else values[0]
+
+
+def _settings(axis: str, value: Any) -> dict[str, Value]:
+    """The settings of an axis with their values; none if there is no such axis."""
+    return dict(zip(axis.split(","), value if isinstance(value, tuple) else (value,), strict=True)) if axis else {}
 
 
 def _full_name(flag: str, wanted: str | None, varying: Differing) -> str | None:
@@ -246,12 +264,19 @@ def _between(names: Sequence[str], axes: Sequence[str]) -> list[str]:
 
 def in_order(values: Collection[Value]) -> list[Value]:
     """Values in order: numbers, then texts."""
-    number = int | float
-    return sorted(values, key=lambda v: (not isinstance(v, number), v if isinstance(v, number) else 0, str(v)))
+
+    def place(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return tuple(map(place, value))
+        return (0, value, "") if isinstance(value, int | float) else (1, 0, str(value))
+
+    return sorted(values, key=place)
 
 
-def text_of_value(value: Value) -> str:
-    """A value as an override writes it; empty for None."""
+def text_of_value(value: Any) -> str:
+    """A value as an override writes it, several with commas between; empty for None."""
+    if isinstance(value, tuple):
+        return ", ".join(map(text_of_value, value))
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 

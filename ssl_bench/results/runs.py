@@ -153,6 +153,10 @@ class RunFolder:
         """Whether its directory is below a folder of the results folder."""
         return f"/{folder}/" in f"/{self.path}/"
 
+    def is_at(self, folder: str) -> bool:
+        """Whether its directory is a folder of the results folder, or below it."""
+        return self.path == folder or self.is_below(folder)
+
     @property
     def name(self) -> str:
         """The name of its experiment: that of the folder, which may have been renamed since the training."""

@@ -1,26 +1,61 @@
-"""Which runs ``ssl-bench status`` shows, and in which order: ``--where KEY=VALUE`` and ``--sort KEY``.
+"""The words that select runs, the same on every command, and the order of runs: ``--sort KEY``.
 
-A key is ``state``, ``folder``, ``label``, ``epoch``, ``speed``, a metric such as ``knn/top1``, a group such as ``loss``
-or a key of the configuration such as ``optimizer.lr``.
+A word is a condition or a name. Conditions must all hold: ``loss=dcl,eqco`` (one of these), ``loss!=dcl``,
+``negatives.k>4``, and likewise ``<``, ``<=`` and ``>=``. A name is that of an experiment, the run_id of a run or its
+beginning, or a folder; each name adds its runs. A key is ``state``, ``folder``, ``label``, ``epoch``, ``speed``, a
+metric such as ``knn/top1``, a group such as ``loss`` or a key of the configuration such as ``optimizer.lr``.
 """
 
+import operator
 import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ssl_bench import files
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
 from ssl_bench.results.differing import labels
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import RunFolder
-from ssl_bench.results.scan import URGENT, Entry, Scan
+from ssl_bench.results.scan import URGENT, Entry, Scan, Status
 
 ENDED = "state=done,evaluated"  # the condition of runs that have results and are not at work
 FIELDS = ("state", "folder", "label", "epoch", "speed", "seed")
+ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+CONDITION = re.compile(r"((?:[^\[\]=<>!]|\[[^\]]*\])+)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)  # a key may be knn[k=20]/top1
+SHORTEST = 4  # characters of the beginning of a run_id
 
 Labelled = tuple[Entry, str]
+
+
+class Condition(NamedTuple):
+    """A condition on runs, such as ``negatives.k>4``."""
+
+    key: str
+    sign: str
+    value: str
+
+    @classmethod
+    def read(cls, word: str) -> "Condition | None":
+        """The condition that a word is; None of a name."""
+        parts = CONDITION.fullmatch(word)
+        return cls(*parts.groups()) if parts and not Path(word).exists() else None
+
+    def holds(self, values: Sequence[str | float], scale: float) -> bool:
+        """Whether one of the values of a run fits; with ``!=``, whether none does.
+
+        Args:
+            scale: 100 of shares, which may also be given in percent.
+        """
+        plain = {_plain(value) for value in values}
+        if self.sign in ORDERS:
+            bound = float(_plain(self.value))
+            bound = bound / scale if bound > 1 else bound
+            return any(ORDERS[self.sign](value, bound) for value in plain if isinstance(value, float))
+        options = {_plain(text) for text in (self.value, *self.value.split(","))}  # a list is one value
+        return bool(options & plain) == (self.sign == "=")
 
 
 def select(shown: Sequence[Labelled], where: Sequence[str], sort: str | None) -> list[Labelled]:
@@ -28,22 +63,24 @@ def select(shown: Sequence[Labelled], where: Sequence[str], sort: str | None) ->
 
     Args:
         shown: all of them.
-        where: conditions ``KEY=VALUE``, which must all hold. A value may be several, separated by commas: any of them.
+        where: conditions, which must all hold.
         sort: a key; ``-KEY`` reverses the order. States are sorted by urgency, numbers come before text, and what has
             no value comes last. The best value of a metric comes first, the highest if it does not say what is better.
 
     Raises:
-        ConfigError: a condition without ``=``, or no entry has a key.
+        ConfigError: a word is no condition, no entry has a key, or its values have no order.
     """
     numbers = Numbers(entry.run for entry, _ in shown if entry.run)
     kept, key = list(shown), (sort or "").removeprefix("-")
-    for condition in where:
-        name, equals, wanted = condition.partition("=")
-        if not equals:
-            raise ConfigError(f"--where {condition}: set it to KEY=VALUE, such as loss=dcl or state=failed")
-        name = _resolved("--where", name, shown, numbers)
-        options = {_plain(text) for text in (wanted, *wanted.split(","))}  # a list is one value
-        kept = [pair for pair in kept if options & {_plain(value) for value in _values(pair, name, numbers)}]
+    for word in where:
+        condition = Condition.read(word)
+        if condition is None:
+            raise ConfigError(f"{word}: set it to KEY=VALUE, such as loss=dcl or state=failed")
+        name = _resolved("", condition.key, shown, numbers)
+        if condition.sign in ORDERS and not isinstance(_plain(condition.value), float):
+            raise ConfigError(f"{word}: set it to a number, such as {name}{condition.sign}4")
+        scale = numbers.meaning(name).scale if name in numbers.names else 1.0
+        kept = [pair for pair in kept if condition.holds(_values(pair, name, numbers), scale)]
     if not sort:
         return kept
     key = _resolved("--sort", key, shown, numbers)
@@ -76,19 +113,96 @@ def _values(pair: Labelled, key: str, numbers: Numbers) -> list[str | float]:
     return [*([] if value is None else [value]), *(pair[0].names if key == "name" else ())]
 
 
-def scanned(outputs: Path, where: Sequence[str]) -> tuple[Scan, list[str]]:
-    """The scan of a results folder with the conditions on its entries.
+def located(words: Sequence[str], given: Path | None = None) -> tuple[Path, list[str]]:
+    """The results folder, and the words that select in it, their folders as paths below it.
 
-    The folder of one name, ``outputs/<name>``, stands for all runs that its grids asked for.
+    Args:
+        given: the results folder of ``--outputs``; None: that of the word that is a folder elsewhere, or the usual one.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: there is no such folder, or words are folders of two results folders.
     """
-    if not outputs.is_dir():
-        raise ConfigError(f"there is no folder {outputs}: name the folder that paths.outputs was set to")
+    outputs, words = given or files.usual_outputs(), list(words)
     if (outputs.parent / ".sweeps").is_dir() and not (outputs / ".sweeps").is_dir() and outputs.name:
-        return Scan(outputs.parent), [f"name={outputs.name}", *where]
-    return Scan(outputs), list(where)
+        outputs, words = outputs.parent, [outputs.name, *words]  # the folder of an experiment
+    names = [word for word in words if Condition.read(word) is None]
+    elsewhere = {word: Path(word) for word in names if _below(word, outputs) is None and Path(word).is_dir()}
+    roots = list(dict.fromkeys(map(_root, elsewhere.values())))
+    others = roots[1:] + [outputs] * (given is not None or len(elsewhere) < len(names))
+    if roots and others:
+        raise ConfigError(f"{roots[0]} and {others[0]} are two results folders: name one")
+    outputs = roots[0] if roots else outputs
+    if not outputs.is_dir():
+        raise ConfigError(f"there is no folder {outputs}: set --outputs to the folder of the results")
+    placed = [_below(word, outputs) or word if word in names else word for word in words]
+    return outputs, [word for word in placed if word != "."]
+
+
+def _below(word: str, outputs: Path) -> str | None:
+    """The path below a results folder that a word means, ``.`` for the folder itself; None if it means none."""
+    if (outputs / word).is_dir() and not Path(word).is_absolute():
+        return word.strip("/")
+    place, whole = Path(word).resolve(), outputs.resolve()
+    return place.relative_to(whole).as_posix() if Path(word).is_dir() and place.is_relative_to(whole) else None
+
+
+def _root(folder: Path) -> Path:
+    """The results folder of a folder: the next one above it that commands have used as one, or else itself."""
+    if (folder / "results.json").exists() or (folder / "config.yaml").exists():
+        folder = folder.absolute().parent.parent  # of a run
+    marks = (place for place in (folder, *folder.absolute().parents[:2]) if (place / ".sweeps").is_dir())
+    return next(marks, folder)
+
+
+def chosen(words: Sequence[str], given: Path | None = None) -> tuple[list[Entry], Path]:
+    """The entries that words select, in the order of ``ssl-bench status``, and their results folder.
+
+    Args:
+        given: the results folder of ``--outputs``.
+
+    Raises:
+        ConfigError: there is no such folder, a name selects nothing, or no entry has a key.
+    """
+    outputs, words = located(words, given)
+    return [entry for entry, _ in selected(Scan(outputs), outputs, words)[0]], outputs
+
+
+def selected(
+    scan: Scan, outputs: Path, words: Sequence[str], sort: str | None = None
+) -> tuple[list[Labelled], float | None]:
+    """The entries of a results folder that words select, with their labels, and the seconds left of those that run."""
+    entries, left = scan.update(time.time())
+    return pick(entries, outputs, words, sort), left
+
+
+def pick(entries: Sequence[Entry], outputs: Path, words: Sequence[str], sort: str | None = None) -> list[Labelled]:
+    """Those of the entries of a results folder that words select, with their labels."""
+    conditions = [word for word in words if Condition.read(word)]
+    shown = select(list(zip(entries, labels(entries), strict=True)), conditions, sort)
+    kept = {id(entry) for entry in of_names(entries, [word for word in words if word not in conditions], outputs)}
+    return [pair for pair in shown if id(pair[0]) in kept]
+
+
+def of_names(entries: Sequence[Entry], names: Sequence[str], outputs: Path) -> list[Entry]:
+    """The entries of all experiments, runs and folders that are named; all entries if none is.
+
+    Raises:
+        ConfigError: a name has no entries, or several runs begin with it.
+    """
+    kept = list[Entry]() if names else list(entries)
+    for word in names:
+        name = word.removeprefix(f"{outputs}/").strip("/")
+        of_name = [e for e in entries if name in e.names or (e.run and (e.run.name == name or e.run.is_at(name)))]
+        if not of_name and len(name) >= SHORTEST:
+            of_name = [e for e in entries if e.run and e.run.folder.name.startswith(name)]
+            several = sorted({e.run.folder.name for e in of_name if e.run})
+            if len(several) > 1:
+                raise ConfigError(f"{word}: the run_ids of {len(several)} runs begin so: {', '.join(several[:4])}")
+        if not of_name:
+            existing = {name for e in entries for name in (*e.names, *([e.run.name] if e.run else []))}
+            raise ConfigError(f"{word}: no run below {outputs} has this name or folder{near(word, sorted(existing))}")
+        kept += [entry for entry in of_name if entry not in kept]
+    return kept
 
 
 def runs_where(outputs: Path, where: Sequence[str]) -> list[Entry]:
@@ -97,26 +211,12 @@ def runs_where(outputs: Path, where: Sequence[str]) -> list[Entry]:
     Raises:
         ConfigError: there is no such folder, or no entry has a key.
     """
-    scan, conditions = scanned(outputs, where)
-    entries, _ = scan.update(time.time())
-    return [entry for entry, _ in select(list(zip(entries, labels(entries), strict=True)), conditions, None)]
+    return chosen(where, outputs)[0]
 
 
-def of_experiments(entries: Sequence[Entry], words: Sequence[str], outputs: Path) -> list[Entry]:
-    """The entries of all experiments that are named, each by its name or its folder; all entries if none is.
-
-    Raises:
-        ConfigError: an experiment has no entries.
-    """
-    kept = list[Entry]() if words else list(entries)
-    for word in words:
-        name = word.removeprefix(f"{outputs}/").strip("/")
-        of_word = [e for e in entries if name in e.names or (e.run and (e.run.name == name or e.run.is_below(name)))]
-        if not of_word:
-            known = {name for e in entries for name in (*e.names, *([e.run.name] if e.run else []))}
-            raise ConfigError(f"{word}: no run below {outputs} has this name or folder{near(word, sorted(known))}")
-        kept += [entry for entry in of_word if entry not in kept]
-    return kept
+def ended(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries that have results and are not at work."""
+    return [entry for entry in entries if entry.state in (Status.DONE, Status.EVALUATED)]
 
 
 def finished_where(outputs: Path, where: Sequence[str]) -> list[RunFolder]:
@@ -138,8 +238,8 @@ def _resolved(flag: str, key: str, shown: Sequence[Labelled], numbers: Numbers) 
     keys = [*FIELDS, *numbers.names]
     keys += [name for config in configs.values() for name in config.settings]
     raise ConfigError(
-        f"{flag} {key}: no run has this key{near(key, dict.fromkeys(keys))}; set it to a field, a metric, a group or "
-        "a key"
+        f"{flag} {key}".strip() + f": no run has this key{near(key, dict.fromkeys(keys))}; set it to a field, a "
+        "metric, a group or a key"
     )
 
 
