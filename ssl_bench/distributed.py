@@ -24,7 +24,7 @@ LONGEST = 512  # bytes of a text that a rank sends
 
 _alone = False
 _timeout = datetime.timedelta(minutes=30)  # of a collective
-_statistics: Any = None  # the group for sums of batch statistics; None: that of all other collectives
+_statistics: Any = None  # the group for sums of batch statistics under DDP; None: that of all other collectives
 
 
 @contextlib.contextmanager
@@ -115,12 +115,16 @@ def global_mean(x: Tensor, dim: int = 0) -> Tensor:
 def all_sum(x: Tensor, statistics: bool = False) -> Tensor:
     """Sum the ranks' ``x`` in place, without gradient; ``statistics``: as :func:`separate_statistics` says."""
     if world() > 1:
-        dist.all_reduce(x, group=_statistics if statistics else None)
+        # Two communicators in one CUDA graph may wait for each other forever.
+        separate = statistics and _statistics is not None and not torch.cuda.is_current_stream_capturing()
+        dist.all_reduce(x, group=_statistics if separate else None)
     return x
 
 
 def separate_statistics() -> None:
     """Connect the GPUs once more, for sums of batch statistics: in one group they would wait for DDP's gradients.
+
+    A step that is recorded has no DDP, and keeps to one group.
 
     All ranks must call it at the same time.
     """
@@ -181,6 +185,13 @@ def average_gradients(module: nn.Module) -> None:
         return
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
     if not gradients:
+        return
+    if dist.get_backend() == "nccl":  # one launch, which reads and writes the gradients where they are
+        for dtype in dict.fromkeys(g.dtype for g in gradients):
+            with dist._coalescing_manager():
+                for gradient in gradients:
+                    if gradient.dtype == dtype:
+                        dist.all_reduce(gradient, dist.ReduceOp.AVG)
         return
     torch._foreach_div_(gradients, world())
     flat = torch.cat([g.flatten() for g in gradients])

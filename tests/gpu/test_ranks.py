@@ -1,16 +1,18 @@
 """Several GPUs: what is sent between the ranks in a step, and the values of one GPU."""
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from ssl_bench.distributed import rank
+from ssl_bench.distributed import average_gradients, rank
 from tests.gpu.conftest import REAL
-from tests.gpu.runs import training
+from tests.gpu.runs import launches, training
 
 EXACT = ["precision=fp64", "optimizer.lr=0.01"]
 
@@ -108,7 +110,8 @@ def check_sent(name: str, ranks: list[dict[str, Any]], gradients: int) -> None:
         assert Counter(sent) == expected(name, gradients, len(ranks)), name
     else:
         reduced = [int(count) for kind, count in lines if kind == "all_reduce"]
-        assert sum(reduced) == gradients, name
+        statistics = 4 * sum([*NORMS, *HEAD]) if name == "chunks" else 0  # of each chunk, which DDP does not overlap with
+        assert sum(reduced) == gradients + statistics, name
 
 
 @pytest.mark.slow
@@ -125,3 +128,55 @@ def test_eight_gpus_agree(gpu: Callable[..., Any], tmp_path: Path) -> None:
     ranks = gpu(observed, str(tmp_path / "sent"), [EXACT], ranks=8)
     assert all(each == ranks[0] for each in ranks)
     assert ranks[0][0]["losses"] == pytest.approx(gpu(observed, "", [["graph=false", *EXACT]])[0]["losses"], rel=1e-9)
+
+
+# ---- the mean of the gradients
+
+
+def averaged(log: str) -> dict[str, Any]:
+    """What the mean of gradients of two types starts, sends and gives."""
+    os.environ["FAKE_NCCL_LOG"] = log
+    network = training("backbone=resnet18_cifar").state.method
+    network.other = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64).to("cuda"))
+    for parameter in network.parameters():  # copied from the host: the fake GPU's kernels do nothing
+        parameter.grad = torch.full(parameter.shape, rank() + 1.0).to(parameter)
+    started = launches()
+    average_gradients(network)
+    ended = launches()
+    gradients = [p.grad.cpu() for p in network.parameters() if p.grad is not None]
+    return {
+        "launches": ended - started,
+        "sent": Path(f"{log}.{rank()}").read_text().splitlines(),
+        "means": sorted({value for gradient in gradients for value in gradient.unique().tolist()}),
+        "bytes": [sum(g.nbytes for g in gradients if g.dtype == kind) for kind in (torch.float32, torch.float64)],
+    }
+
+
+@pytest.mark.skipif(REAL, reason="only the fake GPU counts launches")
+@pytest.mark.parametrize("ranks", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_the_mean_of_all_gradients_is_one_launch_for_a_type(
+    ranks: int, gpu: Callable[..., Any], tmp_path: Path
+) -> None:
+    found = gpu(averaged, str(tmp_path / "sent"), ranks=ranks, values=False)
+    sent = [f"all_reduce {count}" for count in found[0]["bytes"]]
+    assert found[0]["bytes"][0] > 4 * 10**7
+    assert all(
+        each == {"launches": 2, "sent": sent, "means": [(ranks + 1) / 2], "bytes": found[0]["bytes"]} for each in found
+    )
+
+
+# ---- DDP
+
+
+def warned() -> list[str]:
+    """The warnings of eager steps of a network with weights of 1 x 1 pixels."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        step = training("graph=false", "backbone=resnet18_cifar").stepper()
+        for _ in range(3):
+            step(False)
+    return [str(warning.message) for warning in caught]
+
+
+def test_ddp_finds_gradients_with_the_strides_of_its_buckets(gpu: Callable[..., Any]) -> None:
+    assert gpu(warned, ranks=2, values=False) == [[], []]
