@@ -9,7 +9,8 @@ import contextlib
 import datetime
 import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,9 @@ def parallel(module: nn.Module, device: torch.device) -> nn.Module:
     """``module`` under DDP, which averages the gradients in the backward pass; unchanged on one process."""
     if world() == 1:
         return module
+    for weight in module.parameters():
+        if weight.requires_grad and 1 in weight.shape:
+            weight.register_hook(partial(_with_strides, strides=weight.stride()))
     # All ranks have the same weights, from the seed or a checkpoint, and batch statistics are either global already or
     # local on purpose. So DDP need not send anything before the training or in a forward pass.
     arguments = inspect.signature(DistributedDataParallel).parameters
@@ -235,3 +239,10 @@ def parallel(module: nn.Module, device: torch.device) -> nn.Module:
         never.add("broadcast_buffers")
     options: dict[str, Any] = dict.fromkeys(never, False) | {"gradient_as_bucket_view": True, "static_graph": True}
     return DistributedDataParallel(module, [device.index] if device.type == "cuda" else None, **options)
+
+
+def _with_strides(gradient: Tensor, strides: Sequence[int]) -> Tensor:
+    """``gradient`` with other strides of its dimensions of size 1, which may be any: else DDP would warn of them."""
+    sizes = zip(gradient.shape, gradient.stride(), strides, strict=True)
+    alike = all(size == 1 or given == wanted for size, given, wanted in sizes)
+    return gradient.as_strided(gradient.shape, strides) if alike else gradient

@@ -40,11 +40,11 @@ def choices(log: str) -> list[dict[str, Any]]:
     os.environ["FAKE_NCCL_LOG"] = log
     start, eager, _ = trained(True, "graph=false")
     found = []
-    for owner, name in ((Stepper, "compute"), (CudaRecording, "replay")):
+    for owner, name, seconds in ((Stepper, "compute", 0.3), (CudaRecording, "replay", 1.5)):
         part: Any = getattr(owner, name)
 
-        def late(self: Any, *arguments: Any, part: Any = part) -> Any:
-            time.sleep(0.2 * rank())
+        def late(self: Any, *arguments: Any, part: Any = part, seconds: float = seconds) -> Any:
+            time.sleep(seconds * rank())
             return part(self, *arguments)
 
         said = Log()
@@ -68,8 +68,8 @@ def test_ranks_take_what_is_faster_on_the_slowest_of_them_and_say_so(gpu: Callab
     times = r": a replayed step takes (\S+) ms, an eager one (\S+) ms"
     replayed = re.fullmatch("from step 3 on, steps are replayed as a CUDA graph" + times, one[0]["said"][0])
     stays = re.fullmatch("steps are not replayed as a CUDA graph" + times, one[1]["said"][0])
-    assert replayed and float(replayed[2]) >= 200 > float(replayed[1])
-    assert stays and float(stays[1]) >= 200 > float(stays[2])
+    assert replayed and float(replayed[2]) > max(300, float(replayed[1]))
+    assert stays and float(stays[1]) > max(1500, float(stays[2]))
     assert len(one[0]["said"]) == 2 and len(one[1]["said"]) == 1  # steps with diagnostics follow
     assert REAL or [case["communicators"] for case in one] == [1, 2]
 
