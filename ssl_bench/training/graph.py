@@ -91,7 +91,7 @@ class GraphedStepper:
     def __call__(self, diagnostics: bool) -> dict[str, Tensor]:
         """Carry out the next step; return its diagnostics, all of them if ``diagnostics``."""
         if self._eager_steps.total() == 1 and self._lr.is_cuda:
-            # In the first step cuDNN has tried algorithms, in memory that belongs to the run's peak, but to no later step.
+            # In the first step cuDNN has tried algorithms: in memory of the run's peak, but of no later step.
             self.stepper.state.peak = torch.cuda.max_memory_reserved(self._lr.device)
             torch.cuda.reset_peak_memory_stats(self._lr.device)
         warm = self._eager_steps[diagnostics] > 0 and self._eager_steps.total() >= EAGER_STEPS
