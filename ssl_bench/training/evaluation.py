@@ -157,7 +157,7 @@ class Evaluation:
 
     def _results(self, run_id: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> dict[str, Any]:
         """Content of ``results.json`` with all evaluations of the run, ``entries``."""
-        memory, starts = peak_memory(self.state.device), self.state.starts
+        memory, starts = peak_memory(self.state.device, self.state.peak), self.state.starts
         later = {"git_later": [start["git"] for start in starts[1:]]} if starts[1:] else {}
         metrics = evaluations.flat(entries, self.config["epochs"])
         return {
