@@ -238,7 +238,7 @@ def main(words: Sequence[str] | None = None) -> None:
         help="time one more step of the package, with these settings: --set compile=true --set precision=fp16",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there after each table")
-    parser.add_argument("--kernels", type=Path, metavar="FILE", help="write there what a step of the last batch size starts")
+    parser.add_argument("--kernels", type=Path, metavar="FILE", help="write what a step of the last batch starts")
     arguments = parser.parse_args(words)
     cuda = arguments.device == "cuda"
     if cuda and not torch.cuda.is_available():

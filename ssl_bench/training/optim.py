@@ -156,7 +156,7 @@ class SGD(Recipe):
 
 
 class FusedSGD(torch.optim.SGD):
-    """torch's fused SGD, whose kernel for CPUs copies every gradient that is not contiguous, and then reads the memory."""
+    """torch's fused SGD, whose kernel for CPUs would copy every gradient that is not contiguous, for nothing."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

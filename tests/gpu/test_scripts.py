@@ -24,20 +24,23 @@ import tables  # noqa: E402
 from ssl_bench.check import speed  # noqa: E402
 
 TFLOPS, BANDWIDTH = 100.0, 5.0  # 10^12 a second
-FLOORS = {"arithmetic floor": 2 * 3.33 / TFLOPS, "arithmetic and memory floor": 2 * (3.33 / TFLOPS + 0.0175 / BANDWIDTH)}
-OURS = {f"ssl_bench, {way}" for way in ("replayed", "replayed, compile=true", "replayed, precision=fp16", "eager")}
+PER_VIEW = 3.33 / TFLOPS, 0.0175 / BANDWIDTH  # ms
+FLOORS = {"arithmetic floor": 2 * PER_VIEW[0], "arithmetic and memory floor": 2 * sum(PER_VIEW)}
+VARIANTS = {f"ssl_bench, replayed, {setting}" for setting in re.findall(r"--set (\S+)", SCRIPT.read_text())}
+OURS = {"ssl_bench, replayed", "ssl_bench, eager", *VARIANTS}
 OTHERS = {"plain loop, channels_last", "plain loop, channels_last, kornia's views", "lightly's loss and forwards"}
 
 
 def measured(out: str) -> list[list[str]]:
-    """Run the step's part of the half hour with small batches; the rows in its file after each time that it is saved."""
+    """Run the step's part of the half hour with small batches; the rows in its file each time that one is saved."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling takes a minute here
     benchmark_step.STEPS, saved = 4, []  # as few as a graph allows
     save, other = benchmark_step.save, benchmark_step.other
 
     def keep(path: Path | None, *content: Any) -> None:
         save(path, *content)
-        saved.append([f"{row['name']} {row['batch']}" for row in json.loads(Path(out, "step.json").read_text())["rows"]])
+        rows = json.loads(Path(out, "step.json").read_text())["rows"]
+        saved.append([f"{row['name']} {row['batch']}" for row in rows])
 
     def greedy(*arguments: Any) -> Any:
         if arguments[1] is benchmark_step.kornia_views:
@@ -56,7 +59,9 @@ def measured(out: str) -> list[list[str]]:
 @pytest.mark.slow
 def test_a_step_on_a_gpu_is_timed_beside_its_floor_and_other_loops(gpu: Callable[..., Any], tmp_path: Path) -> None:
     saved = gpu(measured, str(tmp_path))
-    assert list(map(len, saved)) == [9, 18, 18] and saved[1][:9] == saved[0]
+    count = len(FLOORS | dict.fromkeys(OURS | OTHERS))
+    assert list(map(len, saved)) == [count, 2 * count, 2 * count] and saved[1][:count] == saved[0]
+    assert {"ssl_bench, replayed, compile=true", "ssl_bench, replayed, precision=fp16"} <= VARIANTS
     content = json.loads((tmp_path / "step.json").read_text())
     assert "CUDA" in content["environment"] and content["command"].startswith("python ")
     rows = {(row["name"], row["batch"]): row for row in content["rows"]}
