@@ -112,7 +112,7 @@ def seconds_of_calls(call: Callable[[], object]) -> list[float]:
 
 
 def copy_gigabytes(device: torch.device, count: int | None = None) -> float:
-    """Measure a copy of ``count`` bytes, or of so many that no cache holds them: 10^9 bytes read and written a second."""
+    """Measure a copy of ``count`` bytes, or of so many that no cache holds them: 10^9 bytes a second, both ways."""
     count = count or (2**30 if device.type == "cuda" else 2**27)
     source = torch.zeros(count, dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)

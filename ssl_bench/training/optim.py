@@ -155,23 +155,22 @@ class SGD(Recipe):
         return optimizer
 
 
+_sgd: Callable[..., None] = sgd  # whose type wants each list by name
+
+
 class FusedSGD(torch.optim.SGD):
     """torch's fused SGD, whose kernel for CPUs would copy every gradient that is not contiguous, for nothing."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         options = "weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize"
+        scaling = {"grad_scale": getattr(self, "grad_scale", None), "found_inf": getattr(self, "found_inf", None)}
         for group in self.param_groups:
             weights = [p for p in group["params"] if p.grad is not None]
+            gradients = [p.grad for p in weights]
             velocities = [self.state[p]["momentum_buffer"] for p in weights if group["momentum"]]
-            tensors = [weights, [p.grad for p in weights], velocities]
-            sgd(
-                *([*map(_in_memory_order, some)] for some in tensors),
-                fused=True,
-                grad_scale=getattr(self, "grad_scale", None),
-                found_inf=getattr(self, "found_inf", None),
-                **{name: group[name] for name in options},
-            )
+            tensors = [[_in_memory_order(tensor) for tensor in some] for some in (weights, gradients, velocities)]
+            _sgd(*tensors, fused=True, **scaling, **{name: group[name] for name in options})
 
 
 def _in_memory_order(tensor: Tensor) -> Tensor:

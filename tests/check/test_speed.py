@@ -57,8 +57,13 @@ def test_the_cores_that_decode_for_gpus(rate: float, images_s: float, gpus: int,
 
 
 def test_floors_are_times_at_measured_rates_and_none_is_said_to_be_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    copies: list[float] = []
-    monkeypatch.setattr(speed, "copy_gigabytes", lambda device, count: copies.append(count) or 40.0)
+    copies: list[int] = []
+
+    def copy(device: torch.device, count: int) -> float:
+        copies.append(count)
+        return 40.0
+
+    monkeypatch.setattr(speed, "copy_gigabytes", copy)
     resnet, device = speed.NETWORKS["resnet18 32px"], torch.device("cpu")
     least = speed.floors(resnet, 64, Precision.of("bf16", False), device, 0.5, 80.0)
     assert least == pytest.approx(floors(0.85248, 0.85248 + 0.028))  # 128 views of 3.33 GFLOP and 17.5 MB

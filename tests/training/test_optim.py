@@ -246,7 +246,10 @@ def test_sgd_in_channels_last_has_the_bits_of_torchs_and_copies_no_gradient(opti
     """With a gradient scaler, whose third step overflows, and weight decay of one group."""
     mine, reference = convolutions(), convolutions()
     made = recipe("optimizer.weight_decay=0.1", *(f"optimizer.{option}" for option in options))
-    fused = {"momentum": 0.0 if "momentum=0" in options else 0.9, "nesterov": "nesterov=true" in options}
+    fused: dict[str, Any] = {
+        "momentum": 0.0 if "momentum=0" in options else 0.9,
+        "nesterov": "nesterov=true" in options,
+    }
     optimizers = made.optimizer(mine), torch.optim.SGD(made.groups(reference), 0.3, **fused, fused=True)
     for step in range(5):
         for model, optimizer in zip((mine, reference), optimizers, strict=True):
