@@ -208,7 +208,7 @@ def measure(
 
     def share(floor: str, name: str) -> str:
         of_floor = least[floor] / statistics.median(seconds[name])
-        return f"{of_floor:.0%}" if of_floor <= 1 else "exceeded"
+        return "-" if name in least else f"{of_floor:.0%}" if of_floor <= 1 else "exceeded"
 
     columns: Mapping[str, Callable[[str], str]] = {
         "images/s": lambda name: f"{batch / statistics.median(seconds[name]):.1f}",
