@@ -24,7 +24,7 @@ export RANKS_PER_NODE=${RANKS_PER_NODE:-${SLURM_GPUS_ON_NODE:?there are no GPUs:
 trap 'scancel --signal=TERM "$SLURM_JOB_ID.0"; wait $!; exec scontrol requeue "$SLURM_JOB_ID"' USR2
 
 # shellcheck disable=SC2016  # each task expands the variables
-srun --kill-on-bad-exit=1 bash -c '
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 bash -c '
     exec torchrun --nnodes="$SLURM_JOB_NUM_NODES" --node-rank="$SLURM_NODEID" --nproc-per-node="$RANKS_PER_NODE" \
         --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" -m ssl_bench train "$@"' bash "$@" &
 wait $!

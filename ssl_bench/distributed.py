@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ssl_bench.surroundings import stay_on_this_machine
+from ssl_bench.surroundings import register_no_graphs, stay_on_this_machine
 
 LONGEST = 512  # bytes of a text that a rank sends
 
@@ -59,6 +59,7 @@ def join_group(device: torch.device, timeout: float, **meeting: Any) -> None:
     global _timeout
     _timeout = datetime.timedelta(seconds=timeout)
     backend, gpu = ("nccl", device) if device.type == "cuda" else ("gloo", None)
+    register_no_graphs()
     dist.init_process_group(backend, timeout=_timeout, device_id=gpu, **meeting)
 
 

@@ -66,10 +66,12 @@ class Interrupt:
             self._former[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         Interrupt.listening = None
         for number, handler in self._former.items():
             signal.signal(number, handler)
+        if self.saved and self.number and isinstance(error, RuntimeError):
+            raise Interrupted(self.number) from error  # another rank stopped first, and this one waited for it
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.number:
@@ -86,7 +88,10 @@ class Interrupt:
 
 
 def stop_if_asked() -> None:
-    """Raise Interrupted if a signal has come for a run whose training is saved."""
+    """Raise Interrupted if a signal has come for a run whose training is saved.
+
+    The ranks do not agree on the batch: the first one leaves the others, and these lose it.
+    """
     interrupt = Interrupt.listening
     if interrupt is not None and interrupt.saved and interrupt.number:
         raise Interrupted(interrupt.number)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ssl_bench.disk import temporary
 from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, world
 from ssl_bench.errors import ConfigError, GoneOn, RunError
-from ssl_bench.hardware import available_cores, local_device, release_memory
+from ssl_bench.hardware import cores_per_process, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import die_with
@@ -23,7 +23,7 @@ from ssl_bench.record.claim import Claim
 from ssl_bench.record.log import logging_to
 from ssl_bench.record.streams import waiting
 from ssl_bench.signals import Halted, Interrupted
-from ssl_bench.surroundings import stay_on_this_machine
+from ssl_bench.surroundings import compile_with, stay_on_this_machine
 from ssl_bench.training.engine import train
 
 THREADS = torch.get_num_threads()  # of a process in which nothing has set them
@@ -72,11 +72,15 @@ def join(
         meeting: where the ranks meet: the file for ranks of one machine, or the address of rank 0; None: as torchrun
             has told this process.
     """
-    device = _enter(config, meeting)
     outcome = None
     try:
+        device = _enter(config, meeting)
         done = broadcast(rank() == 0 and results.is_complete(folder, config))
         outcome = Outcome(State.DONE_BEFORE) if done else train_here(config, folder, command, quiet, claim, device)
+    except dist.DistBackendError as error:
+        outcome = _without_room(error)
+        if outcome is None:
+            raise
     finally:
         _leave(outcome)
     if meeting is None and rank() > 0 and outcome.state is State.FAILED and LOST not in outcome.reason:
@@ -85,11 +89,11 @@ def join(
 
 
 def _leave(outcome: Outcome | None) -> None:
-    """Leave the process group. After a failure on several ranks, end this process at its exit without any clean-up.
+    """Leave the process group. One of several ranks that failed or was stopped ends at its exit without any clean-up.
 
-    Kernels of NCCL and the clean-up of CUDA would wait for the ranks that have failed.
+    Kernels of NCCL and the clean-up of CUDA would wait for ranks that have failed, or that are a batch ahead.
     """
-    if world() > 1 and (outcome is None or outcome.state is State.FAILED):
+    if int(os.environ["WORLD_SIZE"]) > 1 and (outcome is None or outcome.state in (State.FAILED, State.INTERRUPTED)):
         atexit.register(_end_at_once, 1 if outcome is None else outcome.code)
     else:
         leave()
@@ -139,6 +143,8 @@ def _train(
         if out_of_memory(error):
             reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
             return Outcome.failed(f"{reason} Set batch_size.chunk, a smaller batch_size.size or more devices")
+        if outcome := _without_room(error):
+            return outcome
         if world() == 1:
             return Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
         if _lost_a_rank(error):
@@ -153,6 +159,14 @@ def out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
+def _without_room(error: Exception) -> Outcome | None:
+    """How a rank ends for which NCCL has found no room in ``/dev/shm``; None for any other error."""
+    if "/dev/shm/" not in str(error):
+        return None
+    reason = f"NCCL cannot share memory between the ranks ({str(error).strip().splitlines()[-1]})"
+    return Outcome.failed(f"{reason}: Docker has 64 MB for it: start the container with --shm-size=1g or --ipc=host")
+
+
 def _lost_a_rank(error: Exception) -> bool:
     """Whether a collective failed because another rank is gone. Gloo has no error class for that."""
     signs = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
@@ -163,7 +177,8 @@ def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = local_device(int(os.environ["LOCAL_RANK"]), config["device"])
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    torch.set_num_threads(max(1, available_cores() // beside))
+    torch.set_num_threads(cores_per_process())
+    compile_with(cores_per_process())
     timeout = config["timeout"]
     if config["devices"] == 1:
         return device
