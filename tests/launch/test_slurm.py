@@ -136,6 +136,31 @@ def test_a_stopped_run_of_a_grid_is_requeued_and_resumes_with_the_same_bits(
     assert losses(run) == losses(only_run(Path("alone")))
 
 
+TWO_RANKS = [*SMALL, "epochs=20", "devices=2", "hydra.launcher.cpus_per_task=2"]  # of which each needs a core
+
+
+@pytest.mark.parametrize("partition", ["all", "patient"])
+def test_a_preempted_run_is_requeued_and_resumes_while_its_grid_waits(partition: str) -> None:
+    """Slurm requeues it at once, or would leave it time to end."""
+    with grid(*TWO_RANKS, f"hydra.launcher.partition={partition}") as process:
+        run = after_steps(5)
+        urgent = ["sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true"]
+        subprocess.run(urgent, check=True, capture_output=True)
+        printed, _ = process.communicate(timeout=200)
+    assert process.returncode == 0 and "1 run: 1 trained, 0 done before, 0 failed" in printed, printed
+    log = (run / "train.log").read_text()
+    assert len(re.findall(r"resuming at step \d+ of 420", log)) == 1, log
+    assert [step for step, _ in losses(run)] == list(range(1, 421))
+
+
+def test_a_cancelled_run_ends_its_grid() -> None:
+    with grid(*TWO_RANKS) as process:
+        after_steps(5)
+        slurm.output("scancel", *slurm.output("squeue", "-h", "-o", "%i").split())
+        printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 143 and "1 interrupted" in printed, printed
+
+
 def test_a_run_on_two_nodes_resumes_after_its_first_node_has_failed(nodes: list[slurm.Node], reference: Path) -> None:
     with grid(*RUN, "hydra.launcher.nodes=2", "devices=2") as process:
         run = after_steps(22)
