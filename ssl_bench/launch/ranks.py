@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ssl_bench.disk import temporary
-from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, world
+from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, without_room, world
 from ssl_bench.errors import ConfigError, GoneOn, RunError
 from ssl_bench.hardware import cores_per_process, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
@@ -78,9 +78,10 @@ def join(
         done = broadcast(rank() == 0 and results.is_complete(folder, config))
         outcome = Outcome(State.DONE_BEFORE) if done else train_here(config, folder, command, quiet, claim, device)
     except dist.DistBackendError as error:
-        outcome = _without_room(error)
-        if outcome is None:
+        reason = without_room(error)
+        if not reason:
             raise
+        outcome = Outcome.failed(reason)
     finally:
         _leave(outcome)
     if meeting is None and rank() > 0 and outcome.state is State.FAILED and LOST not in outcome.reason:
@@ -143,8 +144,8 @@ def _train(
         if out_of_memory(error):
             reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
             return Outcome.failed(f"{reason} Set batch_size.chunk, a smaller batch_size.size or more devices")
-        if outcome := _without_room(error):
-            return outcome
+        if reason := without_room(error):
+            return Outcome.failed(reason)
         if world() == 1:
             return Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
         if _lost_a_rank(error):
@@ -157,14 +158,6 @@ def _train(
 def out_of_memory(error: Exception) -> bool:
     """Whether an allocation failed. On a CPU torch has no error class for that."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-
-
-def _without_room(error: Exception) -> Outcome | None:
-    """How a rank ends for which NCCL has found no room in ``/dev/shm``; None for any other error."""
-    if "/dev/shm/" not in str(error):
-        return None
-    reason = f"NCCL cannot share memory between the ranks ({str(error).strip().splitlines()[-1]})"
-    return Outcome.failed(f"{reason}: Docker has 64 MB for it: start the container with --shm-size=1g or --ipc=host")
 
 
 def _lost_a_rank(error: Exception) -> bool:
