@@ -45,14 +45,6 @@ def register_no_graphs() -> None:
         os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
 
 
-def compile_with(cores: int) -> None:
-    """Let torch compile in as many processes; each rank would start one for each core of the machine.
-
-    What the user has set stays.
-    """
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(min(32, cores)))
-
-
 @contextlib.contextmanager
 def temporary_files_in(folder: str) -> Iterator[None]:
     """Let processes that start in the block write temporary files to a folder."""

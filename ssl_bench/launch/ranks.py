@@ -23,7 +23,7 @@ from ssl_bench.record.claim import Claim
 from ssl_bench.record.log import logging_to
 from ssl_bench.record.streams import waiting
 from ssl_bench.signals import Halted, Interrupted
-from ssl_bench.surroundings import compile_with, stay_on_this_machine
+from ssl_bench.surroundings import stay_on_this_machine
 from ssl_bench.training.engine import train
 
 THREADS = torch.get_num_threads()  # of a process in which nothing has set them
@@ -172,7 +172,10 @@ def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
     device = local_device(int(os.environ["LOCAL_RANK"]), config["device"])
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     torch.set_num_threads(cores_per_process())
-    compile_with(cores_per_process())
+    if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:  # else each rank starts a process for each core to compile
+        from torch._inductor import config as inductor  # takes seconds, which the optimiser's imports would
+
+        inductor.compile_threads = min(32, cores_per_process())
     timeout = config["timeout"]
     if config["devices"] == 1:
         return device
