@@ -26,8 +26,8 @@ pytestmark = [
 ]
 COMMAND = [sys.executable, "-m", "ssl_bench", "train"]
 LAUNCHER = ["hydra/launcher=slurm", "hydra.launcher.timeout_min=30", "hydra.launcher.signal_delay_s=30"]
-TWO_RANKS = [*SMALL, "epochs=20", "devices=2", "hydra.launcher.cpus_per_task=2"]  # of which each needs a core
 LAUNCHER += [f"hydra.launcher.{o}" for o in ("gpus_per_node=null", "cpus_per_task=1", "array_parallelism=2")]
+TWO_RANKS = [*SMALL, "epochs=20", "devices=2", "hydra.launcher.cpus_per_task=2"]  # of which each needs a core
 RUN = [*SMALL, "precision=fp64", "checkpoint.every=1", "epochs=3"]  # on two ranks; 63 steps, 21 an epoch
 SCRIPT = Path(__file__).parents[2] / "scripts" / "slurm_torchrun.sh"
 
