@@ -2,9 +2,10 @@
 # Train one run on the GPUs of several nodes with torchrun, for clusters where `hydra/launcher=slurm` does not fit.
 #   sbatch --partition=gpu --nodes=2 scripts/slurm_torchrun.sh dataset=imagenet framework=moco_v2 batch_size=b1024
 # Five minutes before the time limit Slurm sends SIGUSR2. The ranks then save their state, and the job is requeued and
-# resumes from that state, as after a preemption. After a node failure, which Slurm notices within SlurmdTimeout (5 minutes by default), the job
-# is requeued too and resumes from the last checkpoint. On nodes without GPUs set RANKS_PER_NODE. If the ranks fail with
-# "Gloo connectFullMesh failed", export GLOO_SOCKET_IFNAME=<network interface> before sbatch.
+# resumes from that state, as after a preemption. After a node failure, which Slurm notices within SlurmdTimeout (5
+# minutes by default), the job is requeued too and resumes from the last checkpoint. On nodes without GPUs set
+# RANKS_PER_NODE. If the ranks fail with "Gloo connectFullMesh failed", export GLOO_SOCKET_IFNAME=<network interface>
+# before sbatch.
 #SBATCH --job-name=ssl_bench
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
