@@ -27,7 +27,7 @@ pytestmark = [
 COMMAND = [sys.executable, "-m", "ssl_bench", "train"]
 LAUNCHER = ["hydra/launcher=slurm", "hydra.launcher.timeout_min=30", "hydra.launcher.signal_delay_s=30"]
 LAUNCHER += [f"hydra.launcher.{o}" for o in ("gpus_per_node=null", "cpus_per_task=1", "array_parallelism=2")]
-TWO_RANKS = [*SMALL, "epochs=20", "devices=2", "hydra.launcher.cpus_per_task=2"]  # of which each needs a core
+TWO_RANKS = [*SMALL, "epochs=8", "devices=2", "hydra.launcher.cpus_per_task=2"]  # of which each needs a core
 RUN = [*SMALL, "precision=fp64", "checkpoint.every=1", "epochs=3"]  # on two ranks; 63 steps, 21 an epoch
 SCRIPT = Path(__file__).parents[2] / "scripts" / "slurm_torchrun.sh"
 
@@ -106,10 +106,10 @@ def preempt() -> None:
 
 
 def assert_resumed_once(run: Path) -> None:
-    """Of a run of 20 epochs."""
+    """Of a run of 8 epochs."""
     log = (run / "train.log").read_text()
-    assert len(re.findall(r"resuming at step \d+ of 420", log)) == 1, log
-    assert [step for step, _ in losses(run)] == list(range(1, 421))
+    assert len(re.findall(r"resuming at step \d+ of 168", log)) == 1, log
+    assert [step for step, _ in losses(run)] == list(range(1, 169))
 
 
 def job_is(text: str, job: str) -> bool:
@@ -204,7 +204,7 @@ def test_the_batch_script_saves_and_requeues_a_run_under_torchrun(reference: Pat
 
 
 def test_the_batch_script_requeues_a_run_that_is_preempted() -> None:
-    job = submit(2, "--nodes=1", "--cpus-per-task=2", "--partition=patient", run=[*SMALL, "epochs=20"])
+    job = submit(2, "--nodes=1", "--cpus-per-task=2", "--partition=patient", run=[*SMALL, "epochs=8"])
     run = after_steps(5)
     preempt()
     slurm.wait_until(lambda: job_is("Restarts=1", job), 60)

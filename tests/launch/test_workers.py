@@ -75,7 +75,7 @@ def stop_parent(pid: int, number: int) -> Outcome:
 
 
 def stop_or_save(file: str) -> Outcome:
-    """End as a rank that a signal has stopped; with a file, a second later, with the signal that came until then in it."""
+    """End as a rank that a signal has stopped; with a file, a second later, and write the signal that came there."""
     if file:
         with Interrupt(int) as interrupt:
             time.sleep(1)
