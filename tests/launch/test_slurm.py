@@ -208,5 +208,5 @@ def test_the_batch_script_requeues_a_run_that_is_preempted() -> None:
     run = after_steps(5)
     preempt()
     slurm.wait_until(lambda: job_is("Restarts=1", job), 60)
-    slurm.wait_until(lambda: job_is("JobState=COMPLETED", job), 120)
+    slurm.wait_until(lambda: job_is("JobState=COMPLETED", job), 200)
     assert_resumed_once(run)
