@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ssl_bench.surroundings import stay_on_this_machine
+from ssl_bench.surroundings import register_no_graphs, stay_on_this_machine
 
 LONGEST = 512  # bytes of a text that a rank sends
 
@@ -60,7 +60,15 @@ def join_group(device: torch.device, timeout: float, **meeting: Any) -> None:
     global _timeout
     _timeout = datetime.timedelta(seconds=timeout)
     backend, gpu = ("nccl", device) if device.type == "cuda" else ("gloo", None)
+    register_no_graphs()
     dist.init_process_group(backend, timeout=_timeout, device_id=gpu, **meeting)
+
+
+def without_room(error: Exception) -> str:
+    """Why the ranks cannot be connected if NCCL has found no room in ``/dev/shm``; empty for any other error."""
+    line = next((line for line in str(error).splitlines() if "/dev/shm/nccl" in line), "")
+    remedy = "Docker has 64 MB for it: start the container with --shm-size=1g or --ipc=host"
+    return line and f"NCCL cannot share memory between the ranks ({line}): {remedy}"
 
 
 def rank() -> int:

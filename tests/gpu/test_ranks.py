@@ -121,6 +121,18 @@ def test_eight_gpus_send_what_a_step_needs(gpu: Callable[..., Any], tmp_path: Pa
         check_sent(name, eight, eight[0]["gradients"])
 
 
+def variable(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("allocator", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_nccl_leaves_graphs_in_expandable_segments_alone(gpu: Callable[..., Any], allocator: str) -> None:
+    settings = {allocator: "garbage_collection_threshold:0.8,expandable_segments:True"}
+    assert gpu(variable, "NCCL_GRAPH_REGISTER", ranks=2, values=False, **settings) == ["0", "0"]
+    assert gpu(variable, "NCCL_GRAPH_REGISTER", ranks=2, values=False) == [None, None]
+
+
 @pytest.mark.slow
 def test_eight_gpus_agree(gpu: Callable[..., Any], tmp_path: Path) -> None:
     ranks = gpu(observed, str(tmp_path / "sent"), [EXACT], ranks=8)
