@@ -11,11 +11,13 @@ in the backward pass.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
+from timeit import Timer
 from typing import Any, NamedTuple
 
 import torch
@@ -167,14 +169,30 @@ def training(name: str, batch: int, folder: Path, device: torch.device, *overrid
     network = NETWORKS[name]
     others = ["tracking=off", "evaluate=[]", "evaluate.baselines=[]", "images_on=device", "batch_size.chunk=null"]
     config = load([*network.options, f"batch_size.size={batch}", "epochs=1000", *others, *overrides])
+    return on_random_images(config, network.side, folder, device)
+
+
+def on_random_images(config: dict[str, Any], side: int, folder: Path, device: torch.device) -> Training:
+    """A run with random images of ``side`` pixels in memory in place of its own."""
     kept = ("size", "channels", "num_classes", "mean", "std")
     target = f"{RandomDataset.__module__}.{RandomDataset.__name__}"
-    config["dataset"] = {"_target_": target, "side": network.side, "count": 4 * batch} | {
-        key: config["dataset"][key] for key in kept
-    }
-    run = Training(config, "check", folder, device)
+    dataset = {"_target_": target, "side": side, "count": 4 * config["batch_size"]["size"]}
+    dataset |= {key: value for key, value in config["dataset"].items() if key in kept}
+    run = Training(config | {"dataset": dataset, "images_on": "device"}, "check", folder, device)
     run.state.method.train()
     return run
+
+
+def seconds_of_a_step(config: dict[str, Any], folder: Path) -> float:
+    """The fastest of three steps of a run on the cores of this machine, without its decoding and logging."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config["threads"] or available_cores())
+    try:
+        step = on_random_images(config, config["dataset"]["size"], folder, torch.device("cpu")).stepper()
+        step(False)  # allocates
+        return min(Timer("step(False)", globals={"step": step}, timer=time.perf_counter).repeat(3, 1))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def step_answer(name: str, batch: int, least: Mapping[str, float], setting: Setting) -> Answer:
