@@ -13,6 +13,7 @@ from ssl_bench.errors import ConfigError, printable, reason
 
 ROUNDING = 1e-4  # of the largest feature
 OF_THE_IMAGES = ("in_chans", "num_classes", "img_size")  # arguments of timm that the data set and the evaluators decide
+EPS_OF_TIMM = 1e-6  # of LayerNorm in its ViTs
 FROZEN = "framework=frozen"
 Evaluation = Callable[[Sequence[str]], Any]  # carries out the command in a worker: arguments to an Outcome
 
@@ -142,15 +143,16 @@ def _network(given: str, which: str | None, overrides: Sequence[str]) -> Network
 
 
 def _of_transformers(given: str, overrides: Sequence[str]) -> list[str]:
-    """The argument of a network of timm that transformers has written beside its weights, if it has."""
+    """The argument of a network of timm that transformers has written beside its weights, unless it is timm's own."""
     from ssl_bench.config.from_disk import OF_FOLDER
     from ssl_bench.networks.names import described
 
     path = Path(given)
-    of_file = described(path / OF_FOLDER if path.is_dir() else path)
-    if not of_file or "layer_norm_eps" not in of_file or "backbone=timm" not in overrides:
+    of_file = described(path / OF_FOLDER if path.is_dir() else path) or {}
+    eps = of_file.get("layer_norm_eps", EPS_OF_TIMM)
+    if eps == EPS_OF_TIMM or "backbone=timm" not in overrides:
         return []
-    word = f"backbone.args.layer_norm_eps={of_file['layer_norm_eps']}"
+    word = f"backbone.args.layer_norm_eps={eps}"
     print(printable(f"{given}: as its config.json has it, {word}"), flush=True)
     return [word]
 

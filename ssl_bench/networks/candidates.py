@@ -166,8 +166,9 @@ def _candidate(
             wrong.append(f"{printable(name)} is unknown")
     for name, value in expected.items():
         if name in tensors and tensors[name].shape != value.shape:
-            squares = " (only squares of patches are resampled)" if name == "pos_embed" else ""
-            wrong.append(f"{name} has the shape {list(tensors[name].shape)}, not {list(value.shape)}{squares}")
+            has, squares = tensors[name].shape, " (only squares of patches are resampled)"
+            other_grid = name == "pos_embed" and has[-1:] == value.shape[-1:]
+            wrong.append(f"{name} has the shape {list(has)}, not {list(value.shape)}{squares if other_grid else ''}")
     return Candidate(prefix, tensors, wrong, changed, read + [f"{prefix}{name}" for name in computed])
 
 
@@ -198,15 +199,22 @@ def _convert_channels(expected: Mapping[str, Tensor], tensors: dict[str, Tensor]
 
 
 def _fuse(expected: Mapping[str, Tensor], tensors: dict[str, Tensor], prefix: str) -> list[str]:
-    """Put queries, keys and values into one tensor where the backbone has that; return their names with ``prefix``."""
+    """Put queries, keys and values into one tensor where the backbone has that; return their names with ``prefix``.
+
+    Those of another shape become one without values, which is refused for its shape.
+    """
     fused = list[str]()
-    for name, value in expected.items():
+    for name in [name for name in expected if ".qkv." in name and name not in tensors]:
         parts = [name.replace(".qkv.", f".{part}.") for part in FUSED]
-        if value.ndim and name not in tensors and len({*parts}) > 1 and all(part in tensors for part in parts):
-            third = (len(value) // 3, *value.shape[1:])
-            if all(_is_plain(tensors[part]) and tensors[part].shape == third for part in parts):
-                tensors[name] = torch.cat([tensors.pop(part) for part in parts])
-                fused += (f"{prefix}{part}" for part in parts)
+        values = [tensors[part] for part in parts if part in tensors and _is_plain(tensors[part])]
+        shapes = {value.shape for value in values}
+        if len(values) == len(FUSED) and len(shapes) == 1 and values[0].ndim and values[0].numel():
+            rows, *others = values[0].shape
+            fits = expected[name].shape == (3 * rows, *others)
+            tensors[name] = torch.cat(values) if fits else torch.empty(3 * rows, *others, device="meta")
+            for part in parts:
+                del tensors[part]
+            fused += (f"{prefix}{part}" for part in parts)
     return fused
 
 
@@ -221,8 +229,8 @@ def _convert_positions(backbone: Any, expected: Mapping[str, Tensor], tensors: d
     if not here.ndim == there.ndim == 3 or (there.shape[0], there.shape[2]) != (here.shape[0], here.shape[2]):
         return []
     others, token = here.shape[1] - grid**2, tensors.get("cls_token")
-    fits = token is not None and token.shape == (1, 1, here.shape[2]) and _is_plain(token)
-    if fits and others == 0 and _side(there.shape[1] - 1):
+    more = others == 0 and _side(there.shape[1] - 1) > 0
+    if more and token is not None and token.shape == (1, 1, here.shape[2]) and _is_plain(token):
         tensors["cls_token"], there = token + there[:, :1], there[:, 1:]
     side = _side(there.shape[1] - others)
     if not side or others < 0:

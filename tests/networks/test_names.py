@@ -4,19 +4,27 @@ With transformers' own networks: test_transformers.py.
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 import ssl_bench
+from ssl_bench.commands.evaluate import main
+from ssl_bench.commands.export import export
+from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.backbones import timm_backbone
+from ssl_bench.networks.export import load as load_export
 from ssl_bench.networks.weights import footnotes, load_weights
+from ssl_bench.training.parts import Parts
+from tests.conftest import only_run
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 REGISTERS: dict[str, Any] = {"reg_tokens": 4, "no_embed_class": True, "init_values": 1.0}
@@ -104,7 +112,7 @@ def test_registers_of_dinov2_are_those_of_timm() -> None:
 
 def of_transformers(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights of a ViT with the names of transformers."""
-    named = {}
+    named = dict[str, Tensor]()
     for name, value in weights.items():
         for here, there in (
             ("cls_token", "embeddings.cls_token"),
@@ -170,6 +178,51 @@ def test_a_folder_of_transformers_is_read_and_compared() -> None:
             ssl_bench.load_weights(network, "folder")
     Path("folder/config.json").write_text(json.dumps(described))
     assert "no config.json" not in ssl_bench.load_weights(network, "folder")
-    torch.testing.assert_close(
-        timm_backbone("test_vit", 3, args={"layer_norm_eps": 1e-12}).get_submodule("norm").eps, 1e-12
-    )
+
+
+def test_queries_keys_and_values_that_do_not_fit_are_refused() -> None:
+    network, weights = vit(32), of_transformers(vit(32).state_dict())
+    of_first = [f"vit.encoder.layer.0.attention.attention.{part}.weight" for part in ("query", "key", "value")]
+    name = r"blocks\.0\.attn\.qkv\.weight"
+    for value, says in (
+        (torch.ones(32, 64), rf"{name} has the shape \[96, 64\], not \[192, 64\]: set init to weights"),
+        (torch.ones(()), f"{name} is missing; it has .*blocks.0.attn.key.weight"),
+        (torch.ones(1, 1).expand(10**12, 64), f"{name} is missing; it has"),
+        (torch.ones(64, 64).int(), f"{name} is missing; it has"),
+        (torch.ones(64, 64).to_sparse(), f"{name} is missing; it has"),
+        (torch.full((64, 64), float("nan")), f"{name} has values that are NaN or infinite"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^init=x: (under vit, )?{says}"):
+            load_weights(network, weights | dict.fromkeys(of_first, value), "x")
+    with pytest.raises(ConfigError, match=rf"{name} is missing; it has"):
+        load_weights(network, {key: value for key, value in weights.items() if key != of_first[1]}, "x")
+
+
+def test_a_folder_is_evaluated_with_the_eps_that_it_says(capfd: pytest.CaptureFixture[str]) -> None:
+    weights = vit(96).state_dict()
+    Path("folder").mkdir()
+    save_file(of_transformers(weights), "folder/model.safetensors")
+    Path("folder/config.json").write_text(json.dumps({"model_type": "vit", "layer_norm_eps": 1e-3}))
+    Path("data/cifar10").mkdir(parents=True)
+    for split in ("train", "test"):
+        pixels = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), np.uint8)
+        np.save(f"data/cifar10/{split}_images.npy", pixels)
+        np.save(f"data/cifar10/{split}_labels.npy", np.arange(20) % 10)
+    words = ["dataset=cifar10", "paths.data=data", "tracking=off", "evaluate=knn", "evaluate.knn.k=2"]
+    words += ["backbone=timm", "backbone.name=test_vit", "backbone.args.patch_size=8"]
+    assert main(["--weights", "folder", *words]) == 0
+    assert "folder: as its config.json has it, backbone.args.layer_norm_eps=0.001" in capfd.readouterr().out
+    results = json.loads((only_run() / "results.json").read_text())
+    assert results["config"]["backbone"]["args"] == {"patch_size": 8, "layer_norm_eps": 0.001}
+    assert results["warnings"] == [RESAMPLED]
+    expected = features(loaded_by_timm(weights, norm_layer=partial(nn.LayerNorm, eps=1e-3)))
+    torch.testing.assert_close(features(ssl_bench.load(only_run())), expected, rtol=0, atol=1e-6)
+    assert (features(loaded_by_timm(weights)) - expected).abs().max() > 1e-4
+    with pytest.raises(ConfigError, match=r"--format timm: backbone=timm is no network of timm"):
+        export(only_run(), "timm")
+    torch.testing.assert_close(features(load_export(export(only_run()))[0].eval()), expected, rtol=0, atol=1e-6)
+    with pytest.raises(ConfigError, match=r"layer_norm_eps is 0\.001 in config\.json and 1e-06 here \("):
+        _ = Parts(load(["init=folder", *words])).backbone
+    words[-1] = "backbone.args={patch_size: 8, layer_norm_eps: small}"
+    with pytest.raises(ConfigError, match=r"^backbone\.args\.layer_norm_eps=small: set backbone\.args\.layer_norm"):
+        _ = Parts(load(["init=folder", *words])).backbone

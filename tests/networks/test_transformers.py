@@ -1,11 +1,8 @@
 """Networks of Hugging Face's transformers, saved by its own code: their features here are those there."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import timm
 import torch
@@ -13,9 +10,6 @@ from timm.layers import SwiGLUPacked
 from torch import Tensor
 
 import ssl_bench
-from ssl_bench.commands.evaluate import main
-from ssl_bench.commands.train import main as train_main
-from tests.conftest import only_run
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -106,27 +100,8 @@ def test_a_network_has_the_features_of_transformers(kind: str) -> None:
     assert ("resampled from 12x12 to 4x4" in line) == ("96" in kind)
     expected = features(there)
     torch.testing.assert_close(features(mine), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
-
-
-def test_a_folder_is_evaluated_with_the_settings_that_it_says(capfd: pytest.CaptureFixture[str]) -> None:
-    torch.manual_seed(0)
-    there = drawn(vit(layer_norm_eps=1e-3))
-    there.save_pretrained("folder")
-    Path("data/cifar10").mkdir(parents=True)
-    for split in ("train", "test"):
-        pixels = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), np.uint8)
-        np.save(f"data/cifar10/{split}_images.npy", pixels)
-        np.save(f"data/cifar10/{split}_labels.npy", np.arange(20) % 10)
-    words = ["dataset=cifar10", "paths.data=data", "tracking=off", "evaluate=knn", "evaluate.knn.k=2"]
-    words += ["backbone=timm", "backbone.name=test_vit", "backbone.args.patch_size=8"]
-    assert main(["--weights", "folder", *words]) == 0
-    assert "folder: as its config.json has it, backbone.args.layer_norm_eps=0.001" in capfd.readouterr().out
-    results = json.loads((only_run() / "results.json").read_text())
-    assert results["config"]["backbone"]["args"] == {"patch_size": 8, "layer_norm_eps": 0.001}
-    expected = features(there)
-    torch.testing.assert_close(features(ssl_bench.load(only_run())), expected, rtol=0, atol=1e-5)
-    assert (features(small()) - expected).abs().max() > 1e-3
-    assert train_main(["init=folder", *words, "max_steps=1"]) == 2
-    assert (
-        "layer_norm_eps is 0.001 in config.json and 1e-06 here (backbone.args.layer_norm_eps)" in capfd.readouterr().err
-    )
+    if "SwiGLU" not in kind:  # in memory, transformers 5 has its two halves apart
+        torch.save({"model": there.state_dict()}, "file.pth")
+        again = NETWORKS[kind][1]()
+        assert ssl_bench.load_weights(again, "file.pth").endswith("its heads, activation and layer_norm_eps")
+        assert torch.equal(features(again), features(mine))
