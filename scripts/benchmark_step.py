@@ -11,9 +11,8 @@ the same recipe of views by kornia, in channels_last where the name says so. Rou
 On a CPU a round is one step. On a GPU it is 20 steps between two synchronisations of host and device; two rounds, in
 which libraries choose algorithms and graphs are recorded, come before and do not count. The package's steps are eager,
 or replayed as a CUDA graph; the other loops have its views, so that only the loops differ, but for one with kornia's.
-The floor is the operations of matrix products and convolutions, forward and backward, of network and loss (counted by
-torch.utils.flop_counter), at the rate of a large matrix product in the same precision, measured just after the steps:
-no step can take less, and none reaches it, since views, batch norms and the optimiser wait for memory.
+The two floors are those of `ssl-bench check`, with rates that are measured just after the steps: the arithmetic of the
+networks, and that with the bytes of fused kernels.
 """
 
 import argparse
@@ -29,14 +28,15 @@ import torch
 from tables import of_steps
 from timing import alternate, environment, print_table, result_rows, save, try_each
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
-from ssl_bench.check.speed import product_tflops, training
+from ssl_bench.check.speed import ARITHMETIC, NETWORKS, best_tflops, copy_gigabytes, floors, training
 from ssl_bench.data.views import Views
 from ssl_bench.hardware import release_memory
 from ssl_bench.training.precision import Precision
 
-FLOOR = "floor: arithmetic"
+NETWORK = "resnet18 32px"
 STEPS = 20  # of a round on a GPU; the package records its graph in the fourth step
 JITTER, MEAN, STD = (0.4, 0.4, 0.4, 0.1), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
@@ -120,37 +120,34 @@ def other(
     return step
 
 
-def floor_seconds(batch: int, precision: Precision, device: torch.device) -> float:
-    """The least time of a step: floating-point operations by the rate of a matrix product."""
-    net, views = network(torch.device("meta"), torch.channels_last), torch.empty(2 * batch, 3, 32, 32, device="meta")
-    with FlopCounterMode(display=False) as counter:
-        plain_loss(*net(views).chunk(2)).backward()
-    return counter.get_total_flops() / (1e12 * product_tflops(device, precision.name))
-
-
 def package(batch: int, precision: Precision, device: torch.device, *overrides: str) -> Step:
-    step = training(
-        "resnet18 32px", batch, Path(mkdtemp()), device, f"precision={precision.name}", *overrides
-    ).stepper()
-    return partial(step, False)
+    settings = dict(word.partition("=")[::2] for word in (f"precision={precision.name}", *overrides))  # the last counts
+    words = [f"{key}={value}" for key, value in settings.items()]
+    return partial(training(NETWORK, batch, Path(mkdtemp()), device, *words).stepper(), False)
 
 
-def contenders(cuda: bool, settings: Sequence[str]) -> dict[str, Callable[[int, Precision, torch.device], Step]]:
-    """Makers of each step, which take a number of images, a precision and a device."""
+def contenders(cuda: bool, variants: Sequence[Sequence[str]]) -> dict[str, Callable[..., Step]]:
+    """Makers of each step, which take a number of images, a precision and a device; the package's first.
 
-    def ours(batch: int, precision: Precision, device: torch.device, graph: str) -> Step:
-        return package(batch, precision, device, f"graph={graph}", *settings)
+    Args:
+        variants: settings of further steps of the package.
+    """
 
+    def ours(batch: int, precision: Precision, device: torch.device, settings: Sequence[str]) -> Step:
+        return package(batch, precision, device, *settings)
+
+    name, graph = ("ssl_bench, replayed", "graph=true") if cuda else ("ssl_bench", "graph=auto")
+    varied = {", ".join((name, *words)): partial(ours, settings=[graph, *words]) for words in ((), *variants)}
     if not cuda:
         return {
-            "ssl_bench": partial(ours, graph="auto"),
+            **varied,
             "plain loop": partial(other, lambda: plain_loss, kornia_views, True, False),
             "plain loop, channels_last": partial(other, lambda: plain_loss, kornia_views, True, True),
             "lightly": partial(other, lightly_loss, kornia_views, False, False),
         }
     return {
-        "ssl_bench, replayed": partial(ours, graph="true"),
-        "ssl_bench, eager": partial(ours, graph="false"),
+        **varied,
+        "ssl_bench, eager": partial(ours, settings=["graph=false"]),
         "plain loop, channels_last": partial(other, lambda: plain_loss, package_views, True, True),
         "plain loop, channels_last, kornia's views": partial(other, lambda: plain_loss, kornia_views, True, True),
         "lightly's loss and forwards": partial(other, lightly_loss, package_views, False, False),
@@ -171,27 +168,54 @@ def started(make: Callable[[], Step], steps: int, device: torch.device) -> Step:
     return one_round
 
 
+def kernels(make: Callable[[], Step], device: torch.device) -> list[dict[str, Any]]:
+    """What a step starts on its device, the longest first: launches, microseconds and their share of all.
+
+    On a CPU these are torch's operations, without those that they call.
+    """
+    steps, cuda = (STEPS, True) if device.type == "cuda" else (1, False)
+    one_round = started(make, steps, device)
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiled:
+        one_round()
+    kind = DeviceType.CUDA if cuda else DeviceType.CPU
+    events = [event for event in profiled.key_averages() if event.device_type == kind]
+    times = [event.self_device_time_total if cuda else event.self_cpu_time_total for event in events]
+    rows = [
+        {"kernel": event.key, "launches": event.count / steps, "us": us / steps, "share": us / sum(times)}
+        for event, us in zip(events, times, strict=True)
+    ]
+    return sorted(rows, key=lambda row: -row["us"])
+
+
 def measure(
-    precision: Precision, batch: int, rounds: int, device: torch.device, settings: Sequence[str]
+    precision: Precision, batch: int, rounds: int, device: torch.device, variants: Sequence[Sequence[str]]
 ) -> list[dict[str, Any]]:
     """Time the steps in one precision; print their table and return its rows."""
     cuda = device.type == "cuda"
     steps = STEPS if cuda else 1
     if cuda:
         torch.cuda.reset_peak_memory_stats()  # from which the package tells whether a graph fits
-    makers = {name: partial(make, batch, precision, device) for name, make in contenders(cuda, settings).items()}
+    makers = {name: partial(make, batch, precision, device) for name, make in contenders(cuda, variants).items()}
     found, missing = try_each({name: partial(started, make, steps, device) for name, make in makers.items()})
     if cuda:
         _, failed = try_each(found)  # with the memory of all of them in use
         missing |= failed
     times = alternate({name: call for name, call in found.items() if name not in missing}, rounds, warm_up=0)
-    seconds = {FLOOR: [floor_seconds(batch, precision, device)]} if cuda else {}
+    rates = best_tflops(device, precision.name), copy_gigabytes(device)
+    least = floors(NETWORKS[NETWORK], batch, precision, device, *rates)
+    seconds = {floor: [of_floor] for floor, of_floor in least.items()}
     seconds |= {name: [wall / steps for wall in each.wall] for name, each in times.items()}
-    rates: Mapping[str, Callable[[str], str]] = {
-        "images/s": lambda name: f"{batch / statistics.median(seconds[name]):.1f}"
+
+    def share(floor: str, name: str) -> str:
+        of_floor = least[floor] / statistics.median(seconds[name])
+        return "-" if name in least else f"{of_floor:.0%}" if of_floor <= 1 else "exceeded"
+
+    columns: Mapping[str, Callable[[str], str]] = {
+        "images/s": lambda name: f"{batch / statistics.median(seconds[name]):.1f}",
+        **{f"of {floor}": partial(share, floor) for floor in least},
     }
     print(f"\n{precision.name}, {batch} images, a step")
-    print_table(seconds, FLOOR if cuda else "ssl_bench", "ms", 1e3, rates, missing)
+    print_table(seconds, ARITHMETIC if cuda else "ssl_bench", "ms", 1e3, columns, missing)
     rows = result_rows(seconds, missing, precision=precision.name, batch=batch)
     return [row | {"images_s": 1e3 * batch / row["median_ms"]} if "median_ms" in row else row for row in rows]
 
@@ -205,8 +229,16 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--batch", type=int, nargs="+", default=[64], help="images")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of the package's run: compile=true")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="time one more step of the package, with these settings: --set compile=true --set precision=fp16",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there after each table")
+    parser.add_argument("--kernels", type=Path, metavar="FILE", help="write what a step of the last batch starts")
     arguments = parser.parse_args(words)
     cuda = arguments.device == "cuda"
     if cuda and not torch.cuda.is_available():
@@ -224,6 +256,10 @@ def main(words: Sequence[str] | None = None) -> None:
             save(arguments.json, machine, rows)
             release_memory(device)
     print(f"\n{of_steps(rows)}")
+    if arguments.kernels is not None:  # last: a profiler that has been used may slow what follows
+        make = next(iter(contenders(cuda, []).values()))
+        step = partial(make, arguments.batch[-1], Precision.of(arguments.precision[-1], cuda), device)
+        save(arguments.kernels, machine, kernels(step, device))
 
 
 if __name__ == "__main__":

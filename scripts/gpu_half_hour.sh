@@ -15,7 +15,7 @@ set -u
 
 OUT=${OUT:-outputs/gpu_half_hour}
 MINUTES=${MINUTES:-29}
-NAMES="check tests step losses simclr dcl other_losses compare_losses"
+NAMES="step check tests losses simclr dcl compare_losses"
 for name in "$@"; do
     [[ " $NAMES " == *" $name "* ]] || { echo "there is no part $name: name some of $NAMES" >&2; exit 2; }
 done
@@ -48,13 +48,12 @@ part() { # NAME LIMIT COMMAND...     LIMIT: seconds of 29 minutes; 0: what is le
 cifar="dataset=cifar10 batch_size=b512 epochs=20 evaluate=[knn,linear] evaluate.baselines=[] tracking=off paths.outputs=$OUT"
 # shellcheck disable=SC2086  # words of a command
 {
+    part step 300 python scripts/benchmark_step.py --device cuda --precision auto --batch 64 1024 256 --rounds 2 --set compile=true --set precision=fp16 --json "$OUT/step.json" --kernels "$OUT/kernels.json"
     part check 300 python -m ssl_bench check "paths.outputs=$OUT"
     part tests 360 python -m pytest -m gpu -n 4 -vv tests/gpu
-    part step 420 python scripts/benchmark_step.py --device cuda --precision auto --batch 32 64 128 256 512 1024 --json "$OUT/step.json"
-    part losses 180 python scripts/benchmark_losses.py --images 4096 16384 --variants --json "$OUT/losses.json"
+    part losses 180 python scripts/benchmark_losses.py --images 4096 --rounds 3 --json "$OUT/losses.json"
     part simclr 150 python -m ssl_bench train $cifar loss=infonce name=simclr
     part dcl 150 python -m ssl_bench train $cifar loss=dcl name=dcl
-    part other_losses 180 python scripts/benchmark_losses.py --images 4096 --rounds 3 --json "$OUT/other_losses.json"
     part compare_losses 0 python scripts/compare_losses.py run --at-once "$(nproc)" --numbers "$OUT/compare_losses.json" "paths.outputs=$OUT/runs"
 }
 echo "== $OUT/half_hour.md"

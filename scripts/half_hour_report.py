@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tables import by_column, markdown, of_steps
+from tables import by_column, markdown, of_kernels, of_steps
 
 from ssl_bench import files
 
@@ -46,7 +46,7 @@ def collect(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"machine": machine.read_text().splitlines() if machine.exists() else []}
     found |= {"parts": parts(folder), "tests": tests(folder / "tests.log")}
     found["check"] = files.read_json(checks[-1]) if checks else None
-    for name in ("step", "losses", "other_losses"):
+    for name in ("step", "kernels", "losses"):
         found[name] = files.read_json(folder / f"{name}.json")
     found["runs"] = {name: run(folder / name) for name in ("simclr", "dcl")}
     return found
@@ -56,16 +56,17 @@ def page(found: dict[str, Any]) -> str:
     """The Markdown page: the machine, how the parts ended, and their tables."""
     ended = ([p["part"], ENDS.get(p["code"], "failed"), p["code"], p["seconds"], p["command"]] for p in found["parts"])
     blocks = [*found["machine"], markdown(["part", "how it ended", "exit code", "s", "command"], *ended)]
+    if found["step"]:
+        blocks.append(of_steps(found["step"]["rows"]))
+    if found["kernels"]:
+        blocks.append(of_kernels(found["kernels"]["rows"]))
     if found["check"]:
         findings = ([f[key] for key in ("section", "name", "verdict", "figure")] for f in found["check"]["findings"])
         blocks.append(markdown(["check", "", "verdict", "figure"], *findings))
     if found["tests"]:
         blocks.append(markdown(["tests", "number"], *([name.lower(), n] for name, n in found["tests"].items())))
-    if found["step"]:
-        blocks.append(of_steps(found["step"]["rows"]))
-    for name in ("losses", "other_losses"):
-        if found[name]:
-            blocks.append(by_column(found[name]["rows"], "images", "ms of a loss, forward and backward, by images"))
+    if found["losses"]:
+        blocks.append(by_column(found["losses"]["rows"], "images", "ms of a loss, forward and backward, by images"))
     trained = [[name, *training(each)] for name, each in found["runs"].items() if each]
     if trained:
         blocks.append(markdown(["CIFAR-10, ResNet-18, 20 epochs, batch 512", "kNN", "linear", "s"], *trained))

@@ -39,3 +39,11 @@ def of_steps(rows: Rows) -> str:
         by_column([row for row in rows if row["precision"] == name], "batch", f"ms of a step, {name}, by batch size")
         for name in dict.fromkeys(row["precision"] for row in rows)
     )
+
+
+def of_kernels(rows: Rows, most: int = 15) -> str:
+    """The first rows of a file of benchmark_step.py --kernels, and the sum of all."""
+    lines = [(row["kernel"][:80], row["launches"], row["us"], row["share"]) for row in rows[:most]]
+    lines.append((f"all {len(rows)}", *(sum(row[key] for row in rows) for key in ("launches", "us", "share"))))
+    cells = ([name, f"{launches:g}", f"{us:,.0f}", f"{share:.1%}"] for name, launches, us, share in lines)
+    return markdown(["kernel of a replayed step", "launches", "microseconds", "share"], *cells)

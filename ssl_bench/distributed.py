@@ -9,7 +9,8 @@ import contextlib
 import datetime
 import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ssl_bench.surroundings import stay_on_this_machine
+from ssl_bench.surroundings import register_no_graphs, stay_on_this_machine
 
 LONGEST = 512  # bytes of a text that a rank sends
 
 _alone = False
 _timeout = datetime.timedelta(minutes=30)  # of a collective
-_statistics: Any = None  # the group for sums of batch statistics; None: that of all other collectives
+_statistics: Any = None  # the group for sums of batch statistics under DDP; None: that of all other collectives
 
 
 @contextlib.contextmanager
@@ -59,7 +60,15 @@ def join_group(device: torch.device, timeout: float, **meeting: Any) -> None:
     global _timeout
     _timeout = datetime.timedelta(seconds=timeout)
     backend, gpu = ("nccl", device) if device.type == "cuda" else ("gloo", None)
+    register_no_graphs()
     dist.init_process_group(backend, timeout=_timeout, device_id=gpu, **meeting)
+
+
+def without_room(error: Exception) -> str:
+    """Why the ranks cannot be connected if NCCL has found no room in ``/dev/shm``; empty for any other error."""
+    line = next((line for line in str(error).splitlines() if "/dev/shm/nccl" in line), "")
+    remedy = "Docker has 64 MB for it: start the container with --shm-size=1g or --ipc=host"
+    return line and f"NCCL cannot share memory between the ranks ({line}): {remedy}"
 
 
 def rank() -> int:
@@ -115,12 +124,16 @@ def global_mean(x: Tensor, dim: int = 0) -> Tensor:
 def all_sum(x: Tensor, statistics: bool = False) -> Tensor:
     """Sum the ranks' ``x`` in place, without gradient; ``statistics``: as :func:`separate_statistics` says."""
     if world() > 1:
-        dist.all_reduce(x, group=_statistics if statistics else None)
+        # Two communicators in one CUDA graph may wait for each other forever.
+        separate = statistics and _statistics is not None and not torch.cuda.is_current_stream_capturing()
+        dist.all_reduce(x, group=_statistics if separate else None)
     return x
 
 
 def separate_statistics() -> None:
     """Connect the GPUs once more, for sums of batch statistics: in one group they would wait for DDP's gradients.
+
+    A step that is recorded has no DDP, and keeps to one group.
 
     All ranks must call it at the same time.
     """
@@ -182,6 +195,13 @@ def average_gradients(module: nn.Module) -> None:
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
     if not gradients:
         return
+    if dist.get_backend() == "nccl":  # one launch, which reads and writes the gradients where they are
+        for dtype in dict.fromkeys(g.dtype for g in gradients):
+            with dist._coalescing_manager():
+                for gradient in gradients:
+                    if gradient.dtype == dtype:
+                        dist.all_reduce(gradient, dist.ReduceOp.AVG)
+        return
     torch._foreach_div_(gradients, world())
     flat = torch.cat([g.flatten() for g in gradients])
     dist.all_reduce(flat)
@@ -215,6 +235,9 @@ def parallel(module: nn.Module, device: torch.device) -> nn.Module:
     """``module`` under DDP, which averages the gradients in the backward pass; unchanged on one process."""
     if world() == 1:
         return module
+    for weight in module.parameters():
+        if weight.requires_grad and 1 in weight.shape:
+            weight.register_hook(partial(_with_strides, strides=weight.stride()))
     # All ranks have the same weights, from the seed or a checkpoint, and batch statistics are either global already or
     # local on purpose. So DDP need not send anything before the training or in a forward pass.
     arguments = inspect.signature(DistributedDataParallel).parameters
@@ -224,3 +247,10 @@ def parallel(module: nn.Module, device: torch.device) -> nn.Module:
         never.add("broadcast_buffers")
     options: dict[str, Any] = dict.fromkeys(never, False) | {"gradient_as_bucket_view": True, "static_graph": True}
     return DistributedDataParallel(module, [device.index] if device.type == "cuda" else None, **options)
+
+
+def _with_strides(gradient: Tensor, strides: Sequence[int]) -> Tensor:
+    """``gradient`` with other strides of its dimensions of size 1, which may be any: else DDP would warn of them."""
+    sizes = zip(gradient.shape, gradient.stride(), strides, strict=True)
+    alike = all(size == 1 or given == wanted for size, given, wanted in sizes)
+    return gradient.as_strided(gradient.shape, strides) if alike else gradient

@@ -1,6 +1,7 @@
 """The signals that stop a run. Their handler keeps the number, and the run reads it where it can stop."""
 
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, ClassVar
@@ -8,6 +9,9 @@ from typing import Any, ClassVar
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)  # Slurm sends SIGUSR2 before the time limit
 # Exit codes of stopped processes: after saving their state, or by the signal itself, before they listened to it.
 STOPPED = {code: number for number in STOPS for code in (128 + number, -number)}
+
+
+COPIES = 1.0  # seconds in which a signal comes again: from Slurm or a terminal, and passed on by the parent
 
 
 class Interrupted(BaseException):  # like KeyboardInterrupt: code that goes on after an error must not go on after it
@@ -58,6 +62,7 @@ class Interrupt:
 
     def __init__(self, agree: Callable[[int], int]) -> None:
         self.number, self.saved, self._agree = 0, False, agree
+        self._count, self._last = 0, 0.0  # signals that are no copies, and when the last one of them came
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupt":
@@ -66,14 +71,19 @@ class Interrupt:
             self._former[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         Interrupt.listening = None
         for number, handler in self._former.items():
             signal.signal(number, handler)
+        if self.saved and self.number and isinstance(error, RuntimeError):
+            raise Interrupted(self.number) from error  # another rank stopped first, and this one waited for it
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.number:
-            signal.signal(number, signal.SIG_DFL)  # after the second signal, a third one ends the process at once
+        if not self._count or time.monotonic() > self._last + COPIES:
+            self._count, self._last = self._count + 1, time.monotonic()
+        if self._count == 3:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         self.ask(number)
 
     def ask(self, number: int) -> None:
@@ -86,7 +96,10 @@ class Interrupt:
 
 
 def stop_if_asked() -> None:
-    """Raise Interrupted if a signal has come for a run whose training is saved."""
+    """Raise Interrupted if a signal has come for a run whose training is saved.
+
+    The ranks do not agree on the batch: the first one leaves the others, and these lose it.
+    """
     interrupt = Interrupt.listening
     if interrupt is not None and interrupt.saved and interrupt.number:
         raise Interrupted(interrupt.number)

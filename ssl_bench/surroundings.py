@@ -35,6 +35,16 @@ def stay_on_this_machine() -> None:
     os.environ |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
 
 
+def register_no_graphs() -> None:
+    """Keep NCCL from registering the memory of CUDA graphs where the allocator remaps it (``expandable_segments``).
+
+    A replayed collective would access memory that is gone. What the user has set stays.
+    """
+    allocator = "".join(os.environ.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
+    if "expandable_segments:True" in allocator:
+        os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
+
+
 @contextlib.contextmanager
 def temporary_files_in(folder: str) -> Iterator[None]:
     """Let processes that start in the block write temporary files to a folder."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ssl_bench.check import speed
 from tests.composed import load
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -24,13 +25,22 @@ def test_a_step_is_timed_on_a_cpu(
         raise RuntimeError("no such luck")
 
     monkeypatch.setattr(benchmark_step, "other", failing)
-    file = tmp_path / "step.json"
-    benchmark_step.main(["--precision", "fp32", "--batch", "1", "--rounds", "1", "--json", str(file)])
+    monkeypatch.setattr(speed, "SECONDS", 0.02)
+    file, kernels = tmp_path / "step.json", tmp_path / "kernels.json"
+    words = ["--precision", "fp32", "--batch", "1", "--rounds", "1", "--set", "optimizer=lars"]
+    benchmark_step.main([*words, "--json", str(file), "--kernels", str(kernels)])
     rows = json.loads(file.read_text())["rows"]
-    assert [row["name"] for row in rows] == ["ssl_bench", "plain loop", "plain loop, channels_last", "lightly"]
-    assert rows[0]["images_s"] == pytest.approx(1e3 / rows[0]["median_ms"])
-    assert {row["missing"] for row in rows[1:]} == {"failed: RuntimeError: no such luck"}
+    floors = ["arithmetic floor", "arithmetic and memory floor"]
+    ours = ["ssl_bench", "ssl_bench, optimizer=lars"]
+    others = ["plain loop", "plain loop, channels_last", "lightly"]
+    assert [row["name"] for row in rows] == [*floors, *ours, *others]
+    assert 0 < rows[0]["median_ms"] < rows[1]["median_ms"]
+    assert rows[2]["images_s"] == pytest.approx(1e3 / rows[2]["median_ms"])
+    assert {row["missing"] for row in rows[4:]} == {"failed: RuntimeError: no such luck"}
     assert "| ms of a step, fp32, by batch size | 1 |" in capsys.readouterr().out
+    rows = json.loads(kernels.read_text())["rows"]
+    assert rows[0]["us"] > rows[1]["us"] and sum(row["share"] for row in rows) == pytest.approx(1)
+    assert next(row for row in rows if row["kernel"] == "aten::_fused_sgd_")["launches"] == 2  # with decay, and without
 
 
 def test_losses_that_take_no_memory_have_no_ratio(

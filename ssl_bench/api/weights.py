@@ -20,11 +20,12 @@ def load_weights(network: nn.Module, file: str | os.PathLike[str], which: Which 
         print(ssl_bench.load_weights(torchvision.models.resnet50(), "moco_v2_800ep_pretrain.pth.tar"))
 
     All tensors of the network must be there in their shapes, under any prefix; a classifier may be missing, and stays
-    as it is then. No code of the file runs.
+    as it is then. Position embeddings of another square of patches are resampled as timm does. No code of the file is
+    run.
 
     Args:
         network: of timm, of torchvision or your own.
-        file: .safetensors, or one of ``torch.save``.
+        file: .safetensors, or one of ``torch.save``, or a folder that transformers has written.
         which: ``trained`` or ``momentum``, if a file has both; None: the one that its method evaluates.
 
     Returns:
@@ -33,9 +34,10 @@ def load_weights(network: nn.Module, file: str | os.PathLike[str], which: Which 
     Raises:
         ConfigError: the file cannot be read, or does not have this network; nothing is loaded.
     """
-    from ssl_bench.networks import weight_files, weights
+    from ssl_bench.networks import names, weight_files, weights
 
     if which is not None:
         one_of("which", which, ("trained", "momentum"))
     path = files.given_path(file)
-    return weights.load_weights(network, weight_files.read_weights(path), str(path), which)
+    path = path / "model.safetensors" if path.is_dir() else path
+    return weights.load_weights(network, weight_files.read_weights(path), str(path), which, names.described(path))

@@ -30,7 +30,7 @@ class Answer:
 
     Attributes:
         name: unique in its section, such as ``simclr bf16``.
-        figure: what was measured, in words: ``1,234 images/s, 61% of the floor``.
+        figure: what was measured, in words: ``18 GB/s``.
         verdict: what it means.
         reason: why the verdict is not good, with the bound that was missed.
         advice: what to do about it.

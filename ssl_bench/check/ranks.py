@@ -15,7 +15,7 @@ from torch.multiprocessing.spawn import ProcessException, start_processes
 from ssl_bench.check.answer import REPORT, Answer, Setting, Verdict
 from ssl_bench.check.bounds import WRONG_RESULT, Deviation, answer_of, distance
 from ssl_bench.check.runs import replay, replay_answer, take_steps, tiny, weights
-from ssl_bench.distributed import all_sum, gather, join_local, leave
+from ssl_bench.distributed import all_sum, gather, join_local, leave, without_room
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import available_cores, local_device
 from ssl_bench.launch.processes import die_with
@@ -57,7 +57,7 @@ def on_ranks(function: Callable[[int], T], ranks: int, folder: Path) -> list[T]:
     try:
         start_processes(_enter, (function, ranks, folder, os.getpid()), ranks, start_method=METHOD)
     except ProcessException as error:
-        last = str(error).strip().splitlines()[-1]  # of the traceback
+        last = without_room(error) or str(error).strip().splitlines()[-1]  # of the traceback
         raise RunError(f"rank {error.error_index} of {ranks}: {last}") from error
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
 

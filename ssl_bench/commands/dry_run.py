@@ -1,12 +1,22 @@
 """``ssl-bench train -m ... --dry-run``: the runs of a grid that are not finished, and what they cost."""
 
+import json
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import slurm
 from ssl_bench.launch.plan import Plan
 from ssl_bench.papers import cost
 from ssl_bench.record.printing import Sheet, SheetEntry, lines
+
+OF_A_STEP = ("backbone", "head", "framework", "augment", "batch_size", "precision", "threads", "channels_last")
+MOST_KINDS = 8  # of runs whose steps are timed
+MOST_GFLOP = 300  # of a step that is timed: a few seconds on a core
+Config = Mapping[str, Any]
 
 
 def show(plan: Plan) -> None:
@@ -22,7 +32,8 @@ def show(plan: Plan) -> None:
     runs = plan.every()
     left = [run for run in runs if not run.done]
     on = cost.rates(Path(plan.asked.cfg.paths.outputs))
-    hours = [cost.hours(run.config, on) if "epochs" in run.config else None for run in left]
+    timed = _timed([run.config for run in left if run.config]) if plan.asked.where != "slurm" else {}
+    hours = [_hours(run.config, on, timed) if run.config else None for run in left]
     common = set(runs[0].overrides).intersection(*(run.overrides for run in runs))
     if left and common:
         print("all of them:", *(override for override in runs[0].overrides if override in common))
@@ -34,9 +45,41 @@ def show(plan: Plan) -> None:
         sheet.rows.append([SheetEntry(text) for text in texts])
     if left:
         print(*lines(sheet), sep="\n")
-    price = f", {cost.price(sum(filter(None, hours)), on)}" if any(hours) else ""
+    here = any(_kind(run.config) in timed for run in left)
+    price = f", {cost.price(sum(filter(None, hours)), None if here else on)}" if any(hours) else ""
     print(f"{len(left)} runs to go{price}")
     if left and plan.asked.where == "slurm":
         plan.begin("")
         assert plan.folder is not None
         print("", slurm.script(plan.asked.launcher, plan.folder, len(left)), sep="\n", end="")
+
+
+def _hours(config: Config, on: cost.Rates, timed: Mapping[str, float]) -> float | None:
+    """Hours of a run by its steps on this machine, or else at the rates of a machine."""
+    images = config["dataset"].get("train_images")
+    if _kind(config) not in timed or not isinstance(images, int):
+        return None if timed else cost.hours(config, on)
+    return cost.steps(config, images) * timed[_kind(config)] / 3600
+
+
+def _kind(config: Config) -> str:
+    """What the time of a step depends on: runs that differ in losses, negatives and rates take the same."""
+    return json.dumps(
+        {key: config.get(key) for key in OF_A_STEP} | {"size": config["dataset"].get("size")}, default=str
+    )
+
+
+def _timed(configs: Sequence[Config]) -> dict[str, float]:
+    """Seconds of a step of each kind of run; none if this machine has a GPU, or one would take too long."""
+    kinds = {_kind(config): config for config in configs if config["devices"] == 1}
+    some = len(kinds) <= MOST_KINDS and all(_kind(config) in kinds for config in configs)
+    if not some or any((cost.gflop_of_a_step(config) or math.inf) > MOST_GFLOP for config in kinds.values()):
+        return {}
+    import torch  # heavy: only where steps are timed
+
+    from ssl_bench.check.speed import seconds_of_a_step
+
+    if any(config["device"] != "cpu" for config in configs) and torch.cuda.is_available():
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        return {kind: seconds_of_a_step(config, Path(folder)) for kind, config in kinds.items()}

@@ -12,7 +12,8 @@ from ssl_bench.commands.arguments import refuse
 from ssl_bench.errors import ConfigError, printable, reason
 
 ROUNDING = 1e-4  # of the largest feature
-OF_THE_IMAGES = ("in_chans", "num_classes")  # arguments of timm that the data set and the evaluators decide
+OF_THE_IMAGES = ("in_chans", "num_classes", "img_size")  # arguments of timm that the data set and the evaluators decide
+EPS_OF_TIMM = 1e-6  # of LayerNorm in its ViTs
 FROZEN = "framework=frozen"
 Evaluation = Callable[[Sequence[str]], Any]  # carries out the command in a worker: arguments to an Outcome
 
@@ -21,7 +22,7 @@ def evaluate(given: Sequence[str], overrides: Sequence[str], jobs: int) -> int:
     """Evaluate networks, several side by side.
 
     Args:
-        given: of each network a file of weights, ``timm:NAME``, ``timm:FOLDER`` or ``random``.
+        given: of each network a file of weights, a folder that has one, ``timm:NAME``, ``timm:FOLDER`` or ``random``.
         overrides: of the configuration; ``which=momentum`` takes the second network of a file.
         jobs: networks at once.
 
@@ -138,7 +139,22 @@ def _network(given: str, which: str | None, overrides: Sequence[str]) -> Network
         return Network(Path(), ["init=null"])
     if given.startswith("timm:"):
         return _of_timm(given, given.removeprefix("timm:"), overrides)
-    return Network(Path(given), [_init(Path(given), which)])
+    return Network(Path(given), [*_of_transformers(given, overrides), _init(Path(given), which)])
+
+
+def _of_transformers(given: str, overrides: Sequence[str]) -> list[str]:
+    """The argument of a network of timm that transformers has written beside its weights, unless it is timm's own."""
+    from ssl_bench.config.from_disk import OF_FOLDER
+    from ssl_bench.networks.names import described
+
+    path = Path(given)
+    of_file = described(path / OF_FOLDER if path.is_dir() else path) or {}
+    eps = of_file.get("layer_norm_eps", EPS_OF_TIMM)
+    if eps == EPS_OF_TIMM or "backbone=timm" not in overrides:
+        return []
+    word = f"backbone.args.layer_norm_eps={eps}"
+    print(printable(f"{given}: as its config.json has it, {word}"), flush=True)
+    return [word]
 
 
 def override(value: Any) -> str:
@@ -229,7 +245,7 @@ def compare_with_timm(given: str, name: str, words: Sequence[str]) -> None:
     channels, size = (config["dataset"][key] for key in ("channels", "size"))
     node = config["backbone"]
     fixed = getattr(timm.get_pretrained_cfg(node["name"]), "fixed_input_size", False)
-    sized: dict[str, Any] = {"img_size": size} if fixed and "img_size" not in (node["args"] or {}) else {}
+    sized: dict[str, Any] = {"img_size": size} if fixed else {}
     images = torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(0))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         parts = Parts(config)

@@ -17,6 +17,7 @@ from ssl_bench.config.build import find_target, located, open_dataset
 from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, is_own
 from ssl_bench.errors import ConfigError, InvalidValue, require
 
+OF_FOLDER = "model.safetensors"  # the weights in a folder that transformers or timm has written
 AUTO = "auto"  # the option of evaluate without the evaluators that need labels, where there are none
 
 
@@ -98,6 +99,8 @@ def find_weights(cfg: DictConfig) -> None:
     require(valid, "init", given, f"{remedy}, or to {{path: FILE, which: momentum}}")
     require(which in (None, "trained", "momentum"), "init.which", which, words)
     path = Path(str(node["path"])).absolute()
+    if not (path / "results.json").exists() and (path / OF_FOLDER).is_file():
+        path /= OF_FOLDER
     if path.is_dir():
         results = files.read_json(path / "results.json", _Results, named=False)
         if results is None:

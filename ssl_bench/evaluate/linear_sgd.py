@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import top_accuracies
 from ssl_bench.evaluate.linear import check_sgd
+from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.seeding import stream
 from ssl_bench.signals import stop_if_asked
@@ -70,24 +71,24 @@ class LinearSGD(Evaluator):
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
         self.check(target)
         generator = torch.Generator().manual_seed(stream("linear_sgd", target.seed))
-        features, classes = target.features("train")["backbone"], target.num_classes
+        features, classes = target.shards("train")["backbone"], target.num_classes
         layer = self.fit(features, target.labels("train"), classes, generator)
         logits = layer(target.features("test")["backbone"]).detach()
         require(bool(logits.isfinite().all()), "lr", self.lr, "a lower one: the classifier's outputs are not finite")
         ranking = logits.topk(min(5, classes), dim=1).indices
         yield from top_accuracies(ranking, target.labels("test"), classes)
 
-    def fit(self, features: Tensor, labels: Tensor, num_classes: int, generator: torch.Generator) -> nn.Linear:
+    def fit(self, features: Sharded, labels: Tensor, num_classes: int, generator: torch.Generator) -> nn.Linear:
         """Train the classifier on features [N, D] with labels [N]; the CPU generator draws weights and batches."""
-        layer = nn.Linear(features.shape[1], num_classes)
-        bound = features.shape[1] ** -0.5
+        width = features.rows.shape[1]
+        layer, bound = nn.Linear(width, num_classes), width**-0.5
         with torch.no_grad():
             for parameter in layer.parameters():
                 parameter.uniform_(-bound, bound, generator=generator)
             if self.init_std is not None:
                 layer.weight.normal_(std=self.init_std, generator=generator)
                 layer.bias.zero_()
-        layer.to(features)
+        layer.to(features.rows)
         optimizer = torch.optim.SGD(layer.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay)
         last = len(labels) % self.batch_size if self.drop_last and len(labels) > self.batch_size else 0
         steps, step = self.epochs * math.ceil((len(labels) - last) / self.batch_size), 0
@@ -97,7 +98,7 @@ class LinearSGD(Evaluator):
                 stop_if_asked()
                 optimizer.param_groups[0]["lr"] = self.lr * self._factor(epoch, step / max(1, steps - 1))
                 optimizer.zero_grad()
-                F.cross_entropy(layer(features[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
+                F.cross_entropy(layer(features.take(batch)), labels[batch]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 step += 1
         return layer

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from ssl_bench.disk import temporary
-from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, world
+from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, without_room, world
 from ssl_bench.errors import ConfigError, GoneOn, RunError
-from ssl_bench.hardware import available_cores, local_device, release_memory
+from ssl_bench.hardware import cores_per_process, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import die_with
@@ -72,24 +72,30 @@ def join(
         meeting: where the ranks meet: the file for ranks of one machine, or the address of rank 0; None: as torchrun
             has told this process.
     """
-    device = _enter(config, meeting)
     outcome = None
     try:
+        device = _enter(config, meeting)
         done = broadcast(rank() == 0 and results.is_complete(folder, config))
         outcome = Outcome(State.DONE_BEFORE) if done else train_here(config, folder, command, quiet, claim, device)
+    except dist.DistBackendError as error:
+        reason = without_room(error)
+        if not reason:
+            raise
+        outcome = Outcome.failed(reason)
     finally:
         _leave(outcome)
-    if meeting is None and rank() > 0 and outcome.state is State.FAILED and LOST not in outcome.reason:
-        print(f"ssl-bench: rank {rank()}: {outcome.reason}", file=sys.stderr, flush=True)  # rank 0 does not know it
+    number = os.environ["RANK"]
+    if meeting is None and number != "0" and outcome.state is State.FAILED and LOST not in outcome.reason:
+        print(f"ssl-bench: rank {number}: {outcome.reason}", file=sys.stderr, flush=True)  # rank 0 does not know it
     return outcome
 
 
 def _leave(outcome: Outcome | None) -> None:
-    """Leave the process group. After a failure on several ranks, end this process at its exit without any clean-up.
+    """Leave the process group. One of several ranks that failed or was stopped ends at its exit without any clean-up.
 
-    Kernels of NCCL and the clean-up of CUDA would wait for the ranks that have failed.
+    Kernels of NCCL and the clean-up of CUDA would wait for ranks that have failed, or that are a batch ahead.
     """
-    if world() > 1 and (outcome is None or outcome.state is State.FAILED):
+    if int(os.environ["WORLD_SIZE"]) > 1 and (outcome is None or outcome.state in (State.FAILED, State.INTERRUPTED)):
         atexit.register(_end_at_once, 1 if outcome is None else outcome.code)
     else:
         leave()
@@ -139,6 +145,8 @@ def _train(
         if out_of_memory(error):
             reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
             return Outcome.failed(f"{reason} Set batch_size.chunk, a smaller batch_size.size or more devices")
+        if reason := without_room(error):
+            return Outcome.failed(reason)
         if world() == 1:
             return Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
         if _lost_a_rank(error):
@@ -163,7 +171,11 @@ def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = local_device(int(os.environ["LOCAL_RANK"]), config["device"])
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    torch.set_num_threads(max(1, available_cores() // beside))
+    torch.set_num_threads(cores_per_process())
+    if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:  # else each rank starts a process for each core to compile
+        from torch._inductor import config as inductor  # takes seconds, which the optimiser's imports would
+
+        inductor.compile_threads = min(32, cores_per_process())
     timeout = config["timeout"]
     if config["devices"] == 1:
         return device

@@ -1,7 +1,11 @@
 """Runs as an array of Slurm jobs, by submitit."""
 
+import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,8 +27,12 @@ class _Task:
     def __call__(self, run: Run, wait: bool) -> Outcome:
         streams.outlive_reader()
         outcome = carry_out(run, wait)
-        if outcome.state is State.INTERRUPTED and outcome.signal == signal.SIGUSR2:
-            signal.raise_signal(signal.SIGUSR2)  # for submitit, which requeues the job and ends this process
+        if outcome.state is State.INTERRUPTED:
+            shown = _shown()
+            if outcome.signal == signal.SIGUSR2 or _is_to_make_room(shown):
+                signal.raise_signal(signal.SIGUSR2)  # for submitit, which requeues the job and ends this process
+            if _restarts(shown):
+                sys.exit(outcome.code)  # without a result, for which the grid would not wait any longer
         return outcome
 
     def checkpoint(self, run: Run, wait: bool) -> Any:
@@ -32,6 +40,25 @@ class _Task:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, run, wait)
+
+
+def _shown() -> str:
+    """What Slurm says of this job; empty if it does not answer."""
+    from submitit import JobEnvironment
+
+    command = ["scontrol", "show", "job", JobEnvironment().job_id]
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def _is_to_make_room(shown: str) -> bool:
+    """Whether this job is preempted after a time of grace, and not requeued if it ends before."""
+    return "JobState=RUNNING" in shown and re.search(r"PreemptTime=\d", shown) is not None
+
+
+def _restarts(shown: str) -> bool:
+    """Whether Slurm has requeued this job: it has counted a restart of which this process does not know."""
+    count = re.search(r"Restarts=(\d+)", shown)
+    return count is not None and int(count[1]) > int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def in_queue(
@@ -105,5 +132,7 @@ def _executor(settings: Mapping[str, Any], folder: Path) -> Any:
     given = {SBATCH.get(key, key): value for key, value in settings.items() if value is not None}
     retries, python, memory = (given.pop(key, None) for key in ("max_num_timeout", "python", "mem_gb"))
     executor = Executor(folder / "slurm", retries, python=python)
+    if cores := given.get("cpus_per_task"):
+        given["srun_args"] = [f"--cpus-per-task={cores}"]  # of which srun knows nothing since Slurm 22.05
     executor.update_parameters(**given, **({"mem": f"{int(memory * 1024)}MB"} if memory else {}))
     return executor

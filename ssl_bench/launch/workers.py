@@ -220,7 +220,10 @@ def side_by_side(
 
 
 def _ended(workers: Sequence[Worker]) -> list[Outcome]:
-    """Wait for all workers; return how they ended, in that order. Once one has failed, the others are stopped."""
+    """Wait for all workers; return how they ended, in that order. Once one has failed, the others are stopped.
+
+    Once one was stopped, the others get no signal: they were stopped with it, and one of them may be saving the state.
+    """
     running, verdicts, end = list(workers), list[Outcome](), None
     while running:
         left = None if end is None else max(0.0, end - time.monotonic())
@@ -234,7 +237,7 @@ def _ended(workers: Sequence[Worker]) -> list[Outcome]:
             verdicts.append(worker.end())
             if end is None and not verdicts[-1].finished:
                 end = time.monotonic() + PATIENCE
-                for other in running:
+                for other in running if verdicts[-1].state is State.FAILED else ():
                     other.send(signal.SIGTERM)
     return verdicts
 

@@ -45,7 +45,8 @@ def timm_backbone(
         stem: ``cifar`` replaces a ResNet's 7 x 7 convolution by a 3 x 3 one of stride 1 and removes the max-pool.
         zero_init_residual: start each residual block's last BN at scale 0; None: timm's default.
         size: height and width of the images, for networks that accept one size only (ViT, Swin); None: timm's default.
-        args: further arguments of ``timm.create_model``, such as ``img_size`` and ``patch_size`` of a ViT.
+        args: further arguments of ``timm.create_model``, such as ``img_size`` and ``patch_size`` of a ViT; and
+            ``layer_norm_eps``, which timm has no argument for.
 
     Raises:
         InvalidValue: timm has no such network, or the network has no such option or no stem that can be replaced.
@@ -56,12 +57,15 @@ def timm_backbone(
         raise InvalidValue("name", name, f"a network in timm.list_models(){near(name, timm.list_models())}")
     require(args is None or isinstance(args, dict), "args", args, "null, or arguments such as {drop_path_rate: 0.1}")
     options: dict[str, Any] = {} if zero_init_residual is None else {"zero_init_last": zero_init_residual}
+    args = dict(args or {})
+    eps = args.pop("layer_norm_eps", None)
+    require(eps is None or (isinstance(eps, float) and 0 < eps < 1), "args.layer_norm_eps", eps, "a number as 1e-12")
     for argument, remedy in _TAKEN.items():
-        require(argument not in (args or {}), f"args.{argument}", (args or {}).get(argument), f"nothing: {remedy}")
+        require(argument not in args, f"args.{argument}", args.get(argument), f"nothing: {remedy}")
     try:
         if size is not None and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
             options["img_size"] = size
-        model: Any = timm.create_model(name, num_classes=0, in_chans=in_channels, **(options | (args or {})))
+        model: Any = timm.create_model(name, num_classes=0, in_chans=in_channels, **(options | args))
     except Exception as error:  # timm has no error class for arguments that do not fit
         if isinstance(error, TypeError) and zero_init_residual is not None and "zero_init_last" in str(error):
             remedy = f"null: name={name} has no such option"
@@ -76,6 +80,9 @@ def timm_backbone(
         one = f"a divisor of {side} below it: name={name} makes one patch of an image, and so one token"
         raise InvalidValue("args.patch_size", side, one)
     model.num_features = model.head_hidden_size  # width of the output: some networks have one more layer at their end
+    for module in model.modules() if eps is not None else ():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = eps
     if stem == "cifar":
         conv = getattr(model, "conv1", None)
         if not isinstance(conv, nn.Conv2d) or not hasattr(model, "maxpool"):

@@ -3,7 +3,7 @@
 Each tensor is named by its path in the file, such as ``state_dict.module.encoder_q.conv1.weight``. The text before the
 backbone's name for the tensor is the prefix; a file has the backbone if it has all tensors of the backbone under one
 prefix. Layers with numbers in place of names (``nn.Sequential(*resnet.children())``) are those of the backbone in their
-order, and a layer may have one of the names in ``SYNONYMS``.
+order, and tensors may have the names of another library (:mod:`ssl_bench.networks.names`).
 """
 
 import math
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.errors import ConfigError, printable
+from ssl_bench.networks.names import NAMES, renamed
 
 FEW = 5
 MOST = 16  # prefixes that are looked at
@@ -26,11 +27,11 @@ COUNTER = "num_batches_tracked"  # of a BN: many files have none, and nothing re
 MOMENTUM = ("encoder_k", "momentum", "target", "teacher", "_ema")
 # Layers that classify, in networks that do not name theirs as timm's do.
 CLASSIFIERS = ("fc", "classifier", "head", "heads")
-# Names of a layer here, by those that other libraries give it.
-SYNONYMS = {"shortcut": "downsample"}  # of SupContrast and pytorch-cifar
 # Buffers that networks of timm made from their shapes, and saved before they stopped doing so.
 COMPUTED = ("relative_position_index", "attn_mask")
 LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
+FUSED = ("query", "key", "value")  # which timm has in one tensor, qkv
+RESAMPLED = "position embeddings resampled"
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,14 @@ class Candidate:
         tensors: by their names in the backbone, with others that have the same prefix.
         wrong: what is missing, unknown or of another shape; empty if the backbone is complete.
         changed: how the tensors differ from those in the file.
-        computed: names in the file of buffers that the backbone computes itself.
+        read: names in the file of the backbone's tensors, or of their parts, and of buffers that it computes itself.
     """
 
     prefix: str
     tensors: dict[str, Tensor]
     wrong: list[str]
     changed: list[str]
-    computed: list[str]
+    read: list[str]
 
     def which(self) -> Which:
         """Whether the network follows a trained one, by the words of the prefix."""
@@ -71,11 +72,16 @@ def complete_candidates(
     candidates = [_candidate(backbone, expected, prefix, weights) for prefix in _prefixes(expected, weights)]
     if all(candidate.wrong for candidate in candidates):
         numbered = _numbered(expected, weights)
-        candidates += [_candidate(backbone, expected, prefix, renamed) for prefix, renamed in numbered]
-        for synonym, name in SYNONYMS.items():
-            if renamed := _renamed(expected, weights, synonym, name):
-                of_renamed = (_candidate(backbone, expected, p, renamed) for p in _prefixes(expected, renamed))
-                candidates += [replace(c, changed=[*c.changed, f"{synonym} is {name} here"]) for c in of_renamed]
+        candidates += [_candidate(backbone, expected, prefix, named) for prefix, named in numbered]
+        for sentence, changes in NAMES.items():
+            names = {renamed(name, changes): name for name in weights}
+            if names.keys() != weights.keys():
+                named = {name: weights[in_file] for name, in_file in names.items()}
+                of_library = (_candidate(backbone, expected, p, named) for p in _prefixes(expected, named))
+                candidates += [
+                    replace(c, changed=[*c.changed, sentence], read=[names[name] for name in c.read])
+                    for c in of_library
+                ]
     if complete := [candidate for candidate in candidates if not candidate.wrong]:
         return complete
     nearest = max(candidates, key=lambda c: (len(c.tensors.keys() & expected.keys()), -len(c.wrong)))
@@ -83,23 +89,7 @@ def complete_candidates(
     further = [printable(name) for name in nearest.tensors if name not in expected]
     has = f"; it has {few(further)}" if "is missing" in nearest.wrong[0] and further else ""
     remedy = "set init to weights of this network, or backbone to the network of these weights"
-    if len(nearest.wrong) == 1 and (size := _size_of_images(backbone, nearest.tensors)):
-        remedy = f"set dataset.size to {size}, the size of the images of these weights"
     raise ConfigError(f"init={source}: {where}{few(nearest.wrong)}{has}: {remedy}")
-
-
-def _size_of_images(backbone: Any, tensors: Mapping[str, Tensor]) -> int | None:
-    """The size of square images for which a ViT of timm has as many positions as the tensors; None of other networks.
-
-    Some of the positions may belong to tokens that are no patches.
-    """
-    here, there = getattr(backbone, "pos_embed", None), tensors.get("pos_embed")
-    if here is None or there is None or there.ndim != 3 or not hasattr(backbone, "patch_embed"):
-        return None
-    count = there.shape[1] - here.shape[1] + backbone.patch_embed.num_patches
-    side = math.isqrt(max(count, 0))
-    same = side > 0 and side**2 == count and there.shape[2] == here.shape[2]
-    return side * int(backbone.patch_embed.patch_size[0]) if same else None
 
 
 def _starts(name: str) -> list[int]:
@@ -144,16 +134,6 @@ def _numbered(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> 
         yield prefix, renamed
 
 
-def _renamed(
-    expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], synonym: str, name: str
-) -> dict[str, Tensor]:
-    """The weights with ``name`` for each part ``synonym`` of their names; none if the backbone has no such parts."""
-    parts = {part for full in expected for part in full.split(".")}
-    if name not in parts or synonym in parts:
-        return {}
-    return {".".join(name if p == synonym else p for p in full.split(".")): value for full, value in weights.items()}
-
-
 def _candidate(
     backbone: nn.Module, expected: Mapping[str, Tensor], prefix: str, weights: Mapping[str, Tensor]
 ) -> Candidate:
@@ -166,7 +146,8 @@ def _candidate(
     classifiers = classifiers_of(backbone)
     attributes = {*vars(backbone), *backbone._modules, *backbone._parameters, *backbone._buffers}
     tensors = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
-    changed = _convert_channels(expected, tensors)
+    read = [f"{prefix}{name}" for name in expected if name in tensors] + _fuse(expected, tensors, prefix)
+    changed = _convert_channels(expected, tensors) + _convert_positions(backbone, expected, tensors)
     wrong = [f"{name} is missing" for name in expected if name not in tensors and not name.endswith(COUNTER)]
     saved = backbone.state_dict()
     buffers = {name: value for name, value in backbone.named_buffers() if name not in saved}
@@ -185,8 +166,10 @@ def _candidate(
             wrong.append(f"{printable(name)} is unknown")
     for name, value in expected.items():
         if name in tensors and tensors[name].shape != value.shape:
-            wrong.append(f"{name} has the shape {list(tensors[name].shape)}, not {list(value.shape)}")
-    return Candidate(prefix, tensors, wrong, changed, [f"{prefix}{name}" for name in computed])
+            has, squares = tensors[name].shape, " (only squares of patches are resampled)"
+            other_grid = name == "pos_embed" and has[-1:] == value.shape[-1:]
+            wrong.append(f"{name} has the shape {list(has)}, not {list(value.shape)}{squares if other_grid else ''}")
+    return Candidate(prefix, tensors, wrong, changed, read + [f"{prefix}{name}" for name in computed])
 
 
 def classifiers_of(backbone: nn.Module) -> tuple[str, ...]:
@@ -213,6 +196,66 @@ def _convert_channels(expected: Mapping[str, Tensor], tensors: dict[str, Tensor]
         tensors[first] = value * value.new_tensor(LUMA)[:, None, None]
         return [f"{first} for coloured images: times the luma of each colour"]
     return []
+
+
+def _fuse(expected: Mapping[str, Tensor], tensors: dict[str, Tensor], prefix: str) -> list[str]:
+    """Put queries, keys and values into one tensor where the backbone has that; return their names with ``prefix``.
+
+    Those of another shape become one without values, which is refused for its shape.
+    """
+    fused = list[str]()
+    for name in [name for name in expected if ".qkv." in name and name not in tensors]:
+        parts = [name.replace(".qkv.", f".{part}.") for part in FUSED]
+        values = [tensors[part] for part in parts if part in tensors and _is_plain(tensors[part])]
+        shapes = {value.shape for value in values}
+        if len(values) == len(FUSED) and len(shapes) == 1 and values[0].ndim and values[0].numel():
+            rows, *others = values[0].shape
+            fits = expected[name].shape == (3 * rows, *others)
+            tensors[name] = torch.cat(values) if fits else torch.empty(3 * rows, *others, device="meta")
+            for part in parts:
+                del tensors[part]
+            fused += (f"{prefix}{part}" for part in parts)
+    return fused
+
+
+def _convert_positions(backbone: Any, expected: Mapping[str, Tensor], tensors: dict[str, Tensor]) -> list[str]:
+    """Resample a ViT's position embeddings of another square of patches as timm does; say from what in a sentence.
+
+    The file may have a position for the class token where the backbone has none: it is added to the token.
+    """
+    grid, here, there = _grid(backbone), expected.get("pos_embed"), tensors.get("pos_embed")
+    if not grid or here is None or there is None or there.shape == here.shape or not _is_plain(there):
+        return []
+    if not here.ndim == there.ndim == 3 or (there.shape[0], there.shape[2]) != (here.shape[0], here.shape[2]):
+        return []
+    others, token = here.shape[1] - grid**2, tensors.get("cls_token")
+    more = others == 0 and _side(there.shape[1] - 1) > 0
+    if more and token is not None and token.shape == (1, 1, here.shape[2]) and _is_plain(token):
+        tensors["cls_token"], there = token + there[:, :1], there[:, 1:]
+    side = _side(there.shape[1] - others)
+    if not side or others < 0:
+        return []
+    from timm.layers import resample_abs_pos_embed  # heavy: only where it is used
+
+    tensors["pos_embed"] = resample_abs_pos_embed(there, [grid, grid], [side, side], others)
+    return [f"{RESAMPLED} from {side}x{side} to {grid}x{grid} patches as timm does"] if side != grid else []
+
+
+def _grid(backbone: Any) -> int:
+    """The side of a ViT's square of patches; 0 of other networks."""
+    grid = getattr(getattr(backbone, "patch_embed", None), "grid_size", None)
+    return int(grid[0]) if isinstance(grid, tuple) and len(grid) == 2 and grid[0] == grid[1] else 0
+
+
+def _side(count: int) -> int:
+    """The side of a square of so many patches; 0 if they make none."""
+    side = math.isqrt(max(count, 0))
+    return side if side**2 == count else 0
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether a tensor has floating-point values, each in a place of its own: it takes no more memory than its file."""
+    return value.is_floating_point() and value.layout == torch.strided and not value.is_meta and value.is_contiguous()
 
 
 def _contradicts(value: Tensor, computed: Tensor) -> bool:

@@ -24,8 +24,10 @@ TIMM = ("name", "in_channels", "stem", "size", "args")  # what timm's network is
 
 
 def is_of_timm(config: Mapping[str, Any]) -> bool:
-    """Whether the backbone of a run is a network of timm. The path of the module may have changed since the run."""
-    return str(config["backbone"]["_target_"]).rpartition(".")[2] == timm_backbone.__name__
+    """Whether timm can make the backbone of a run. The path of the module may have changed since the run."""
+    node = config["backbone"]
+    of_timm = str(node["_target_"]).rpartition(".")[2] == timm_backbone.__name__
+    return of_timm and "layer_norm_eps" not in (node.get("args") or {})
 
 
 def check_exportable(form: str, config: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ssl_bench.distributed import all_sum, gather, separate_statistics, world
+from ssl_bench.distributed import all_sum, gather, world
 from ssl_bench.errors import require
 from ssl_bench.networks.encoder import full_precision
 
@@ -29,8 +29,6 @@ def group_statistics(model: nn.Module, groups: int) -> None:
     Raises:
         InvalidValue: the model has a BN of another class, and a group is not all images of a rank.
     """
-    if groups < world():
-        separate_statistics()
     for module in model.modules():
         if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d) and module.momentum is not None:
             module.__class__ = GroupedBatchNorm

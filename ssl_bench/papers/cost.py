@@ -1,14 +1,14 @@
 """Estimate what a run costs: hours of pre-training on this machine, or on 8 V100 as long as nobody has measured it.
 
-    hours = images x epochs x passes x FLOPs of a view / rate
+    hours = steps x (fixed + images of a device x passes x FLOPs of a view / rate)
 
 The rate of this machine is that of the newest ``ssl-bench check`` of it, for the measured network that is most like the
-run's. The rate of 8 V100 is that of a published ResNet-50: 8,322 images of 224 pixels per second in mixed precision
-(NVIDIA DeepLearningExamples), 24.3 GFLOP each, forward and backward; an epoch of ImageNet's 1,281,167 images with two
-views takes 308 s. Other networks are assumed to reach the same FLOP rate, which holds within a factor of two, and data
-loading is assumed not to be the limit. A view that is trained on counts as one pass; a view that only goes through a
-momentum network counts as a third, the share of the forward pass: SimCLR 2, MoCo 4/3, BYOL 8/3. NPID and MoCo + CLD,
-which have one view and three, are counted like SimCLR and MoCo.
+run's; ``fixed`` is what a step takes whatever its batch, which on GPUs is the launches of a recorded step. The rate of
+8 V100 is that of MoCo's authors, who train a ResNet-50 for 200 epochs of ImageNet at batch 256 in 53 h (README of
+facebookresearch/moco), 24.3 GFLOP a view, forward and backward. It is in single precision and with decoding, so that
+mixed precision may be faster. Other networks are assumed to reach the same FLOP rate. A view that is trained on counts
+as one pass; a view that only goes through a momentum network counts as a third, the share of the forward pass: SimCLR
+2, MoCo 4/3, BYOL 8/3. NPID and MoCo + CLD, which have one view and three, are counted like SimCLR and MoCo.
 
 A ResNet-50 with w times the channels has 0.971 w^2 + 0.029 w times the FLOPs: its first convolution, 2.9% of them,
 reads three channels whatever w is. Evaluation and a VAE's decoder are not counted.
@@ -44,6 +44,7 @@ class Speed(TypedDict):
 
     images_s: float
     gflop_per_image: float
+    batch: int
 
 
 class CheckFinding(TypedDict):
@@ -68,11 +69,15 @@ class Rates:
 
     Attributes:
         machine: its name, and where the rates come from.
-        gflop_s: GFLOP per second on all its GPUs, by measured network; at least one of MEASURED.
+        gflop_s: GFLOP per second of one device, by measured network; at least one of MEASURED.
+        devices: GPUs, or 1 for its cores. Runs of fewer devices are trained side by side.
+        fixed: seconds of a step that do not depend on its batch.
     """
 
     machine: str
     gflop_s: Mapping[str, float]
+    devices: int
+    fixed: float
 
     def of(self, backbone: str, side: int) -> float:
         """The rate of the measured network that is most like a backbone on views of ``side`` pixels."""
@@ -80,7 +85,10 @@ class Rates:
         return self.gflop_s[min(self.gflop_s, key=lambda name: abs(MEASURED.index(name) - like))]
 
 
-V100 = Rates("8 V100", {"resnet50 224px": 8322 * 24.3})
+REPLAYED = 1.6e-3  # seconds of a recorded step of ResNet-18 that no image accounts for, measured on an H200
+EAGER = 10e-3  # seconds of the launches of a step on a V100, computed from their number
+MOCO_STEPS, MOCO_GFLOP = 200 * 5004, 32 * 24.3 * 4 / 3  # of a GPU in each of them
+V100 = Rates("8 V100", {"resnet50 224px": MOCO_GFLOP / (53 * 3600 / MOCO_STEPS - EAGER)}, 8, EAGER)
 
 
 def rates(outputs: Path) -> Rates:
@@ -92,33 +100,51 @@ def rates(outputs: Path) -> Rates:
             continue
         measured = {speed["name"]: speed["values"] for speed in record["findings"] if speed["section"] == "speed"}
         speeds = {name: measured[name] for name in MEASURED if fits(measured.get(name), Speed)}
-        of_one = {name: speed["images_s"] * speed["gflop_per_image"] for name, speed in speeds.items()}
-        gpus = max(1, record["gpus"])  # which train a run each
-        gflop_s = {name: rate * gpus for name, rate in of_one.items() if rate > 0}
+        fixed = REPLAYED if record["gpus"] else 0.0
+        seconds = {
+            name: speed["batch"] / speed["images_s"] - fixed for name, speed in speeds.items() if speed["images_s"]
+        }
+        gflop_s = {
+            name: speeds[name]["batch"] * speeds[name]["gflop_per_image"] / s for name, s in seconds.items() if s > 0
+        }
         if gflop_s:
-            return Rates(f"{record['machine']}, as checked in {path.parent.name}", gflop_s)
+            machine = f"{record['machine']}, as checked in {path.parent.name}"
+            return Rates(machine, gflop_s, max(1, record["gpus"]), fixed)
     return V100
 
 
 def hours(config: Mapping[str, Any], on: Rates = V100) -> float | None:
     """Hours of a composed configuration; None for a network or a dataset of unknown size."""
-    choices = config["choices"]
-    network = VIEW.get(choices.get("backbone"))
-    images = config["dataset"].get("train_images")
-    if network is None or not isinstance(images, int):
+    images, gflop = config["dataset"].get("train_images"), gflop_of_a_step(config)
+    if gflop is None or not isinstance(images, int):
+        return None
+    ranks = on.devices if on is V100 else config["devices"]
+    rate = on.of(config["choices"]["backbone"], max(int(crop["size"]) for crop in _crops(config)))
+    return steps(config, images) * (on.fixed + gflop / ranks / rate) / 3600 * ranks / on.devices
+
+
+def gflop_of_a_step(config: Mapping[str, Any]) -> float | None:
+    """GFLOP of a step; None for a network of unknown size."""
+    network = VIEW.get(config["choices"].get("backbone"))
+    if network is None:
         return None
     flops, side = network
-    processed = images * config["epochs"]
-    if config["max_steps"] is not None:
-        processed = min(processed, config["max_steps"] * config["batch_size"]["size"])
-    crops = _crops(config)
-    rate = on.of(choices["backbone"], max(int(crop["size"]) for crop in crops))
-    return float(processed * _passes(config["framework"], crops, side) * flops / rate / 3600)
+    return float(config["batch_size"]["size"] * _passes(config["framework"], _crops(config), side) * flops)
 
 
-def price(total: float, on: Rates) -> str:
-    """The hours of some runs in words."""
-    hint = " (ssl-bench check measures this machine)" if on is V100 else ""
+def steps(config: Mapping[str, Any], images: int) -> float:
+    """Steps of a training on so many images."""
+    all_steps = images * config["epochs"] / config["batch_size"]["size"]
+    return float(all_steps if config["max_steps"] is None else min(all_steps, config["max_steps"]))
+
+
+def price(total: float, on: Rates | None) -> str:
+    """The hours of some runs in words; None: by their steps on this machine."""
+    if on is None:
+        return (
+            f"about {total:.2g} h of pre-training on this machine, one run after another, by three steps of each kind"
+        )
+    hint = " at MoCo's published pace (ssl-bench check measures this machine)" if on is V100 else ""
     return f"about {total:.1f} h of pre-training on {on.machine}{hint}"
 
 

@@ -44,12 +44,16 @@ def conditions(device: torch.device) -> dict[str, Any]:
     }
 
 
-def peak_memory(device: torch.device) -> dict[str, float]:
-    """The most memory that this process has used, in MB of 10^6 bytes."""
+def peak_memory(device: torch.device, earlier: int = 0) -> dict[str, float]:
+    """The most memory that this process has used, in MB of 10^6 bytes; of a GPU what torch has reserved.
+
+    Args:
+        earlier: bytes that it had reserved before torch began to count anew.
+    """
     unit = 1 if sys.platform == "darwin" else 1024  # bytes in the unit of ru_maxrss
     peaks = {"peak_host_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)}
     if device.type == "cuda":
-        peaks["peak_device_mb"] = round(torch.cuda.max_memory_allocated(device) / 1e6, 1)
+        peaks["peak_device_mb"] = round(max(earlier, torch.cuda.max_memory_reserved(device)) / 1e6, 1)
     return peaks
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ssl_bench.config.identity import untrained
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.source import Source
-from ssl_bench.distributed import Votes, parallel, rank, world
+from ssl_bench.distributed import Votes, rank, world
 from ssl_bench.errors import GoneOn, RunError
 from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.negatives import Queue
@@ -206,8 +206,7 @@ class Training:
             log.info("compiling the networks in the first step, which can take a minute")
             for part in self.state.method.networks():
                 part.compile()  # in place: the names in the checkpoint stay
-        method = self.state.method
-        stepper = Stepper(method, self.state, self.schedule, self.precision, self.chunk)
+        stepper = Stepper(self.state, self.schedule, self.precision, self.chunk)
         if self.device.type == "cuda" and self.config["graph"] is not False:
             votes, required = Votes(self.config["timeout"]), self.config["graph"] is True
             obstacle = votes.first(graph.obstacle(self.config, self.loader.images))
@@ -218,7 +217,7 @@ class Training:
                 raise RunError(f"graph=true: {obstacle}: set graph=auto or false")
             log.info("steps are not replayed as a CUDA graph: %s", obstacle)
         if self.chunk is None:
-            stepper.network = parallel(method, self.device)
+            stepper.distribute()
         batches = self.loader.steps(self.state.step, self.schedule.last_step)
         return lambda diagnostics: stepper(next(batches), diagnostics)
 

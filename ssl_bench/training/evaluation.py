@@ -12,6 +12,7 @@ from ssl_bench.distributed import broadcast, rank
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.run import doubts, run_evaluators
 from ssl_bench.hardware import move
+from ssl_bench.networks.weights import footnotes
 from ssl_bench.record import baselines, evaluations, hits, plots, rows, units
 from ssl_bench.record.environment import environment, now, peak_memory
 from ssl_bench.record.evaluations import Entry
@@ -92,8 +93,9 @@ class Evaluation:
         recorded_rows, warmup = rows.read(tracker.path, self.config), self.parts.recipe.warmup_epochs
         of_images = [f"{name}: {s}" if name else s for _, name, data in self.parts.evaluated for s in data.doubts()]
         of_images += self.parts.copied
+        of_weights = footnotes(facts.get("init", ""))
         of_numbers = warnings_of(recorded_rows, content, warmup)
-        content["warnings"] = [*of_images, *of_labels, *of_numbers]
+        content["warnings"] = [*of_weights, *of_images, *of_labels, *of_numbers]
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
         drawn = self.config.get("pictures", True)  # not where steps are only trained again
@@ -157,7 +159,7 @@ class Evaluation:
 
     def _results(self, run_id: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> dict[str, Any]:
         """Content of ``results.json`` with all evaluations of the run, ``entries``."""
-        memory, starts = peak_memory(self.state.device), self.state.starts
+        memory, starts = peak_memory(self.state.device, self.state.peak), self.state.starts
         later = {"git_later": [start["git"] for start in starts[1:]]} if starts[1:] else {}
         metrics = evaluations.flat(entries, self.config["epochs"])
         return {

@@ -9,11 +9,13 @@ Before a recording is used, replays are compared with eager steps, with other nu
 of the host that the recording would repeat, such as a learning rate or a random draw, shows as a difference.
 
 Several ranks record their collectives, too: those of the networks and the objective, and the mean of the gradients,
-which is one all-reduce after the backward pass. They replay a recording only if each of them can.
+which is one all-reduce after the backward pass. They replay a recording only if each of them can, and unless eager
+steps are faster, in which DDP sends gradients during the backward pass.
 """
 
 import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -24,7 +26,7 @@ from torch import Tensor
 from ssl_bench.data.batch import Step
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.source import Source
-from ssl_bench.distributed import Votes, parallel, world
+from ssl_bench.distributed import Votes, world
 from ssl_bench.errors import RunError, in_one_line
 from ssl_bench.hardware import release_memory
 from ssl_bench.methods.base import StepResult
@@ -37,6 +39,7 @@ log = logging.getLogger("ssl_bench")
 
 EAGER_STEPS = 3  # before recording: libraries choose their algorithms, and the optimiser makes its moments
 TRIALS = 2  # comparisons of a replay with an eager step
+TIMED = 3  # steps of several ranks that are timed replayed, and as many eager
 TOLERANCE = 0.05  # of the norm of a step's change: sums on a GPU are rounded in no fixed order
 
 
@@ -65,7 +68,7 @@ class GraphedStepper:
         stepper: carries out eager steps. Its network is the method, not under DDP: no recording could follow DDP,
             whose nodes of autograd belong to the default stream.
         loader: of images in the memory of the device.
-        required: raise an error where the steps cannot be replayed, instead of staying eager.
+        required: replay the steps even if that is slower, and raise an error where they cannot be replayed.
         new: makes an empty recording.
     """
 
@@ -87,19 +90,27 @@ class GraphedStepper:
 
     def __call__(self, diagnostics: bool) -> dict[str, Tensor]:
         """Carry out the next step; return its diagnostics, all of them if ``diagnostics``."""
+        if self._eager_steps.total() == 1 and self._lr.is_cuda:
+            # In the first step cuDNN has tried algorithms: in memory of the run's peak, but of no later step.
+            self.stepper.state.peak = torch.cuda.max_memory_reserved(self._lr.device)
+            torch.cuda.reset_peak_memory_stats(self._lr.device)
         warm = self._eager_steps[diagnostics] > 0 and self._eager_steps.total() >= EAGER_STEPS
         if warm and diagnostics not in self._recorded and not self._refused:
             self._record(diagnostics)
         lr, progress = self.stepper.prepare()
-        self._feed(self.stepper.state.step, lr, progress)
         recorded = self._recorded.get(diagnostics)
         self._eager_steps[diagnostics] += recorded is None
-        kept, values = recorded.replay() if recorded else self._eager(lr, progress, diagnostics)
+        kept, values = self._computed(recorded, self.stepper.state.step, lr, progress, diagnostics)
         self.stepper.finish(kept, progress)
         return values
 
-    def _eager(self, lr: float, progress: float, diagnostics: bool) -> tuple[Any, dict[str, Tensor]]:
-        """Carry out a step that was fed; return what it keeps of its batch, and its diagnostics."""
+    def _computed(
+        self, recorded: _Recorded | None, step: int, lr: float, progress: float, diagnostics: bool
+    ) -> tuple[Any, dict[str, Tensor]]:
+        """Replay a step, or carry it out eagerly (None); return what it keeps of its batch, and its diagnostics."""
+        self._feed(step, lr, progress)
+        if recorded is not None:
+            return recorded.replay()
         self.stepper.set_lr(lr)
         result = self.stepper.compute(self._step(), progress, diagnostics)
         return result.kept, result.diagnostics
@@ -121,24 +132,55 @@ class GraphedStepper:
         )
 
     def _record(self, diagnostics: bool) -> None:
-        """Record a step if all ranks can; else the steps stay eager."""
-        random, before = rng_state(), dict[str, list[Tensor]]()
-        reason = self._obstacle(diagnostics, before)
-        self._restore(before)
-        set_rng_state(random)
+        """Record a step if all ranks can, and unless several ranks are faster under DDP; else the steps stay eager."""
+        before, replayed, eager = dict[str, list[Tensor]](), 0.0, 0.0
+        with self._undone(before):
+            reason = self._obstacle(diagnostics, before)
+            if not reason and world() > 1 and len(self._recorded) == 1 and not self.required:
+                replayed, eager = self._times(self._recorded[diagnostics], diagnostics)
+        before.clear()
+        self.stepper.state.optimizer.zero_grad()  # replays have gradients of their own
+        times = f": a replayed step takes {replayed:.2f} ms, an eager one {eager:.2f} ms" if eager else ""
         one, many = ("a step with diagnostics", "steps with diagnostics") if diagnostics else ("the step", "steps")
-        if not reason:
-            log.info("from step %d on, %s are replayed as a CUDA graph", self.stepper.state.step, many)
+        if not reason and replayed <= eager:
+            release_memory(self._lr.device)
+            log.info("from step %d on, %s are replayed as a CUDA graph%s", self.stepper.state.step, many, times)
             return
         self._refused = True
+        if not reason:
+            self._recorded.clear()
         for draws in self._draws:
             draws.forget()  # to torch before 2.14 its generators belong to the failed recording
         release_memory(self._lr.device)
         if self.required:
             raise RunError(f"{one} cannot be replayed as a CUDA graph ({reason}): set graph=auto or false")
-        log.warning("%s cannot be replayed as a CUDA graph and stays eager: %s", one, reason)
+        if reason:
+            log.warning("%s cannot be replayed as a CUDA graph and stays eager: %s", one, reason)
+        else:
+            log.info("%s are not replayed as a CUDA graph%s", many, times)
         if not self._recorded:
-            self.stepper.network = parallel(self.stepper.state.method, self._lr.device)
+            self.stepper.distribute()
+
+    def _times(self, recorded: _Recorded, diagnostics: bool) -> tuple[float, float]:
+        """Milliseconds of a step on the slowest rank, replayed and eager under DDP."""
+        replayed = self._milliseconds(recorded, diagnostics)
+        self.stepper.distribute()
+        eager = self._milliseconds(None, diagnostics)
+        self.stepper.network = self.stepper.state.method
+        return replayed, eager
+
+    def _milliseconds(self, recorded: _Recorded | None, diagnostics: bool) -> float:
+        def take(steps: int) -> int:
+            for _ in range(steps):
+                lr, progress = self.stepper.prepare()
+                kept, _ = self._computed(recorded, self.stepper.state.step, lr, progress, diagnostics)
+                self.stepper.state.method.update(kept, progress)
+            torch.cuda.synchronize(self._lr.device)
+            return time.perf_counter_ns()
+
+        start = take(EAGER_STEPS)  # in which DDP settles the order of the gradients
+        self._votes(take(TIMED) - start)
+        return self._votes(0) / TIMED / 1e6  # the largest of the votes before
 
     def _obstacle(self, diagnostics: bool, before: dict[str, list[Tensor]]) -> str:
         """Record a step and compare replays with eager steps; return why it cannot be used, or an empty text.
@@ -209,20 +251,14 @@ class GraphedStepper:
         step = (self.stepper.state.step + trial) % self.stepper.schedule.last_step
         lr = self.stepper.schedule.lr * (1 + trial)
         progress = min(1.0, self.stepper.schedule.progress(step) + trial / 4)
-        method, numbers, results = self.stepper.state.method, rng_state(), []
-        steps = [draws.step for draws in self._draws]
-        for replayed in (True, False):
-            for draws, now in zip(self._draws, steps, strict=True):
-                draws.step = now + trial
-            self._feed(step, lr, progress)
-            self.stepper.set_lr(lr)
-            kept, values = recorded.replay() if replayed else self._eager(lr, progress, diagnostics)
-            method.update(kept, progress)
-            results.append(self._values() | {"diagnostics": [*values.values()] if diagnostics else []})
-            self._restore(before)
-            set_rng_state(numbers)
-        for draws, now in zip(self._draws, steps, strict=True):
-            draws.step = now
+        results = []
+        for way in (recorded, None):
+            with self._undone(before):
+                for draws in self._draws:
+                    draws.step += trial
+                kept, values = self._computed(way, step, lr, progress, diagnostics)
+                self.stepper.state.method.update(kept, progress)
+                results.append(self._values() | {"diagnostics": [*values.values()] if diagnostics else []})
         one, other = results
         start = before | {"diagnostics": [*map(torch.zeros_like, other["diagnostics"])]}
         return [name for name in start if not _close(one[name], other[name], start[name])]
@@ -236,6 +272,16 @@ class GraphedStepper:
         for name in values:
             for tensor, value in zip(self.stepper.state.tensors()[name], values[name], strict=True):
                 tensor.copy_(value)
+
+    @contextlib.contextmanager
+    def _undone(self, before: dict[str, list[Tensor]]) -> Iterator[None]:
+        """Have the values ``before`` again after the block, and draw the same random numbers."""
+        random, steps = rng_state(), [draws.step for draws in self._draws]
+        yield
+        self._restore(before)
+        set_rng_state(random)
+        for draws, step in zip(self._draws, steps, strict=True):
+            draws.step = step
 
     @contextlib.contextmanager
     def _tensor_lr(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
 from ssl_bench.errors import require
 
@@ -146,12 +147,36 @@ class SGD(Recipe):
         self.options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        optimizer = _eager(torch.optim.SGD)(self.groups(model), self.base_lr, **self.options, fused=True)
+        optimizer = _eager(FusedSGD)(self.groups(model), self.base_lr, **self.options, fused=True)
         if self.options["momentum"]:
             # torch would make them in the first step, and leave them unset if its fp16 gradients overflow.
             for parameter in (p for group in optimizer.param_groups for p in group["params"]):
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return optimizer
+
+
+_sgd: Callable[..., None] = sgd  # whose type wants each list by name
+
+
+class FusedSGD(torch.optim.SGD):
+    """torch's fused SGD, whose kernel for CPUs would copy every gradient that is not contiguous, for nothing."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        options = "weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize"
+        scaling = {"grad_scale": getattr(self, "grad_scale", None), "found_inf": getattr(self, "found_inf", None)}
+        for group in self.param_groups:
+            weights = [p for p in group["params"] if p.grad is not None]
+            gradients = [p.grad for p in weights]
+            velocities = [self.state[p]["momentum_buffer"] for p in weights if group["momentum"]]
+            tensors = [[_in_memory_order(tensor) for tensor in some] for some in (weights, gradients, velocities)]
+            _sgd(*tensors, fused=True, **scaling, **{name: group[name] for name in options})
+
+
+def _in_memory_order(tensor: Tensor) -> Tensor:
+    """A contiguous view of a tensor in channels_last on a CPU; any other as it is."""
+    last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return tensor.permute(0, 2, 3, 1) if last and tensor.device.type == "cpu" else tensor
 
 
 class Adam(Recipe):

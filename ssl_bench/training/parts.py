@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.hardware import check_devices
 from ssl_bench.methods.base import Framework, Method
 from ssl_bench.methods.contrastive import Contrastive, MissingNeed
+from ssl_bench.networks.names import described
 from ssl_bench.networks.trial import try_backbone, try_map
 from ssl_bench.networks.weights import freeze, load_weights
 from ssl_bench.objective.positives import OtherView
@@ -194,7 +196,8 @@ class Parts:
         require(type(node.get("freeze", False)) is bool, "backbone.freeze", node.get("freeze"), "true or false")
         backbone: nn.Module = build({k: v for k, v in node.items() if k != "freeze"}, "backbone")
         if init:
-            self.taken = load_weights(backbone, initial_weights(init), init["path"], init.get("which"))
+            weights, path = initial_weights(init), init["path"]
+            self.taken = load_weights(backbone, weights, path, init.get("which"), described(Path(path)))
         if node.get("freeze"):
             freeze(backbone)
         return backbone

@@ -39,6 +39,7 @@ class TrainingState:
             commit.
         former_conditions: conditions of the process that wrote the checkpoint; empty at the beginning of a run.
         pruned: the checkpoint has no moments, without which no step can follow.
+        peak: the most memory of the GPU in bytes until torch began to count anew, 0 if it never did.
         rows: of metrics that the checkpoint has, and that may lack in the file: lines of JSON.
     """
 
@@ -57,7 +58,7 @@ class TrainingState:
         decay = config["diagnostics"]["gradient_snr"]
         self.snr = GradientSNR(self.method.parameters(), decay) if decay is not None else None
         self.meter = Meter(device, precision.weights)
-        self.step, self.evaluated_step = 0, 0
+        self.step, self.evaluated_step, self.peak = 0, 0, 0
         self.device, self.former_conditions, self.pruned = device, dict[str, Any](), False
         self._settings = {name: config[name] for name in SETTINGS if device.type == "cuda" or name not in OF_GPUS}
         self.starts: list[dict[str, str | None]] = [{"git": commit(), "at": now()}]

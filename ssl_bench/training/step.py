@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.data.batch import Step
-from ssl_bench.distributed import average_gradients
+from ssl_bench.distributed import average_gradients, parallel, separate_statistics, world
 from ssl_bench.methods.base import StepResult
 from ssl_bench.objective.schedule import Progress
 from ssl_bench.training import chunked
@@ -25,15 +25,15 @@ class Stepper:
     """Carries out steps of a training.
 
     Args:
-        network: the method of ``state``, or that under DDP, which averages the gradients in the backward pass.
         chunk: images of this rank per pass, or None: all at once.
+
+    Attributes:
+        network: the method of ``state``, or that under DDP.
     """
 
-    def __init__(
-        self, network: nn.Module, state: TrainingState, schedule: Schedule, precision: Precision, chunk: int | None
-    ) -> None:
-        self.network, self.state, self.schedule = network, state, schedule
-        self.precision, self.chunk = precision, chunk
+    def __init__(self, state: TrainingState, schedule: Schedule, precision: Precision, chunk: int | None) -> None:
+        self.network: nn.Module = state.method
+        self.state, self.schedule, self.precision, self.chunk = state, schedule, precision, chunk
 
     def __call__(self, images: Step, diagnostics: bool) -> dict[str, Tensor]:
         """Carry out the next step; return its diagnostics, all of them if ``diagnostics``."""
@@ -46,6 +46,12 @@ class Stepper:
     def prepare(self) -> tuple[float, float]:
         """Learning rate and progress of the next step."""
         return self.schedule.lr_at(self.state.step), self.schedule.progress(self.state.step)
+
+    def distribute(self) -> None:
+        """Let DDP average the gradients from now on: during the backward pass. On one process, do nothing."""
+        if self.state.method.groups < world():
+            separate_statistics()
+        self.network = parallel(self.state.method, self.state.device)
 
     def set_lr(self, lr: float | Tensor) -> None:
         """Set the learning rate of the optimiser, of a group with ``lr_scale`` that multiple of it."""

@@ -66,18 +66,29 @@ def test_the_newest_check_of_this_host_with_speeds_gives_the_rates() -> None:
     Path(f"outputs/checks/{socket.gethostname()}-20260106-000000").mkdir()
     rates = cost.rates(outputs)
     assert rates.machine == f"2 x NVIDIA H100, as checked in {socket.gethostname()}-20260102-000000"
-    assert rates.gflop_s == {"resnet18 32px": pytest.approx(2 * 2000 * 6.66)}
+    assert rates.gflop_s == {"resnet18 32px": pytest.approx(512 * 6.66 / (512 / 2000 - cost.REPLAYED))}
+    assert (rates.devices, rates.fixed) == (2, cost.REPLAYED)
+
+
+@pytest.mark.parametrize(("batch", "milliseconds"), [(64, 3.17), (256, 8.49), (1024, 28.8)])
+def test_hours_of_other_batches_hold_on_a_gpu(batch: int, milliseconds: float) -> None:
+    """A check at batch 512 of the H200 on which these steps were measured (ssl_bench/check/README.md)."""
+    keep("20260101-000000", RATE | {"images_s": 34_000.0}, gpus=1)
+    choices = {"choices": {"backbone": "resnet18_cifar"}, "framework": {"momentum": None, "symmetric": True}}
+    view = {"augment": {"_target_": "x", "size": 32}, "dataset": {"train_images": batch}, "devices": 1}
+    run = choices | view | {"batch_size": {"size": batch}, "epochs": 1, "max_steps": None}
+    assert (cost.hours(run, cost.rates(Path("outputs"))) or 0) * 3.6e6 == pytest.approx(milliseconds, rel=0.1)
 
 
 def test_a_dry_run_uses_the_rates_of_the_newest_check(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["dcl/table1", "row=CIFAR-10 DCL", "col=256", "seed=0", "--dry-run"]
     assert reproduce.main(arguments) == 0
     out = capsys.readouterr().out
-    assert " h of pre-training on 8 V100 (ssl-bench check measures this machine)" in out
+    assert " h of pre-training on 8 V100 at MoCo's published pace (ssl-bench check measures this machine)" in out
     on_v100 = float(out.partition("about ")[2].split()[0])
     keep("20260101-000000", RATE | {"images_s": 10.0}, gpus=0, machine="2 cores")
     assert reproduce.main(arguments) == 0
     words = capsys.readouterr().out.partition("about ")[2]
-    assert float(words.split()[0]) == pytest.approx(on_v100 * 8322 * 24.3 / 66.6, rel=0.5)  # the former has one digit
+    assert float(words.split()[0]) == pytest.approx(on_v100 * 543, rel=0.1)  # the former has one digit
     end = f"h of pre-training on 2 cores, as checked in {socket.gethostname()}-20260101-000000"
     assert words.splitlines()[0].endswith(end)

@@ -11,9 +11,15 @@ import torch
 
 from ssl_bench.check import environment, speed
 from ssl_bench.check.answer import Setting, Verdict
+from ssl_bench.training.precision import Precision
 from ssl_bench.training.step import Stepper
 
-NETWORK = speed.Network(["dataset=scattered_digits", "backbone.width=4", "head.out=16"], 20, 0.04, 1.0, (64, 16, 64))
+SMALL = ["dataset=scattered_digits", "backbone.width=4", "head.out=16"]
+NETWORK = speed.Network(SMALL, 20, 0.04, 1.0, 1600, (64, 16, 64))
+
+
+def floors(arithmetic: float, with_memory: float) -> dict[str, float]:
+    return {"arithmetic floor": arithmetic, "arithmetic and memory floor": with_memory}
 
 
 @pytest.fixture
@@ -25,11 +31,13 @@ def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
 
 def test_ten_lines_of_speed(setting: Setting) -> None:
     answers = {answer.name: answer for answer in speed.section(setting)}
-    assert list(answers) == ["copy", "matrix product fp32", "resnet18 32px", "photos"]
-    assert answers["copy"].values["bytes_s"] > 1e8 and answers["matrix product fp32"].values["tflops"] > 1e-3
+    assert list(answers) == ["copy", "arithmetic fp32", "resnet18 32px", "photos"]
+    assert answers["copy"].values["bytes_s"] > 1e8 and answers["arithmetic fp32"].values["tflops"] > 1e-3
     step = answers["resnet18 32px"]
     assert step.values["images_s"] > 1 and step.values["gflop_per_image"] == 2 * NETWORK.gflop
-    assert step.figure.endswith("% of the floor (batch 16, fp32)")
+    one, both = (step.values[f"share_of_arithmetic_{floor}"] for floor in ("floor", "and_memory_floor"))
+    assert 0 < one < both
+    assert step.figure.endswith(f", {speed.in_words(floors(one, both))} (batch 16, fp32)")
     photos = answers["photos"]
     needed = math.ceil(1000 / (photos.values["images_s"] / photos.values["cores"]))
     assert photos.figure.endswith(f" cores, 500 x 375 pixels; a GPU that takes 1,000/s needs {needed} cores")
@@ -48,6 +56,25 @@ def test_the_cores_that_decode_for_gpus(rate: float, images_s: float, gpus: int,
     assert speed.cores_needed(rate, images_s, gpus) == (cores, says)
 
 
+def test_floors_are_times_at_measured_rates_and_none_is_said_to_be_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[int] = []
+
+    def copy(device: torch.device, count: int) -> float:
+        copies.append(count)
+        return 40.0
+
+    monkeypatch.setattr(speed, "copy_gigabytes", copy)
+    resnet, device = speed.NETWORKS["resnet18 32px"], torch.device("cpu")
+    least = speed.floors(resnet, 64, Precision.of("bf16", False), device, 0.5, 80.0)
+    assert least == pytest.approx(floors(0.85248, 0.85248 + 0.028))  # 128 views of 3.33 GFLOP and 17.5 MB
+    least = speed.floors(resnet, 64, Precision.of("fp32", False), device, 0.5, 20.0)
+    assert least == pytest.approx(floors(0.85248, 0.85248 + 0.112))  # a cache holds its tensors
+    assert copies == [128 * 65_536 * 2, 128 * 65_536 * 4]
+    assert speed.in_words(floors(0.98, 1.0)) == "98% of the arithmetic floor, 100% of the arithmetic and memory floor"
+    said = speed.in_words(floors(0.98, 1.09))
+    assert said.endswith(", faster than the arithmetic and memory floor: its rates were measured too low")
+
+
 def test_a_slow_step_is_named_with_its_share_of_the_floor(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     compute, wait = Stepper.compute, 0.25
 
@@ -55,11 +82,12 @@ def test_a_slow_step_is_named_with_its_share_of_the_floor(setting: Setting, monk
         time.sleep(wait)
         return compute(*arguments)
 
-    assert speed.step_answer("resnet18 32px", 16, 1.0, setting).verdict is Verdict.GOOD
+    assert speed.step_answer("resnet18 32px", 16, floors(1.0, 1.0), setting).verdict is Verdict.GOOD
     monkeypatch.setattr(Stepper, "compute", slow)
-    answer = speed.step_answer("resnet18 32px", 16, 16 / wait / 0.08, setting)
-    assert answer.verdict is Verdict.SLOW and answer.reason.endswith("% of the floor is less than 10%")
-    assert answer.values["share_of_floor"] < 0.08
+    answer = speed.step_answer("resnet18 32px", 16, floors(0.01, 0.08 * wait), setting)
+    assert answer.verdict is Verdict.SLOW
+    assert answer.reason.endswith("% of the arithmetic and memory floor is less than 10%")
+    assert answer.values["share_of_arithmetic_and_memory_floor"] < 0.08
 
 
 def test_a_batch_that_does_not_fit_says_what_to_set(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +95,7 @@ def test_a_batch_that_does_not_fit_says_what_to_set(setting: Setting, monkeypatc
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Stepper, "compute", full)
-    answer = speed.step_answer("resnet18 32px", 16, 1.0, setting)
+    answer = speed.step_answer("resnet18 32px", 16, floors(1.0, 1.0), setting)
     assert (answer.figure, answer.verdict) == ("does not fit", Verdict.KNOWN)
     assert answer.advice == "set batch_size.chunk to 8 or less"
 

@@ -217,18 +217,14 @@ def test_a_folder_of_timm_says_numbers_and_names_only(key: str, value: Any, capf
 
 def test_arguments_in_a_folder_of_timm_build_its_network(capfd: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
-    args: dict[str, Any] = {
-        "img_size": 32,
-        "patch_size": 8,
-        "global_pool": "avg",
-        "fc_norm": False,
-        "act_layer": "relu",
-    }
-    network = trained(timm.create_model("test_vit", num_classes=0, **args))
+    args: dict[str, Any] = {"patch_size": 8, "global_pool": "avg", "fc_norm": False, "act_layer": "relu"}
+    network = trained(timm.create_model("test_vit", num_classes=0, img_size=96, **args))
     Path("hub").mkdir()
-    data = {"input_size": (3, 32, 32), "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "crop_pct": 1.0}
+    data = {"input_size": (3, 96, 96), "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "crop_pct": 1.0}
     view = {**data, "interpolation": "bicubic"}
-    timm.models.save_for_hf(network, "hub", model_args=args, safe_serialization=True, data_config=view)
+    timm.models.save_for_hf(
+        network, "hub", model_args=args | {"img_size": 96}, safe_serialization=True, data_config=view
+    )
     Path("data/cifar10").mkdir(parents=True)
     for split in ("train", "test"):
         np.save(
@@ -239,9 +235,11 @@ def test_arguments_in_a_folder_of_timm_build_its_network(capfd: pytest.CaptureFi
     assert main(["--weights", "timm:hub", *small, "evaluate.baselines=[]"]) == 0
     assert "backbone.args.global_pool=" in capfd.readouterr().out
     run = only_run()
-    assert json.loads((run / "results.json").read_text())["config"]["backbone"]["args"] == args | {"img_size": [32, 32]}
+    results = json.loads((run / "results.json").read_text())
+    assert results["config"]["backbone"]["args"] == args and results["config"]["dataset"]["size"] == 32
+    assert results["warnings"][0] == "position embeddings resampled from 12x12 to 4x4 patches as timm does"
     with torch.no_grad():
-        expected = network(IMAGES)
+        expected = timm.create_model("local-dir:hub", pretrained=True, num_classes=0, img_size=32).eval()(IMAGES)
         torch.testing.assert_close(ssl_bench.load(run).eval()(IMAGES), expected, rtol=0, atol=1e-6)
     default = trained(timm.create_model("test_vit", num_classes=0, img_size=32, patch_size=8))
     assert (default(IMAGES) - expected).abs().max() > 0.1

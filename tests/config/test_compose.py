@@ -10,10 +10,12 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
+from ssl_bench.config import guard
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.config.schema import check, directory
 from ssl_bench.config.with_hydra import VERSION_BASE
+from ssl_bench.launch.slurm import script
 from ssl_bench.training.parts import Parts
 
 Train = Callable[..., tuple[int, str]]
@@ -60,10 +62,14 @@ def test_a_dataset_selects_other_options_and_the_command_line_overrides_them() -
 
 
 @pytest.mark.parametrize(("typed", "gpus", "cpus"), [([], 8, 64), (["hydra.launcher.nodes=2"], 4, 32)])
-def test_slurm_is_asked_for_the_gpus_of_a_node_and_eight_cores_for_each(typed: list[str], gpus: int, cpus: int) -> None:
+def test_slurm_is_asked_for_the_gpus_of_a_node_and_eight_cores_for_each(
+    typed: list[str], gpus: int, cpus: int, tmp_path: Path
+) -> None:
     with initialize_config_dir(str(directory()), **VERSION_BASE):
         composed = compose("train", ["hydra/launcher=slurm", "devices=8", *typed], return_hydra_config=True)
-    assert composed.hydra.launcher.gpus_per_node == gpus and composed.hydra.launcher.cpus_per_task == cpus
+    sbatch, srun = script(guard.settings(composed.hydra, "launcher")[1], tmp_path, 1).split("# command\n")
+    assert f"#SBATCH --gpus-per-node={gpus}\n" in sbatch and f"#SBATCH --cpus-per-task={cpus}\n" in sbatch
+    assert f" --cpus-per-task={cpus} " in srun  # which does not know it from sbatch
 
 
 def test_the_written_configuration_is_that_of_the_run(train: Train) -> None:

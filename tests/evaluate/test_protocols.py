@@ -144,7 +144,7 @@ LOOPS = {"lightly": of_lightly, "solo": of_solo, "dino": of_dino, "moco_features
 def test_a_linear_classifier_is_that_of_the_library(name: str) -> None:
     """Bit by bit: its optimiser and schedule in a plain loop, from the same weights and with the same batches."""
     evaluator: Any = build(CONFIG[f"linear_{name}"], f"evaluate.linear_{name}")
-    ours = evaluator.fit(FEATURES, LABELS, CLASSES, torch.Generator().manual_seed(5))
+    ours = evaluator.fit(Sharded.whole(FEATURES), LABELS, CLASSES, torch.Generator().manual_seed(5))
     layer, size, generator = nn.Linear(WIDTH, CLASSES), 128 if name == "dino" else 256, torch.Generator().manual_seed(5)
     for parameter in layer.parameters():
         nn.init.uniform_(parameter, -(WIDTH**-0.5), WIDTH**-0.5, generator=generator)  # as nn.Linear does

@@ -8,13 +8,16 @@ import torch
 from ssl_bench.data.gaussians import Pairs
 from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
+from ssl_bench.distributed import world
 from ssl_bench.evaluate.artifacts import Artifact, Distribution, Histogram
 from ssl_bench.evaluate.contrast_statistics import BLOCK, ContrastStatistics
 from ssl_bench.evaluate.geometry import Geometry, pair_statistics
 from ssl_bench.evaluate.gradient_weight import GradientWeight
 from ssl_bench.evaluate.knn import KNN
+from ssl_bench.evaluate.knn_euclidean import EuclideanKNN
 from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.evaluate.linear_images import LinearOnImages
+from ssl_bench.evaluate.linear_sgd import LinearSGD
 from ssl_bench.evaluate.mutual_information import MutualInformation
 from ssl_bench.evaluate.npc import NPC
 from ssl_bench.evaluate.of_loss import Objective
@@ -37,10 +40,14 @@ def features() -> dict[str, Any]:
     """21 and 13 images, one image, and as many on both ranks."""
     network = plain.Net()
     target = plain.make_target(network, plain.split(21), plain.split(13, 1))
-    found: dict[str, Any] = {name: target.features(name) for name in ("train", "test")}
-    found["images"] = sum(network.seen)
+    found: dict[str, Any] = {}
     found["knn"] = dict(KNN(k=5).run(target))
     found["linear"] = dict(LinearProbe(epochs=3, batch_size=8).run(target))
+    found["knn_euclidean"] = dict(EuclideanKNN(k=15).run(target))  # more than a rank holds
+    found["linear_sgd"] = dict(LinearSGD(0.1, epochs=3, batch_size=8).run(target))
+    assert world() == 1 or "train" not in target._features, "features of the whole split are on every rank"
+    found |= {name: target.features(name) for name in ("train", "test")}
+    found["images"] = sum(network.seen)
     found["one"] = plain.make_target(plain.Net(), plain.split(1), plain.split(1)).features("test")
     found["equal"] = plain.make_target(plain.Net(), plain.split(8), plain.split(1)).features("train")
     return found

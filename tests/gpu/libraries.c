@@ -116,21 +116,19 @@ static void meet(Communicator *c) {
   }
 }
 // Write a line to the file FAKE_NCCL_LOG.<rank>: what is sent, and its bytes on this rank.
-static void note(int rank, const char *name, size_t bytes) {
+static void note(Communicator *c, const char *name, size_t bytes) {
   static FILE *log;
   if (!log && getenv("FAKE_NCCL_LOG")) {
     char path[4096];
-    snprintf(path, sizeof path, "%s.%d", getenv("FAKE_NCCL_LOG"), rank);
+    snprintf(path, sizeof path, "%s.%d", getenv("FAKE_NCCL_LOG"), c->rank);
     setlinebuf(log = fopen(path, "a"));
   }
-  if (log) fprintf(log, "%s %zu\n", name, bytes);
+  if (log) fprintf(log, "%s%s %zu\n", c->split ? "split_" : "", name, bytes);
 }
 // Put data where all ranks can read it.
 static void share(Communicator *c, const char *name, const void *data, size_t bytes) {
   if (bytes > SLOT) { fprintf(stderr, "fake NCCL: %zu bytes at once\n", bytes); abort(); }
-  char full[32];
-  snprintf(full, sizeof full, "%s%s", c->split ? "split_" : "", name);
-  note(c->rank, full, bytes);
+  note(c, name, bytes);
   memcpy(slot(c, c->rank), data, bytes);
   meet(c);
 }
@@ -161,6 +159,7 @@ typedef struct Collective {
   size_t n, bytes;  // elements, and their bytes
   int type, how;    // an operation, or a rank
   Pair *pairs;      // what is sent to each rank, and received from it
+  struct Collective *members;  // of a group
 } Collective;
 static int start(Collective collective, void *stream) {
   Collective *kept = malloc(sizeof *kept);
@@ -193,9 +192,6 @@ static void broadcast(Collective *x) {
   share(x->c, "broadcast", x->from, x->bytes);
   memcpy(x->to, slot(x->c, x->how), x->bytes);
   meet(x->c);
-}
-int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, Communicator *c, void *stream) {
-  return start((Collective){all_reduce, c, from, to, n, .type = type, .how = op}, stream);
 }
 int ncclReduceScatter(const void *from, void *to, size_t n, int type, int op, Communicator *c, void *stream) {
   return start((Collective){reduce_scatter, c, from, to, n, .type = type, .how = op}, stream);
@@ -232,13 +228,35 @@ int ncclRecv(void *data, size_t n, int type, int peer, Communicator *c, void *st
   grouped_stream = stream;
   return 0;
 }
+// Those in a group are one launch.
+static __thread Collective *summed;
+static __thread int sums;
+int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, Communicator *c, void *stream) {
+  Collective one = {all_reduce, c, from, to, n, n * width(type), type, op};
+  if (!depth) return start(one, stream);
+  summed = realloc(summed, (sums + 1) * sizeof one);
+  summed[sums++] = one;
+  grouped = c;
+  grouped_stream = stream;
+  return 0;
+}
+static void all_reduces(Collective *x) {
+  size_t bytes = 0, offset = 0;
+  for (size_t i = 0; i < x->n; bytes += x->members[i++].bytes)
+    memcpy(slot(x->c, x->c->rank) + bytes, x->members[i].from, x->members[i].bytes);
+  note(x->c, "all_reduce", bytes);
+  meet(x->c);
+  for (Collective *one = x->members; one < x->members + x->n; offset += one++->bytes)
+    reduce(x->c, one->to, offset, one->n, one->type, one->how);
+  meet(x->c);
+}
 static void exchange(Collective *x) {
   size_t room = SLOT / x->c->ranks, bytes = 0;
   for (int rank = 0; rank < x->c->ranks; rank++) {
     memcpy(slot(x->c, x->c->rank) + rank * room, x->pairs[rank].from, x->pairs[rank].from_bytes);
     bytes += x->pairs[rank].from_bytes;
   }
-  note(x->c->rank, "all_to_all", bytes);
+  note(x->c, "all_to_all", bytes);
   meet(x->c);
   for (int rank = 0; rank < x->c->ranks; rank++)
     memcpy(x->pairs[rank].to, slot(x->c, rank) + x->c->rank * room, x->pairs[rank].to_bytes);
@@ -247,9 +265,15 @@ static void exchange(Collective *x) {
 int ncclGroupEnd(void) {
   Communicator *c = grouped;
   if (--depth || !c) return 0;
+  grouped = NULL;
+  if (sums) {
+    Collective all = {all_reduces, c, .n = sums, .members = summed};
+    summed = NULL;
+    sums = 0;
+    return start(all, grouped_stream);
+  }
   Pair *pairs = memcpy(malloc(sizeof pending), pending, sizeof pending);
   memset(pending, 0, sizeof pending);
-  grouped = NULL;
   return start((Collective){exchange, c, .pairs = pairs}, grouped_stream);
 }
 // NCCL waits for the graphs that hold a communicator before it destroys it.
@@ -267,7 +291,9 @@ int ncclGetUniqueId(UniqueId *id) {
   snprintf(id->internal, sizeof id->internal, "/fake-nccl-%d-%d", getpid(), made++);
   return 0;
 }
+// With FAKE_NCCL_ERROR no ranks can connect, for that reason.
 int ncclCommInitRankConfig(Communicator **made, int ranks, UniqueId id, int rank, void *configuration) {
+  if (getenv("FAKE_NCCL_ERROR")) return 2;
   Communicator *c = *made = calloc(1, sizeof *c);
   size_t bytes = 4096 + (size_t)ranks * SLOT;
   int file = shm_open(id.internal, O_CREAT | O_RDWR, 0600);
@@ -301,4 +327,7 @@ int ncclCommGetAsyncError(Communicator *c, int *error) { return *error = 0; }
 int ncclCommCount(Communicator *c, int *ranks) { *ranks = c->ranks; return 0; }
 int ncclCommUserRank(Communicator *c, int *rank) { *rank = c->rank; return 0; }
 const char *ncclGetErrorString(int error) { return "an error of the fake NCCL"; }
-const char *ncclGetLastError(Communicator *c) { return ""; }
+const char *ncclGetLastError(Communicator *c) {
+  const char *error = getenv("FAKE_NCCL_ERROR");
+  return error ? error : "";
+}

@@ -14,6 +14,7 @@ from ssl_bench.objective.losses import InfoNCE, SupCon
 from ssl_bench.objective.negatives import InBatch, RandomK
 from ssl_bench.objective.positives import NearestKey
 from ssl_bench.record.environment import peak_memory
+from ssl_bench.training.graph import GraphedStepper
 from ssl_bench.training.step import Stepper
 from tests.gpu.conftest import REAL
 from tests.gpu.runs import Log, launches, training
@@ -33,7 +34,7 @@ def steps(count: int, *overrides: str) -> dict[str, Any]:
         "reserved": torch.cuda.memory_reserved(),
         "said": log.about("as a CUDA graph"),
         "stream": torch.cuda.current_stream() == stream,
-        "recorded": peak_memory(torch.device("cuda"))["peak_device_mb"],
+        "recorded": peak_memory(torch.device("cuda"), run.state.peak)["peak_device_mb"],
     }
 
 
@@ -49,6 +50,46 @@ def test_a_batch_that_fits_without_a_graph_fits_with_graph_auto(gpu: Callable[..
     eager, auto = gpu(in_little_memory, values=False)
     assert eager["peak"] > 2**29 and auto["peak"] <= 1.1 * eager["peak"]
     assert "stays eager: that takes" in auto["said"]
+
+
+compute: Any = Stepper.compute
+SEARCH = 2**31
+
+
+def searched() -> dict[str, Any]:
+    """Steps of which the first one takes much memory for a moment, as cuDNN does where it searches for algorithms."""
+
+    def searching(self: Stepper, *arguments: Any) -> Any:
+        if self.state.step == 0:
+            torch.empty(SEARCH, dtype=torch.uint8, device="cuda")
+            torch.cuda.empty_cache()
+        return compute(self, *arguments)
+
+    with patch.object(Stepper, "compute", searching), patch.object(GraphedStepper, "_compared", lambda *_: []):
+        return steps(6, "graph=auto", *LARGE)
+
+
+def test_memory_in_which_cudnn_searches_is_of_the_run_and_of_no_later_step(gpu: Callable[..., Any]) -> None:
+    found = gpu(searched, values=False, FAKE_CUDA_MB="3072")
+    assert "from step 3 on, steps are replayed" in found["said"]
+    assert found["recorded"] * 1e6 >= SEARCH > found["peak"]
+
+
+def recorded() -> list[dict[str, Any]]:
+    """Eager steps, and steps that are recorded, whose numbers are compared in vain: kernels do nothing."""
+
+    def compared(self: GraphedStepper, *arguments: Any) -> list[str]:
+        original(self, *arguments)
+        return []
+
+    original: Any = GraphedStepper._compared
+    with patch.object(GraphedStepper, "_compared", compared):
+        return [steps(6, f"graph={graph}", *LARGE) for graph in ("false", "true")]
+
+
+def test_after_a_recording_the_memory_of_its_comparison_is_given_back(gpu: Callable[..., Any]) -> None:
+    eager, replayed = gpu(recorded, values=False)
+    assert replayed["reserved"] <= 1.1 * eager["reserved"] < replayed["recorded"] * 1e6
 
 
 def objective(name: str, images: int) -> dict[str, int]:
@@ -90,7 +131,6 @@ def refused() -> list[dict[str, Any]]:
         found.loss.item()
         return found
 
-    compute: Any = Stepper.compute
     options = [*LARGE, "negatives=random_k", "negatives.k=3"]  # with a generator, which the capture had
     eager = steps(8, "graph=false", *options)
     with patch.object(Stepper, "compute", waiting):

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from ssl_bench.distributed import rank
+from ssl_bench.distributed import average_gradients, rank
 from tests.gpu.conftest import REAL
-from tests.gpu.runs import training
+from tests.gpu.runs import launches, training
 
 EXACT = ["precision=fp64", "optimizer.lr=0.01"]
 
@@ -120,8 +121,73 @@ def test_eight_gpus_send_what_a_step_needs(gpu: Callable[..., Any], tmp_path: Pa
         check_sent(name, eight, eight[0]["gradients"])
 
 
+def variable(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("allocator", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_nccl_leaves_graphs_in_expandable_segments_alone(gpu: Callable[..., Any], allocator: str) -> None:
+    settings = {allocator: "garbage_collection_threshold:0.8,expandable_segments:True"}
+    assert gpu(variable, "NCCL_GRAPH_REGISTER", ranks=2, values=False, **settings) == ["0", "0"]
+    assert gpu(variable, "NCCL_GRAPH_REGISTER", ranks=2, values=False) == [None, None]
+
+
 @pytest.mark.slow
 def test_eight_gpus_agree(gpu: Callable[..., Any], tmp_path: Path) -> None:
     ranks = gpu(observed, str(tmp_path / "sent"), [EXACT], ranks=8)
     assert all(each == ranks[0] for each in ranks)
     assert ranks[0][0]["losses"] == pytest.approx(gpu(observed, "", [["graph=false", *EXACT]])[0]["losses"], rel=1e-9)
+
+
+# ---- the mean of the gradients
+
+
+def averaged(log: str) -> dict[str, Any]:
+    """What the mean of gradients of two types starts, sends and gives."""
+    os.environ["FAKE_NCCL_LOG"] = log
+    network = training("backbone=resnet18_cifar").state.method
+    network.other = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64).to("cuda"))
+    for parameter in network.parameters():  # copied from the host: the fake GPU's kernels do nothing
+        parameter.grad = torch.full(parameter.shape, rank() + 1.0).to(parameter)
+    started = launches()
+    average_gradients(network)
+    ended = launches()
+    gradients = [p.grad.cpu() for p in network.parameters() if p.grad is not None]
+    return {
+        "launches": ended - started,
+        "sent": Path(f"{log}.{rank()}").read_text().splitlines(),
+        "means": sorted({value for gradient in gradients for value in gradient.unique().tolist()}),
+        "bytes": [sum(g.nbytes for g in gradients if g.dtype == kind) for kind in (torch.float64, torch.float32)],
+    }
+
+
+@pytest.mark.skipif(REAL, reason="only the fake GPU counts launches")
+@pytest.mark.parametrize("ranks", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_the_mean_of_all_gradients_is_one_launch_for_a_type(
+    ranks: int, gpu: Callable[..., Any], tmp_path: Path
+) -> None:
+    found = gpu(averaged, str(tmp_path / "sent"), ranks=ranks, values=False)
+    sent = [f"all_reduce {count}" for count in found[0]["bytes"]]
+    assert found[0]["bytes"][1] > 4 * 10**7
+    expected = {"launches": 2, "sent": sent, "means": [(ranks + 1) / 2], "bytes": found[0]["bytes"]}
+    assert found == [expected] * ranks
+
+
+# ---- DDP
+
+
+def take_steps(*overrides: str) -> None:
+    step = training("graph=false", *overrides).stepper()
+    for _ in range(3):
+        step(False)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp64"])
+def test_ddp_finds_gradients_with_the_strides_of_its_buckets(
+    precision: str, gpu: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Else it prints three lines on each rank: of weights of 1 x 1 pixels in float64, and of one channel in others."""
+    gpu(take_steps, f"precision={precision}", ranks=2, values=False)
+    printed = [path.read_text() for path in tmp_path.glob("*.out?")]
+    assert len(printed) == 2 and not any("strides" in text for text in printed)

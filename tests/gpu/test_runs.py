@@ -105,6 +105,17 @@ def test_a_run_that_needs_more_memory_says_what_fits_and_goes_on_with_more(
 
 
 @pytest.mark.slow
+def test_too_little_shared_memory_is_one_sentence(gpus: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    error = "Error while creating shared memory segment /dev/shm/nccl-a (size 9637888), error: No space left on device"
+    command = [sys.executable, "-m", "ssl_bench", "train", *TINY, "devices=2", f"paths.outputs={tmp_path}"]
+    done = subprocess.run(command, env=gpus(2, FAKE_NCCL_ERROR=error), capture_output=True, text=True, timeout=120)
+    reason = f"NCCL cannot share memory between the ranks ({error})"
+    remedy = "Docker has 64 MB for it: start the container with --shm-size=1g or --ipc=host"
+    assert done.returncode == 1 and done.stderr.endswith(f"ssl-bench: {reason}: {remedy}\n"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_run_with_a_sentence(gpus: Callable[..., dict[str, str]], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ssl_bench", "train", *TINY, "max_steps=1000000", "epochs=100000", "devices=2"]
     with subprocess.Popen(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -21,43 +22,59 @@ sys.path.append(str(ROOT / "scripts"))
 import benchmark_step  # noqa: E402
 import tables  # noqa: E402
 
-TFLOPS = 100.0
-OURS = {"ssl_bench, replayed", "ssl_bench, eager"}
+from ssl_bench.check import speed  # noqa: E402
+from ssl_bench.training.graph import GraphedStepper  # noqa: E402
+
+KERNEL = {"kernel": "gemm<a, b>", "launches": 3.0, "us": 1234.0, "share": 0.617}
+TFLOPS, BANDWIDTH = 100.0, 5.0  # 10^12 a second
+PER_VIEW = 3.33 / TFLOPS, 0.0175 / BANDWIDTH  # ms
+FLOORS = {"arithmetic floor": 2 * PER_VIEW[0], "arithmetic and memory floor": 2 * sum(PER_VIEW)}
+VARIANTS = {f"ssl_bench, replayed, {setting}" for setting in re.findall(r"--set (\S+)", SCRIPT.read_text())}
+OURS = {"ssl_bench, replayed", "ssl_bench, eager", *VARIANTS}
 OTHERS = {"plain loop, channels_last", "plain loop, channels_last, kornia's views", "lightly's loss and forwards"}
 
 
-def measured(file: str) -> list[list[str]]:
-    """The names of the rows in the file when each batch size was done, with rounds as short as a graph allows."""
-    benchmark_step.STEPS, saved = 4, []
+def measured(out: str, real: bool) -> list[list[str]]:
+    """Run the step's part of the half hour with small batches; the rows in its file each time that one is saved."""
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling takes a minute here
+    benchmark_step.STEPS, saved = 4, []  # as few as a graph allows
     save, other = benchmark_step.save, benchmark_step.other
 
     def keep(path: Path | None, *content: Any) -> None:
-        assert path is not None
         save(path, *content)
-        saved.append([f"{row['name']} {row['batch']}" for row in json.loads(path.read_text())["rows"]])
+        rows = json.loads(Path(out, "step.json").read_text())["rows"]
+        saved.append([f"{row['name']} {row['batch']}" for row in rows])
 
     def greedy(*arguments: Any) -> Any:
         if arguments[1] is benchmark_step.kornia_views:
             raise MemoryError
         return other(*arguments)
 
+    def not_here() -> Any:  # lightly's loss has shapes that depend on values, and the fake GPU computes none here
+        raise ImportError(name="lightly")
+
     changed: Any = benchmark_step
-    changed.save, changed.other = keep, greedy
-    changed.product_tflops = lambda *arguments: TFLOPS  # else values.py would compute a large product
-    command = ["--device", "cuda", "--precision", "bf16", "--batch", "2", "3", "--rounds", "1"]
-    benchmark_step.main([*command, "--set", "compile_views=false", "--json", file])
+    changed.save, changed.other, changed.lightly_loss = keep, greedy, not_here
+    if not real:  # CUPTI ends a process that has no driver
+        changed.kernels = lambda *arguments: [KERNEL]
+    changed.best_tflops = lambda *arguments: TFLOPS
+    changed.copy_gigabytes = speed.copy_gigabytes = lambda *arguments: 1e3 * BANDWIDTH
+    (command,) = re.findall(r"benchmark_step\.py (.*)", SCRIPT.read_text())
+    with patch.object(GraphedStepper, "_compared", lambda *_: []):
+        benchmark_step.main([*shlex.split(command.replace("$OUT", out)), "--batch", "2", "3", "--rounds", "1"])
     return saved
 
 
 @pytest.mark.slow
 def test_a_step_on_a_gpu_is_timed_beside_its_floor_and_other_loops(gpu: Callable[..., Any], tmp_path: Path) -> None:
-    file = tmp_path / "step.json"
-    saved = gpu(measured, str(file))
-    assert list(map(len, saved)) == [6, 12] and saved[1][:6] == saved[0]
-    content = json.loads(file.read_text())
+    saved = gpu(measured, str(tmp_path), REAL, values=False)
+    count = len(FLOORS | dict.fromkeys(OURS | OTHERS))
+    assert list(map(len, saved)) == [count, 2 * count, 2 * count] and saved[1][:count] == saved[0]
+    assert {"ssl_bench, replayed, compile=true", "ssl_bench, replayed, precision=fp16"} <= VARIANTS
+    content = json.loads((tmp_path / "step.json").read_text())
     assert "CUDA" in content["environment"] and content["command"].startswith("python ")
     rows = {(row["name"], row["batch"]): row for row in content["rows"]}
-    assert rows.keys() == {(name, batch) for name in {benchmark_step.FLOOR, *OURS, *OTHERS} for batch in (2, 3)}
+    assert rows.keys() == {(name, batch) for name in {*FLOORS, *OURS, *OTHERS} for batch in (2, 3)}
     for (name, batch), row in rows.items():
         if "kornia" in name:  # for which the test makes the memory too small
             assert row["missing"] == "out of memory"
@@ -66,12 +83,14 @@ def test_a_step_on_a_gpu_is_timed_beside_its_floor_and_other_loops(gpu: Callable
         else:
             assert row["fastest_ms"] <= row["median_ms"] <= row["slowest_ms"]
             assert row["images_s"] == pytest.approx(1e3 * batch / row["median_ms"])
-            if name == benchmark_step.FLOOR:  # 3.33 GFLOP a view
-                assert row["median_ms"] == pytest.approx(2 * batch * 3.33 / TFLOPS, rel=1e-3)
+            if name in FLOORS:  # 3.33 GFLOP and 17.5 MB a view
+                assert row["median_ms"] == pytest.approx(batch * FLOORS[name])
     table = tables.of_steps(content["rows"]).splitlines()
     assert table[0] == "| ms of a step, bf16, by batch size | 2 | 3 |"
-    assert re.fullmatch(r"\| floor: arithmetic \| \S+ \(1\.00x\) \| \S+ \(1\.00x\) \|", table[2])
+    assert re.fullmatch(r"\| arithmetic floor \| \S+ \(1\.00x\) \| \S+ \(1\.00x\) \|", table[2])
     assert "| plain loop, channels_last, kornia's views | out of memory | out of memory |" in table
+    kernels = json.loads((tmp_path / "kernels.json").read_text())["rows"]
+    assert kernels[0].keys() == KERNEL.keys() and (not REAL or sum(row["share"] for row in kernels) == pytest.approx(1))
 
 
 def half_hour(out: Path, base: dict[str, str], small: dict[str, str], *names: str) -> subprocess.CompletedProcess[str]:
@@ -112,6 +131,8 @@ def test_parts_that_fail_or_take_too_long_do_not_stop_the_half_hour(
         "simclr": writes("losses.json", LOSS),
         "dcl": '9 bash -c "kill -9 $$"',  # the script itself
     }
+    rest = {"kernel": "b", "launches": 0.5, "us": 766.0, "share": 0.383}
+    (tmp_path / "kernels.json").write_text(json.dumps({"rows": [KERNEL, rest]}))
     done = half_hour(tmp_path, environment, small)
     assert done.returncode == -9  # in the middle of the sixth part
     codes, page = read(tmp_path)
@@ -119,6 +140,7 @@ def test_parts_that_fail_or_take_too_long_do_not_stop_the_half_hour(
     for line in ("| check | failed | 1 | ", "| losses | ended by its limit | 124 | ", "| passed | 1 |"):
         assert line in page
     assert "| ssl_bench, eager | 12.3 (1.00x) |" in page and "| ssl_bench InfoNCE, tiled | 4.56 (1.00x) |" in page
+    assert "| gemm<a, b> | 3 | 1,234 | 61.7% |" in page and "| all 2 | 3.5 | 2,000 | 100.0% |" in page
     assert ", CUDA " in page and ", torch " in page and (REAL or "nvidia-smi does not answer" in page)
 
     done = half_hour(tmp_path, environment, {}, "losses", "dcl")  # another call adds to the folder

@@ -41,12 +41,12 @@ def trained(one_layer: bool, *overrides: str) -> tuple[Tensors, Tensors, list[fl
     return start, run.state.tensors() | {"diagnostics": diagnostics}, losses
 
 
-def compared(variants: list[list[str]], one_layer: bool) -> dict[str, Any]:
+def compared(variants: list[list[str]], one_layer: bool, graph: str = "auto") -> dict[str, Any]:
     """Of each variant what the product says of its graphs, and how far replayed steps are from eager ones."""
     found = {}
     for variant in variants:
         log = Log()
-        _, replayed, losses = trained(one_layer, "graph=auto", *variant)
+        _, replayed, losses = trained(one_layer, f"graph={graph}", *variant)
         said = [line for line in log.lines if "as a CUDA graph" in line]
         start, eager, _ = trained(one_layer, "graph=false", *variant)
         far, finite = distance(replayed, eager, start), all(map(math.isfinite, losses))

@@ -27,12 +27,13 @@ AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/affinity
+TaskPluginParam=Cores
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/builtin
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
 JobRequeue=1
-KillWait=2
+KillWait=10
 MpiDefault=none
 ReturnToService=2
 StateSaveLocation={folder}/state
@@ -42,7 +43,11 @@ SlurmdPidFile={folder}/%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/%n.log
 NodeName=node[1-{nodes}] NodeAddr={network}.[1-{nodes}] CPUs={cpus} State=UNKNOWN
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=patient Nodes=ALL GraceTime=60 State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=2 State=UP
 """
 
 

@@ -17,9 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 from ssl_bench.config.compose import load
 from ssl_bench.config.schema import directory
 from ssl_bench.errors import RunError
+from ssl_bench.hardware import available_cores
 from ssl_bench.launch import ranks
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.workers import call_in_workers
+from ssl_bench.signals import Interrupted
 from ssl_bench.training.engine import Training
 from ssl_bench.training.step import Stepper
 from tests.conftest import SMALL
@@ -89,8 +91,13 @@ def test_a_rank_of_torchrun_says_that_it_has_lost_the_others() -> None:
 def _fail(kind: str) -> None:
     """Train for a while; then rank 1 fails and rank 0 waits for it, as in a kernel of NCCL."""
     dist.all_reduce(torch.ones(1))
+    if kind == "compiles":
+        from torch._inductor import config  # reads the variables of the environment
+
+        raise RunError(f"compiles on {config.compile_threads}")
     if dist.get_rank() == 1:
-        raise {"known": RunError("a planted reason"), "unknown": KeyError("a planted bug")}[kind]
+        errors = {"known": RunError("a planted reason"), "unknown": KeyError("a planted bug")}
+        raise errors[kind] if kind in errors else Interrupted(signal.SIGTERM)
     while True:
         dist.all_reduce(torch.ones(1))
 
@@ -124,6 +131,19 @@ def test_a_failure_of_a_rank_ends_all_with_its_sentence_or_its_traceback(tmp_pat
     outcome = started_here("unknown", tmp_path / "unknown", f"127.0.0.1:{free_port()}")
     assert (outcome.state, outcome.code) == (State.FAILED, 1)
     assert outcome.reason == "rank 1 failed: KeyError: 'a planted bug'" and "_fail" in outcome.detail
+
+
+@pytest.mark.slow
+def test_a_rank_that_a_signal_stops_before_the_others_ends_all(tmp_path: Path) -> None:
+    """As in an evaluation, where the ranks do not agree on the batch: the other one waits for it in a collective."""
+    assert started_here("stopped", tmp_path / "stopped", tmp_path / "store") == Outcome.interrupted(signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_the_ranks_divide_the_cores_to_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+    cores = min(32, max(1, available_cores() // 2))
+    assert started_here("compiles", tmp_path / "run", tmp_path / "store").reason == f"compiles on {cores}"
 
 
 def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ pytestmark = [
 COMMAND = [sys.executable, "-m", "ssl_bench", "train"]
 LAUNCHER = ["hydra/launcher=slurm", "hydra.launcher.timeout_min=30", "hydra.launcher.signal_delay_s=30"]
 LAUNCHER += [f"hydra.launcher.{o}" for o in ("gpus_per_node=null", "cpus_per_task=1", "array_parallelism=2")]
+TWO_RANKS = [*SMALL, "epochs=8", "devices=2", "hydra.launcher.cpus_per_task=2"]  # of which each needs a core
 RUN = [*SMALL, "precision=fp64", "checkpoint.every=1", "epochs=3"]  # on two ranks; 63 steps, 21 an epoch
 SCRIPT = Path(__file__).parents[2] / "scripts" / "slurm_torchrun.sh"
 
@@ -80,13 +81,13 @@ def grid(*arguments: str) -> "Iterator[subprocess.Popen[str]]":
             process.kill()
 
 
-def submit(ranks_per_node: int, *options: str) -> str:
-    """Submit ``RUN`` as a batch script; return the job's number."""
+def submit(ranks_per_node: int, *options: str, run: Sequence[str] = RUN) -> str:
+    """Submit a run as a batch script; return the job's number."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {"RANKS_PER_NODE": str(ranks_per_node), "PATH": path}
     command = ["sbatch", "--parsable", "--gpus-per-node=0", "--output=slurm.out", "--time=60", *options]
     done = subprocess.run(
-        [*command, str(SCRIPT), *RUN], check=True, capture_output=True, text=True, env=os.environ | environment
+        [*command, str(SCRIPT), *run], check=True, capture_output=True, text=True, env=os.environ | environment
     )
     return done.stdout.strip()
 
@@ -96,6 +97,19 @@ def after_steps(count: int) -> Path:
     outputs = Path("outputs")
     slurm.wait_until(lambda: any(len(rows(path.parent)) >= count for path in outputs.glob("*/*/metrics.jsonl")), 120)
     return only_run(outputs)
+
+
+def preempt() -> None:
+    """Submit an urgent job that takes the whole cluster."""
+    urgent = ["sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true"]
+    subprocess.run(urgent, check=True, capture_output=True)
+
+
+def assert_resumed_once(run: Path) -> None:
+    """Of a run of 8 epochs."""
+    log = (run / "train.log").read_text()
+    assert len(re.findall(r"resuming at step \d+ of 168", log)) == 1, log
+    assert [step for step, _ in losses(run)] == list(range(1, 169))
 
 
 def job_is(text: str, job: str) -> bool:
@@ -136,6 +150,25 @@ def test_a_stopped_run_of_a_grid_is_requeued_and_resumes_with_the_same_bits(
     assert losses(run) == losses(only_run(Path("alone")))
 
 
+@pytest.mark.parametrize("partition", ["all", "patient"])
+def test_a_preempted_run_is_requeued_and_resumes_while_its_grid_waits(partition: str) -> None:
+    """Slurm requeues it at once, or would leave it time to end."""
+    with grid(*TWO_RANKS, f"hydra.launcher.partition={partition}") as process:
+        run = after_steps(5)
+        preempt()
+        printed, _ = process.communicate(timeout=200)
+    assert process.returncode == 0 and "1 run: 1 trained, 0 done before, 0 failed" in printed, printed
+    assert_resumed_once(run)
+
+
+def test_a_cancelled_run_ends_its_grid() -> None:
+    with grid(*TWO_RANKS) as process:
+        after_steps(5)
+        slurm.output("scancel", *slurm.output("squeue", "-h", "-o", "%i").split())
+        printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 143 and "1 interrupted" in printed, printed
+
+
 def test_a_run_on_two_nodes_resumes_after_its_first_node_has_failed(nodes: list[slurm.Node], reference: Path) -> None:
     with grid(*RUN, "hydra.launcher.nodes=2", "devices=2") as process:
         run = after_steps(22)
@@ -168,3 +201,12 @@ def test_the_batch_script_saves_and_requeues_a_run_under_torchrun(reference: Pat
     slurm.wait_until(lambda: job_is("Restarts=1", job), 60)
     slurm.wait_until(lambda: job_is("JobState=COMPLETED", job), 120)
     assert_resumed_with_the_same_bits(run, reference)
+
+
+def test_the_batch_script_requeues_a_run_that_is_preempted() -> None:
+    job = submit(2, "--nodes=1", "--cpus-per-task=2", "--partition=patient", run=[*SMALL, "epochs=8"])
+    run = after_steps(5)
+    preempt()
+    slurm.wait_until(lambda: job_is("Restarts=1", job), 60)
+    slurm.wait_until(lambda: job_is("JobState=COMPLETED", job), 200)
+    assert_resumed_once(run)

@@ -74,6 +74,21 @@ def stop_parent(pid: int, number: int) -> Outcome:
     return Outcome.interrupted(interrupt.number)
 
 
+def stop_or_save(file: str) -> Outcome:
+    """End as a rank that a signal has stopped; with a file, a second later, and write the signal that came there."""
+    if file:
+        with Interrupt(int) as interrupt:
+            time.sleep(1)
+        Path(file).write_text(str(interrupt.number))
+    return Outcome.interrupted(signal.SIGTERM)
+
+
+def test_a_rank_that_was_stopped_leaves_the_others_time_to_save(tmp_path: Path) -> None:
+    file = tmp_path / "signal"
+    outcome = call_in_workers(stop_or_save, {"rank 0": (str(file),), "rank 1": ("",)})
+    assert outcome == Outcome.interrupted(signal.SIGTERM) and file.read_text() == "0"
+
+
 # ---- one worker
 
 

@@ -1,6 +1,7 @@
 """Exports: the libraries alone load them, and the loaded network computes the same as the run's backbone."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ssl_bench.record import checkpoint
 from ssl_bench.training.parts import Parts
 from tests.composed import load as compose
 
+README = Path(__file__).parents[2] / "ssl_bench/networks/README.md"
 STEMS = [("resnet18_cifar", 1), ("resnet18", 3)]
 
 
@@ -87,3 +89,20 @@ def test_torchvision_loads_the_file_of_a_resnet(tmp_path: Path) -> None:
     model.load_state_dict(torch.load(exported(tmp_path / "run", "timm").with_suffix(".pt"), weights_only=True))
     with torch.no_grad():
         torch.testing.assert_close(model.eval()(views(3)), network(views(3)))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backbone", ["backbone=resnet18_cifar", "backbone=timm"])
+def test_the_lines_of_the_readme_export_a_run(backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_directory(Path("RUN"), backbone, *(["backbone.name=test_vit"] if "timm" in backbone else []))
+    of_torch, of_onnx = re.findall(r"```python\n(.*?)```", README.read_text().replace("224, 224", "32, 32"), re.S)
+    scope: dict[str, Any] = {}
+    exec(of_torch, scope)
+    more = torch.randn(5, 3, 32, 32)
+    torch.testing.assert_close(scope["again"](more), scope["network"](more))
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    exec(of_onnx, scope)
+    (features,) = scope["session"].run(None, {scope["session"].get_inputs()[0].name: more.numpy()})
+    torch.testing.assert_close(torch.from_numpy(features), scope["network"](more).detach(), rtol=1e-3, atol=1e-4)

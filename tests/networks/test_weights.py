@@ -53,8 +53,7 @@ def test_a_network_of_timm_starts_from_a_file(ending: str, tmp_path: Path) -> No
 def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     vit(tmp_path / "vit.pt", patch_size=4)
     remedy = "set init to weights of this network, or backbone to the network of these weights"
-    shapes = "pos_embed has the shape [1, 65, 64], not [1, 17, 64], patch_embed.proj.weight has the shape [64, 3, 4, 4]"
-    shapes = f"under state_dict.module, {shapes}"
+    shapes = "under state_dict.module, patch_embed.proj.weight has the shape [64, 3, 4, 4]"
     for overrides, sentence in (
         (VIT, f"{shapes}, not [64, 3, 8, 8]: {remedy}"),
         ([], "stem.0.weight is missing, stem.1.weight is missing, stem.1.bias is missing, "),
@@ -277,22 +276,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         sentence = str(refusal.value)
         assert sentence.startswith(f"init={tmp_path / name}: no weights can be read ({why}"), sentence
         assert sentence.endswith("): set init to a state dict")
-
-
-def test_a_vit_for_images_of_another_size_is_refused_with_their_size() -> None:
-    """As DINOv2's for 518 x 518."""
-    args: dict[str, Any] = {"patch_size": 8, "num_classes": 0}
-    given, backbone = (timm.create_model("test_vit", img_size=size, **args) for size in (96, 32))
-    weights = given.state_dict()
-    words = (
-        r"pos_embed has the shape \[1, 145, 64\], not \[1, 17, 64\]: set dataset\.size to 96, the size of the images"
-    )
-    with pytest.raises(ConfigError, match=rf"^init=x: {words}"):
-        load_weights(backbone, weights, "x")
-    for other in (weights["pos_embed"][:, :9], weights["pos_embed"][:, :, :32], weights["pos_embed"][0]):
-        with pytest.raises(ConfigError, match=r"pos_embed has the shape .*: set init to weights of this network"):
-            load_weights(backbone, weights | {"pos_embed": other}, "x")
-    assert "tensors under no prefix" in load_weights(timm.create_model("test_vit", img_size=96, **args), weights, "x")
 
 
 def test_shortcuts_of_another_library_are_taken_by_their_other_name() -> None:

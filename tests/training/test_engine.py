@@ -20,7 +20,7 @@ from ssl_bench.training.engine import Training
 from ssl_bench.training.step import Stepper
 from tests.composed import load
 from tests.conftest import SMALL, only_run
-from tests.ranks import Command, start_two_ranks, train_on_two_ranks
+from tests.ranks import Command, start_two_ranks, train_on_two_ranks, wait_for
 
 Train = Callable[..., tuple[int, str]]
 State = dict[str, Any]
@@ -204,6 +204,28 @@ def test_a_signal_to_one_rank_stops_both_after_the_same_step() -> None:
     assert code == 0 and f"resuming at step {step} of 30" in again
     assert train_on_two_ranks(*run, "paths.outputs=whole")[0] == 0
     assert identical(checkpoint_tensors(Path("whole")), checkpoint_tensors(Path("stopped")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [[1], [0, 1]])
+def test_a_signal_in_an_evaluation_ends_both_ranks_and_loses_nothing(stopped: list[int]) -> None:
+    """They do not agree on a batch: one waits for the other, which is gone."""
+    run = [*SMALL, "max_steps=2", "evaluate=[knn,linear]"]
+    ranks = start_two_ranks(*run, "evaluate.linear.epochs=1000000", "paths.outputs=stopped")
+    wait_for(lambda: list(Path("stopped").glob("*/*/checkpoints/last.pt")))
+    time.sleep(1)
+    for number in stopped:
+        ranks[number].send_signal(signal.SIGTERM)
+    printed = [rank.wait(10) for rank in ranks]
+    assert [rank.code for rank in ranks] == [143 if number in stopped else 1 for number in range(2)], printed
+    assert "Traceback" not in "".join(printed) and ("rank 0 has lost the others" in printed[0]) == (stopped == [1])
+    assert (only_run(Path("stopped")) / "failed.json").exists() == (stopped == [1])
+    metrics = []
+    for outputs in ("stopped", "whole"):
+        code, again = train_on_two_ranks(*run, "evaluate.linear.epochs=2", f"paths.outputs={outputs}")
+        assert code == 0 and ("step 2/2" in again) == (outputs == "whole")
+        metrics.append(json.loads((only_run(Path(outputs)) / "results.json").read_text())["metrics"])
+    assert metrics[0] == metrics[1] and len(metrics[0]) > 4
 
 
 @pytest.mark.slow

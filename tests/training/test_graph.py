@@ -47,7 +47,7 @@ def training(folder: Path, *overrides: str) -> Training:
 
 def stepper(run: Training) -> Stepper:
     run.state.method.train()
-    return Stepper(run.state.method, run.state, run.schedule, run.precision, None)
+    return Stepper(run.state, run.schedule, run.precision, None)
 
 
 def trained(run: Training, step: Callable[[bool], Any]) -> dict[str, list[torch.Tensor]]:

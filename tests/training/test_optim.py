@@ -235,6 +235,44 @@ def test_lars_under_a_gradient_scaler_asks_nothing_of_the_host_and_leaves_out_an
         assert scaler.get_scale() == 2.0 ** (10 - (step >= 2))
 
 
+def convolutions() -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 16, 3), nn.Conv2d(16, 4, 1), nn.Conv2d(1, 4, 3)
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("options", [(), ("nesterov=true",), ("momentum=0",)], ids=str)
+def test_sgd_in_channels_last_has_the_bits_of_torchs_and_copies_no_gradient(options: tuple[str, ...]) -> None:
+    """With a gradient scaler, whose third step overflows, and weight decay of one group."""
+    mine, reference = convolutions(), convolutions()
+    made = recipe("optimizer.weight_decay=0.1", *(f"optimizer.{option}" for option in options))
+    fused: dict[str, Any] = {
+        "momentum": 0.0 if "momentum=0" in options else 0.9,
+        "nesterov": "nesterov=true" in options,
+    }
+    optimizers = made.optimizer(mine), torch.optim.SGD(made.groups(reference), 0.3, **fused, fused=True)
+    for step in range(5):
+        for model, optimizer in zip((mine, reference), optimizers, strict=True):
+            scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+            scaler.scale(torch.zeros(()))
+            generator = torch.Generator().manual_seed(step)
+            for p in model.parameters():
+                p.grad = torch.empty_like(p).copy_(torch.randn(p.shape, generator=generator) * 8)
+            if step == 2:
+                next(model.parameters()).grad[0, 1, 0, 0] = torch.inf  # type: ignore[index]
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+                scaler.step(optimizer)
+            called = {event.key for event in profiled.key_averages()}
+            assert "aten::_fused_sgd_" in called and (model is not mine or "aten::clone" not in called)
+        assert_same(mine, reference)
+    found, expected = (optimizer.state_dict() for optimizer in optimizers)
+    assert found["param_groups"] == expected["param_groups"]
+    assert found["state"].keys() == (expected["state"] if fused["momentum"] else {}).keys()
+    for i, state in found["state"].items():
+        buffer = expected["state"][i]["momentum_buffer"]
+        assert torch.equal(state["momentum_buffer"], buffer) and state["momentum_buffer"].stride() == buffer.stride()
+
+
 @pytest.mark.parametrize("name", ["sgd", "lars", "adam", "adamw"])
 def test_optimiser_and_momentum_network_are_updated_in_few_operations(name: str) -> None:
     """At most 25 operations for over 60 tensors of a ResNet-18 and its head; a loop takes about a thousand."""
