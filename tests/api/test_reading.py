@@ -49,7 +49,7 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics(monkeypatch: pytest.
     ]
     for where, expected in cases:
         assert [row["seed"] for row in ssl_bench.runs("outputs", where)] == expected
-    with pytest.raises(ConfigError, match=r"^--where los: no run has this key \(did you mean loss"):
+    with pytest.raises(ConfigError, match=r"^los: no run has this key \(did you mean loss"):
         ssl_bench.runs(where={"los": "dcl"})
     with pytest.raises(
         ConfigError, match=r"^there is no folder outputz: name the folder that paths.outputs was set to"

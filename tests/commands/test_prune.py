@@ -37,7 +37,7 @@ def test_a_pruned_run_is_smaller_and_as_good_as_before(train: Train, capfd: Outp
     weights = ssl_bench.load(run).state_dict()
     dry = told(capfd, "--dry-run")
     assert size(run) == before and dry.startswith("would free")
-    done = told(capfd, "--where", "loss=infonce")
+    done = told(capfd, "loss=infonce")
     freed = f"{(before - size(run)) / 1e6:,.2f} MB"
     assert done == f"freed {freed} of optimisers and earlier states in 1 of 1 finished runs\n" and freed in dry
     moments = sum(v.nbytes for each in state["optimizer"]["state"].values() for v in each.values())
@@ -94,4 +94,4 @@ def test_what_is_not_finished_or_in_use_or_damaged_is_left_alone(train: Train, c
     assert "in 1 of 2 finished runs" in text and f"{last.parents[1]} is left as it is: {last} cannot be read" in text
     assert {path: path.read_bytes() for path in before} == before
     assert "pruned" in checkpoint.read(other / "checkpoints" / "last.pt")
-    assert "nowhere" in told(capfd, "nowhere", code=2) and "set it to KEY=VALUE" in told(capfd, "--where", "x", code=2)
+    assert "nowhere: no run below outputs has this name" in told(capfd, "nowhere", code=2)

@@ -323,7 +323,7 @@ def test_wrong_files_are_refused_in_a_sentence_before_a_run_begins(
         (["--weights", "random", "epochs=3"], "epochs=3: set epochs to nothing: framework=frozen trains nothing"),
         (["--weights", "random", "evaluate.baselines=[init]"], "evaluate.baselines=[init]: set evaluate.baselines to"),
         (["--weights", "timm:absent_network"], "timm:absent_network: its weights cannot be had"),
-        (["--weights", "random", "outputs/x", "--where", "a=b"], "give files of weights, or name runs, not both"),
+        (["--weights", "random", "outputs/x", "a=b"], "give files of weights, or name runs, not both"),
     ):
         assert main(words) == 2
         err = capfd.readouterr().err
@@ -346,7 +346,7 @@ def test_a_network_is_a_row_that_is_found_again_and_evaluated_further(
     assert f"already done: {run}" in capfd.readouterr().out
     Path("b.pth").unlink()
     words = ["evaluate=[linear]", "evaluate.linear.epochs=2", "evaluate.labels=[0.1,1.0]"]
-    assert main(["--where", "state=evaluated", *words]) == 0
+    assert main(["state=evaluated", *words]) == 0
     table = ssl_bench.runs()
     (row,) = [dict(zip(table.columns, each, strict=True)) for each in table.itertuples(index=False)]
     assert row["state"] == "evaluated" and {"knn/top1", "linear/top1", "linear/labels0.1/top1"} <= row.keys()

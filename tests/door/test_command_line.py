@@ -273,7 +273,7 @@ CANDIDATES = {
     "ssl-bench table dcl/fig3": ["dcl/fig3a", "dcl/fig3b"],
     "ssl-bench figure eqco/t": ["eqco/toy"],
     "ssl-bench reproduce eqco/b": ["eqco/bound"],
-    "ssl-bench status --w": ["--watch", "--where"],
+    "ssl-bench status --w": ["--watch"],
     "ssl-bench export out --format t": ["timm"],
     "ssl-bench train framework=f": [],  # frozen trains nothing
 }

@@ -140,7 +140,7 @@ def test_a_renamed_experiment_is_found_by_the_name_of_its_folder(capfd: Capture)
     Path("outputs/.sweeps").mkdir()
     Path("outputs/g").rename("outputs/h")
     (Path("outputs") / "g").mkdir()  # an experiment that has begun under the old name
-    assert [row["run_id"] for row in json.loads(enter("status --json --where name=h", capfd).out)] != []
+    assert [row["run_id"] for row in json.loads(enter("status --json name=h", capfd).out)] != []
     (cell,) = rows("compare --by loss --to infonce name=h", capfd)
     assert (cell["n"], cell["difference"]) == (2, pytest.approx(20))
     assert len(rows("table name=h --rows loss", capfd)) == 2
@@ -176,7 +176,7 @@ def test_what_an_earlier_version_left_unsaid_is_no_difference(capfd: Capture) ->
     ]
     assert ",51.0," in table.out and ",52.0," in table.out
     assert "dcl less infonce  2  51.00  52.00       -1.00" in enter("compare --by loss --to infonce", capfd).out
-    assert "4 done" in enter("status --where similarity=cosine --where optimizer.factors=[]", capfd).out
+    assert "4 done" in enter("status similarity=cosine optimizer.factors=[]", capfd).out
     write("dcl", 2, entry(0.9), similarity="dot")
     found = ssl_bench.table(rows="similarity", columns="loss").to_dict("records")
     assert [(row["similarity"], row["loss"], row["n"]) for row in found] == [

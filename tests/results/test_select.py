@@ -1,4 +1,4 @@
-"""Which runs ``ssl-bench status`` shows, in which order and form: ``--where --sort --csv --runs`` and the overview."""
+"""Which runs ``ssl-bench status`` shows, in which order and form: words, ``--sort --csv --runs`` and the overview."""
 
 import csv
 import io
@@ -48,6 +48,17 @@ CONDITIONS: list[tuple[list[str], str]] = [
     (["optimizer.lr=3e-2,3.0"], "1245"),
     (["loss=dcl", "optimizer.lr=0.3"], "0"),
     (["state=failed"], "25"),
+    (["loss!=dcl"], "345w"),
+    (["loss!=dcl,dclw"], "w"),
+    (["optimizer.lr>0.03", "optimizer.lr<3"], "03"),
+    (["optimizer.lr>=0.3"], "0235"),
+    (["optimizer.lr<=0.3", "state!=failed"], "0134"),
+    (["knn/top1>45"], "04"),  # percent, as it is printed
+    (["knn/top1>0.45"], "04"),
+    (["a"], "012345"),
+    (["a/3"], "3"),
+    (["outputs/a/3", "a/4"], "34"),
+    (["outputs", "loss=dcl"], "012"),
     (["state=failed,done", "loss=dclw"], "345"),
     (["folder=a/3"], "3"),
     (["epoch=10,9"], "01"),
@@ -68,7 +79,7 @@ CONDITIONS: list[tuple[list[str], str]] = [
 def test_conditions(status: Status) -> None:
     make_runs()
     for conditions, expected in CONDITIONS:
-        found = names(status, *(word for condition in conditions for word in ("--where", condition)))
+        found = names(status, *conditions)
         assert [name if len(name) == 1 else "w" for name in sorted(found)] == [*expected], conditions
 
 
@@ -100,11 +111,12 @@ def test_order(status: Status) -> None:
 
 
 REFUSED = [
-    (["--where", "los=dcl"], "--where los: no run has this key (did you mean loss?)"),
+    (["los=dcl"], "ssl-bench: los: no run has this key (did you mean loss?)"),
     (["--sort", "optimizer.lrs"], "--sort optimizer.lrs: no run has this key (did you mean optimizer.lr?)"),
     (["--sort", "-knn/top"], "--sort knn/top: no run has this key (did you mean knn/top1?)"),
-    (["--where", "stat=failed"], "(did you mean state?)"),
-    (["--where", "failed"], "--where failed: set it to KEY=VALUE, such as loss=dcl or state=failed"),
+    (["stat=failed"], "(did you mean state?)"),
+    (["failed"], "failed: no run below outputs has this name or folder"),
+    (["optimizer.lr>b"], "optimizer.lr>b: set it to a number, such as optimizer.lr>4"),
 ]
 
 
@@ -118,7 +130,7 @@ def test_wrong_keys_are_refused_in_one_sentence(status: Status) -> None:
 def test_every_form_shows_the_selected_runs(status: Status) -> None:
     make_runs()
     (OUTPUTS / "a/2/command.txt").write_text("ssl-bench train loss=dcl optimizer.lr=3\n")
-    selected = ["--where", "state=failed", "--sort", "-loss"]
+    selected = ["state=failed", "--sort", "-loss"]
     printed = status(*selected).stdout.splitlines()
     assert [line.split()[0] for line in printed if line] == ["folder", "a/5", "a/2", "0"]
     assert printed[-1] == "0 done, 0 partial, 2 failed"
@@ -126,7 +138,7 @@ def test_every_form_shows_the_selected_runs(status: Status) -> None:
         "ssl-bench train loss=dclw optimizer.lr=3",
         "ssl-bench train loss=dcl optimizer.lr=3",
     ]
-    assert status("--where", "loss=none").stdout == (
+    assert status("loss=none").stdout == (
         "there are no runs to show under outputs\n\n0 done, 0 partial, 0 failed\n"
     )
 
@@ -235,7 +247,7 @@ def on_terminal(*arguments: str, width: int = 160, until: str) -> list[str]:
 
 def test_few_runs_are_listed_on_a_terminal_and_many_if_that_is_asked_for() -> None:
     make_grids()
-    few = on_terminal("--where", "folder=b/3,b/2,single/x", until="0 failed")
+    few = on_terminal("folder=b/3,b/2,single/x", until="0 failed")
     first_words = [line.split()[0] for line in few if line]
     assert first_words == ["grid", "seed", "single/", "folder", "b/2", "b/3", "single/x", "3"]
     every = on_terminal("--runs", until="to go")
