@@ -177,7 +177,7 @@ class GraphedStepper:
         except Exception as error:  # whatever the capture raises: the eager steps are complete
             if together and world() > 1:
                 raise
-            reason = _cause(error)
+            reason = cause(error)
         return self._votes.first(reason)
 
     def _capture(self, recorded: _Recorded, diagnostics: bool) -> None:
@@ -225,7 +225,7 @@ class GraphedStepper:
             draws.step = now
         one, other = results
         start = before | {"diagnostics": [*map(torch.zeros_like, other["diagnostics"])]}
-        return [name for name in start if not _close(one[name], other[name], start[name])]
+        return [name for name in start if not close(one[name], other[name], start[name])]
 
     @torch.no_grad()  # else clones keep nodes of autograd that belong to the default stream: no capture allows them
     def _values(self) -> dict[str, list[Tensor]]:
@@ -263,7 +263,7 @@ def obstacle(config: Mapping[str, Any], images: Source) -> str:
     return next((reason for reason, given in obstacles.items() if given), "")
 
 
-def _cause(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """The first error of a chain, in a sentence: the end of a recording after an error raises another one."""
     while error.__context__ is not None:
         error = error.__context__
@@ -272,7 +272,7 @@ def _cause(error: BaseException) -> str:
 
 
 @torch.no_grad()
-def _close(replayed: list[Tensor], eager: list[Tensor], before: list[Tensor]) -> bool:
+def close(replayed: list[Tensor], eager: list[Tensor], before: list[Tensor]) -> bool:
     """Whether two steps changed tensors alike: integers equally, others within the tolerance, all together."""
     change, difference = 0.0, 0.0
     for a, b, start in zip(replayed, eager, before, strict=True):
