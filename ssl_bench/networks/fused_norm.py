@@ -5,8 +5,8 @@ map for its statistics, and once more for the result of all three; a backward pa
 for the gradient. No module changes: :func:`batch_norm` takes the place of torch's function, and its result is computed
 when it is used. An addition is kept, a ReLU computes all three, and anything else computes what there is so far.
 
-Shapes: M positions of a map, which are images times height times width; C channels; S parts of the positions. A program
-holds a tile of BM positions and BC channels. The rows of ``stat`` [4, C] are mean, 1 / sqrt(var + eps), weight and bias.
+Shapes: M positions of a map, which are images times height times width; C channels; S parts of the positions; BM and
+BC the positions and channels of a tile. The rows of ``stat`` [4, C] are mean, 1 / sqrt(var + eps), weight and bias.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
-TILE = 2048  # elements
+TILE, COLUMNS = 2048, 8  # elements of a tile, and channels of a program that combines the parts
 PARTS = 512  # most programs that share the sums over a map
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -53,15 +53,13 @@ def _statistics(x, parts, M, C, rows, BM: tl.constexpr, BC: tl.constexpr):
     counts = ((last - first - lane + BM - 1) // BM).to(tl.float32)  # of positions that a lane has had
     total = tl.sum(mean * counts, 0)[None, :] / (last - first)
     squares += counts * (mean - total) * (mean - total)
-    c, ok, at, _ = _place(tl.program_id(0) * 2, M, C, BC)
+    _, ok, at, _ = _place(tl.program_id(0) * 2, M, C, BC)
     tl.store(parts + at, total, mask=ok)
     tl.store(parts + at + C, tl.sum(squares, 0)[None, :], mask=ok)
 
 
 @triton.jit
-def _combine(
-    parts, mean_, var_, weight, bias, stat, M, C, rows, S, eps, momentum, BS: tl.constexpr, BC: tl.constexpr
-):
+def _combine(parts, mean_, var_, weight, bias, stat, M, C, rows, S, eps, momentum, BS: tl.constexpr, BC: tl.constexpr):
     """``stat`` of all parts; the running averages move towards the mean and the unbiased variance."""
     s = tl.arange(0, BS)[:, None]
     c, ok, at, inside = _place(s * 2, S * 2, C, BC)
@@ -110,9 +108,7 @@ def _before_relu(dy, x, y, at, inside, stat, c, ok, C, ADD: tl.constexpr, RELU: 
 
 
 @triton.jit
-def _sums(
-    dy, x, y, parts, stat, M, C, rows, ADD: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr
-):
+def _sums(dy, x, y, parts, stat, M, C, rows, ADD: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):
     """The gradients [S, 2, C] of bias and weight of each part."""
     first, lane = tl.program_id(0) * rows, tl.arange(0, BM)[:, None]
     last = tl.minimum(M, first + rows)
@@ -197,7 +193,7 @@ def batch_norm(x: Tensor, running_mean: Any, running_var: Any, weight: Any, bias
         _statistics[grid](x, parts, *size, rows, **tile)
         of_all = running_mean, running_var, weight, bias, stat, *size, rows, len(parts), eps, momentum
         BS = triton.next_power_of_2(len(parts))
-        _combine[1, triton.cdiv(x.shape[1], 8)](parts, *of_all, BS=BS, BC=8)
+        _combine[1, triton.cdiv(x.shape[1], COLUMNS)](parts, *of_all, BS=BS, BC=COLUMNS)
     return _Pending(x, weight, bias, stat)
 
 
