@@ -59,7 +59,7 @@ def _statistics(x, parts, M, C, rows, BM: tl.constexpr, BC: tl.constexpr):
 
 
 @triton.jit
-def _combine(parts, mean_, var_, weight, bias, stat, M, C, rows, S, eps, momentum, BS: tl.constexpr, BC: tl.constexpr):
+def _combine(parts, mean_, var_, weight, bias, stat, M, C, rows, S, momentum, eps, BS: tl.constexpr, BC: tl.constexpr):
     """``stat`` of all parts; the running averages move towards the mean and the unbiased variance."""
     s = tl.arange(0, BS)[:, None]
     c, ok, at, inside = _place(s * 2, S * 2, C, BC)
@@ -186,12 +186,11 @@ def batch_norm(x: Tensor, running_mean: Any, running_var: Any, weight: Any, bias
     if not fits or x.dtype not in DTYPES or weight is None or running_mean is None:
         return functional.batch_norm(x, running_mean, running_var, weight, bias, *settings)
     with torch.no_grad():
-        _, momentum, eps = settings
         size, tile, _ = _shape(x)
         parts, rows, grid = _parts(x)
         stat = parts.new_empty(4, x.shape[1])
         _statistics[grid](x, parts, *size, rows, **tile)
-        of_all = running_mean, running_var, weight, bias, stat, *size, rows, len(parts), eps, momentum
+        of_all = running_mean, running_var, weight, bias, stat, *size, rows, len(parts), *settings[1:]
         BS = triton.next_power_of_2(len(parts))
         _combine[1, triton.cdiv(x.shape[1], COLUMNS)](parts, *of_all, BS=BS, BC=COLUMNS)
     return _Pending(x, weight, bias, stat)
@@ -200,15 +199,18 @@ def batch_norm(x: Tensor, running_mean: Any, running_var: Any, weight: Any, bias
 class _Pending(Tensor):
     """The result of a batch norm, which is computed when it is used."""
 
-    @staticmethod
-    def __new__(cls, x: Tensor, *_: Tensor) -> "_Pending":
-        make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
-        return make(cls, x.shape, strides=x.stride(), dtype=x.dtype, device=x.device)  # type: ignore[no-any-return]
+    x: Tensor
+    parameters: tuple[Tensor, ...]
+    added: Tensor | None
+    computed: Tensor | None
 
-    def __init__(self, x: Tensor, *parameters: Tensor) -> None:
-        self.x, self.parameters = x, parameters
-        self.added: Tensor | None = None
-        self.computed: Tensor | None = None
+    def __new__(cls, x: Tensor, *parameters: Tensor) -> Any:
+        make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+        with torch._C.DisableTorchFunctionSubclass():
+            self = make(cls, x.shape, strides=x.stride(), dtype=x.dtype, device=x.device, requires_grad=True)
+            self.register_hook(_refuse)
+        self.x, self.parameters, self.added, self.computed = x, parameters, None, None
+        return self
 
     def result(self, relu: bool) -> Tensor:
         return _Fused.apply(self.x, self.added, *self.parameters, relu)  # type: ignore[no-any-return]
@@ -236,6 +238,10 @@ class _Pending(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
         raise NotImplementedError(f"{func} of a batch norm that is not computed")
+
+
+def _refuse(_: Tensor) -> None:
+    raise NotImplementedError("an autograd.Function got a batch norm that is not computed")
 
 
 def _value(x: Any) -> Any:

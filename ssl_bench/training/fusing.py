@@ -5,6 +5,7 @@ leaves the training as it was. Where steps will be replayed as a CUDA graph, tes
 a small batch would measure the host.
 """
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import batch_norm
+from torch.nn.functional import batch_norm, relu
 
 from ssl_bench.data.loader import Loader
 from ssl_bench.distributed import Votes
@@ -21,7 +22,7 @@ from ssl_bench.hardware import release_memory
 from ssl_bench.networks.norm import GroupedBatchNorm, of_this_rank
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.seeding import rng_state, set_rng_state
-from ssl_bench.training.graph import cause, close
+from ssl_bench.training.graph import TOLERANCE, cause, close
 from ssl_bench.training.parts import not_fused
 from ssl_bench.training.recording import CudaRecording
 from ssl_bench.training.step import Stepper
@@ -98,6 +99,7 @@ class _Trial:
         """
         values, seconds = [], []
         try:
+            self._check_kernels(norms)
             for fused in (False, True):
                 _compute(norms, fused)
                 tensors, duration = self._measured()
@@ -110,11 +112,39 @@ class _Trial:
                 draws.forget()  # to torch before 2.14 its generators belong to the recording
             release_memory(self.device)
         (gradients, buffers), (others, other_buffers) = values
-        if not close(others, gradients, [*map(torch.zeros_like, gradients)]):
+        half = self.stepper.precision.autocast is not None  # in which a step's gradients differ by rounding alone
+        if not close(others, gradients, [*map(torch.zeros_like, gradients)], 1.0 if half else TOLERANCE):
             raise RunError("the gradients of a test step are others")
         if not close(other_buffers, buffers, self.buffers):
             raise RunError("the running statistics of a test step are others")
         return seconds
+
+    def _check_kernels(self, norms: Sequence[GroupedBatchNorm]) -> None:
+        """Compare the kernels with torch's, on random maps with the channels and the number format of the networks.
+
+        Raises:
+            RunError: they give other results, gradients or running statistics.
+        """
+        from ssl_bench.networks import fused_norm
+
+        precision = self.stepper.precision
+        dtype = precision.autocast or precision.weights
+        for channels, add in itertools.product({norm.num_features for norm in norms}, (False, True)):
+            maps = torch.randn(3, 8, 8, 8, channels, device=self.device).permute(0, 1, 4, 2, 3)
+            x, sign, dy = maps.to(dtype)
+            added = 8 * sign.sign()  # far from the kink of the ReLU, where rounding would choose a gradient
+            affine, running = torch.randn(2, 2, channels, device=self.device)
+            values = []
+            for function in (batch_norm, fused_norm.batch_norm):
+                leaves = [tensor.detach().clone().requires_grad_() for tensor in (x, added, *affine)]
+                mean, var = running.clone()
+                y = function(leaves[0], mean, var, *leaves[2:], True, 0.1, 1e-5)
+                y = relu(y + leaves[1] if add else y)
+                gradients = torch.autograd.grad(y, leaves, dy, materialize_grads=True)
+                values.append([y.detach(), *gradients, mean, var])
+            for one, other in zip(*values, strict=True):
+                if not close([other], [one], [torch.zeros_like(one)]):
+                    raise RunError("they have other values than torch's")
 
     @torch.no_grad()
     def _restore(self) -> None:

@@ -272,7 +272,7 @@ def cause(error: BaseException) -> str:
 
 
 @torch.no_grad()
-def close(replayed: list[Tensor], eager: list[Tensor], before: list[Tensor]) -> bool:
+def close(replayed: list[Tensor], eager: list[Tensor], before: list[Tensor], tolerance: float = TOLERANCE) -> bool:
     """Whether two steps changed tensors alike: integers equally, others within the tolerance, all together."""
     change, difference = 0.0, 0.0
     for a, b, start in zip(replayed, eager, before, strict=True):
@@ -282,4 +282,4 @@ def close(replayed: list[Tensor], eager: list[Tensor], before: list[Tensor]) -> 
             continue
         change += float((b.double() - start.double()).square().sum())
         difference += float((a.double() - b.double()).square().sum())
-    return difference <= TOLERANCE**2 * change
+    return difference <= tolerance**2 * change

@@ -22,7 +22,9 @@ from tests.gpu.conftest import REAL
 from tests.gpu.runs import Log, launches, training
 from tests.gpu.test_steps import distance, trained
 
-fake = pytest.mark.skipif(REAL, reason="only the kernels of the fake GPU do nothing or are interpreted, and are counted")
+fake = pytest.mark.skipif(
+    REAL, reason="only the kernels of the fake GPU do nothing or are interpreted, and are counted"
+)
 
 
 def started(graph: str) -> list[dict[str, Any]]:
@@ -102,7 +104,7 @@ def refused(graph: str, *overrides: str) -> dict[str, Any]:
     }
 
 
-OTHERS = "the gradients of a test step are others"
+OTHERS = "they have other values than torch's"
 
 
 @fake

@@ -135,6 +135,27 @@ def not_a_number() -> bool:
     return bool(y[:, 3].isnan().all()) and bool(y[:, 4:].isfinite().all())
 
 
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        return y / 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] / 2
+
+
+def by_function() -> str:
+    """Why a function of one's own cannot follow a batch norm: its gradient would end there."""
+    x = drawn((4, 8, 3, 3), torch.float32, 0).requires_grad_()
+    settings = torch.zeros(8), torch.ones(8), torch.ones(8), torch.zeros(8)
+    try:
+        Halved.apply(fused_norm.batch_norm(x, *settings, True, 0.1, 1e-5)).sum().backward()
+    except NotImplementedError as error:
+        return str(error)
+    return f"none, and the gradient is {x.grad}"
+
+
 # ---- networks
 
 
@@ -157,7 +178,8 @@ def nodes(y: Tensor) -> Counter[str]:
 
 
 def trained(network: nn.Module, dtype: torch.dtype, fused: bool) -> tuple[dict[str, Tensor], Counter[str]]:
-    """Output, gradients and buffers of a training step, and then the output in eval mode; and the operations."""
+    """Output, gradients and state of a training step, and the output of another network with that state; operations."""
+    other = copy.deepcopy(network).to(dtype).eval()
     network = copy.deepcopy(network).to(dtype).to(memory_format=LAST).train()
     group_statistics(network, 1)
     for norm in of_this_rank(network) if fused else ():
@@ -168,7 +190,8 @@ def trained(network: nn.Module, dtype: torch.dtype, fused: bool) -> tuple[dict[s
     y.square().mean().backward()
     names = {f"d {name}": p.grad for name, p in network.named_parameters()} | dict(network.named_buffers())
     found = {"y": y.detach()} | {name: value.detach().clone() for name, value in names.items()}
-    return found | {"eval": network.eval()(x).detach()} | network.state_dict(), nodes(y)
+    other.load_state_dict(network.state_dict())
+    return found | {"resumed": other(x).detach()} | network.state_dict(), nodes(y)
 
 
 def networks_far() -> dict[str, Any]:
