@@ -167,15 +167,14 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, y, stat = ctx.saved_tensors
+        (x, y, stat), added = ctx.saved_tensors, ctx.settings["ADD"]
         dy = grads[0].contiguous(memory_format=torch.channels_last)
         size, tile, grid = _shape(x)
         parts, rows, grid_of_parts = _parts(x)
         _sums[grid_of_parts](dy, x, y, parts, stat, *size, rows, **ctx.settings, **tile)
         sums, dx = parts.sum(0), torch.empty_like(x)
-        of_added = torch.empty_like(x) if ctx.settings["ADD"] else None
-        to = dx if of_added is None else of_added
-        _gradient[grid](dy, x, y, dx, to, sums, stat, *size, **ctx.settings, **tile)
+        of_added = torch.empty_like(x) if added else None
+        _gradient[grid](dy, x, y, dx, of_added if added else dx, sums, stat, *size, **ctx.settings, **tile)
         return dx, of_added, sums[1], sums[0], None, None
 
 
@@ -208,15 +207,14 @@ class _Pending(Tensor):
         make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
         with torch._C.DisableTorchFunctionSubclass():
             self = make(cls, x.shape, strides=x.stride(), dtype=x.dtype, device=x.device, requires_grad=True)
-            self.register_hook(_refuse)
+            self.register_hook(cls.__torch_dispatch__)
         self.x, self.parameters, self.added, self.computed = x, parameters, None, None
         return self
 
     def result(self, relu: bool) -> Tensor:
         return _Fused.apply(self.x, self.added, *self.parameters, relu)  # type: ignore[no-any-return]
 
-    def takes(self, other: Any) -> bool:
-        """Whether the kernels can add ``other``."""
+    def can_add(self, other: Any) -> bool:
         alike = isinstance(other, Tensor) and other.shape == self.x.shape and other.dtype == self.x.dtype
         return self.added is None and alike and other.is_contiguous(memory_format=torch.channels_last)
 
@@ -228,7 +226,7 @@ class _Pending(Tensor):
                 y = one.result(True)
                 one.computed = y if func.__name__ == "relu_" or kwargs.get("inplace") else None
                 return y
-            if func in SUMS and len(args) == 2 and not kwargs and one.takes(other := _value(args[1])):
+            if func in SUMS and len(args) == 2 and not kwargs and one.can_add(other := _value(args[1])):
                 to = one if func in IN_PLACE else cls(one.x, *one.parameters)
                 to.added = other
                 return to
@@ -236,12 +234,8 @@ class _Pending(Tensor):
         return func(*args, **kwargs)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
-        raise NotImplementedError(f"{func} of a batch norm that is not computed")
-
-
-def _refuse(_: Tensor) -> None:
-    raise NotImplementedError("an autograd.Function got a batch norm that is not computed")
+    def __torch_dispatch__(cls, *_: Any) -> Any:
+        raise NotImplementedError("an autograd.Function got a batch norm that is not computed")
 
 
 def _value(x: Any) -> Any:

@@ -30,6 +30,9 @@ from ssl_bench.training.step import Stepper
 log = logging.getLogger("ssl_bench")
 
 STEPS = 3  # that are timed
+# Of a test step in half precision, whose rounding alone makes the gradients of a deep network others: numbers that are
+# no numbers, or too large, show. Other errors show in the kernels themselves, and in single precision.
+HALF_TOLERANCE = 2.0
 LOSS_SCALE = 1024.0  # of the test steps: gradients in fp16 neither overflow nor vanish
 
 
@@ -112,10 +115,10 @@ class _Trial:
                 draws.forget()  # to torch before 2.14 its generators belong to the recording
             release_memory(self.device)
         (gradients, buffers), (others, other_buffers) = values
-        half = self.stepper.precision.autocast is not None  # in which a step's gradients differ by rounding alone
-        if not close(others, gradients, [*map(torch.zeros_like, gradients)], 1.0 if half else TOLERANCE):
+        bound = HALF_TOLERANCE if self.stepper.precision.autocast else TOLERANCE
+        if not close(others, gradients, [*map(torch.zeros_like, gradients)], bound):
             raise RunError("the gradients of a test step are others")
-        if not close(other_buffers, buffers, self.buffers):
+        if not close(other_buffers, buffers, self.buffers, bound):
             raise RunError("the running statistics of a test step are others")
         return seconds
 
