@@ -72,7 +72,7 @@ def choose(config: Mapping[str, Any], stepper: Stepper, loader: Loader, votes: V
 
 def _compute(norms: Sequence[GroupedBatchNorm], fused: bool) -> None:
     """Let ``norms`` be computed by the fused kernels, or by torch's."""
-    function = batch_norm
+    function: Callable[..., Tensor] = batch_norm
     if fused:
         from ssl_bench.networks import fused_norm  # imports Triton, which not every torch brings
 
@@ -131,6 +131,7 @@ class _Trial:
         from ssl_bench.networks import fused_norm
 
         precision = self.stepper.precision
+        functions: list[Callable[..., Tensor]] = [batch_norm, fused_norm.batch_norm]
         dtype = precision.autocast or precision.weights
         for channels, add in itertools.product({norm.num_features for norm in norms}, (False, True)):
             maps = torch.randn(3, 8, 8, 8, channels, device=self.device).permute(0, 1, 4, 2, 3)
@@ -138,7 +139,7 @@ class _Trial:
             added = 8 * sign.sign()  # far from the kink of the ReLU, where rounding would choose a gradient
             affine, running = torch.randn(2, 2, channels, device=self.device)
             values = []
-            for function in (batch_norm, fused_norm.batch_norm):
+            for function in functions:
                 leaves = [tensor.detach().clone().requires_grad_() for tensor in (x, added, *affine)]
                 mean, var = running.clone()
                 y = function(leaves[0], mean, var, *leaves[2:], True, 0.1, 1e-5)

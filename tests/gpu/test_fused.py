@@ -60,7 +60,7 @@ def interpreted() -> dict[str, Any]:
     start, eager, _ = trained(True, "graph=false", "precision=fp32")
     log = Log()
     _, fused, _ = trained(True, "graph=false", "precision=fp32", "fused_norm=true")
-    found = {"distance": distance(fused, eager, start), "said": [log.about("batch norms")]}
+    found: dict[str, Any] = {"distance": distance(fused, eager, start), "said": [log.about("batch norms")]}
     for last in (6.0, 7.0):  # seconds since the clock began, in which the fused steps end
         clock = itertools.cycle([0.0, 3.0, 3.0, last])
         with patch.object(fusing.time, "perf_counter", lambda clock=clock: next(clock)):

@@ -50,7 +50,7 @@ def values(norm: Callable[..., Tensor], shape: tuple[int, ...], dtype: torch.dty
     y = y + added if add else y
     y = torch.relu(y) if relu else y * 1
     y.backward(dy)
-    found = {"y": y, "dx": x.grad, "dweight": weight.grad, "dbias": bias.grad, "mean": mean, "var": var}
+    found: dict[str, Any] = {"y": y, "dx": x.grad, "dweight": weight.grad, "dbias": bias.grad, "mean": mean, "var": var}
     return {name: value.detach() for name, value in found.items()} | ({"dadded": added.grad} if add else {})
 
 
@@ -188,7 +188,9 @@ def trained(network: nn.Module, dtype: torch.dtype, fused: bool) -> tuple[dict[s
     x = drawn((4, 3, 12, 12), dtype, 0)
     y = network(x)
     y.square().mean().backward()
-    names = {f"d {name}": p.grad for name, p in network.named_parameters()} | dict(network.named_buffers())
+    names: dict[str, Any] = {f"d {name}": p.grad for name, p in network.named_parameters()} | dict(
+        network.named_buffers()
+    )
     found = {"y": y.detach()} | {name: value.detach().clone() for name, value in names.items()}
     other.load_state_dict(network.state_dict())
     return found | {"resumed": other(x).detach()} | network.state_dict(), nodes(y)
