@@ -9,6 +9,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training.graph import TOLERANCE, cause, close
 from ssl_bench.training.parts import not_fused
+from ssl_bench.training.precision import Precision
 from ssl_bench.training.recording import CudaRecording
 from ssl_bench.training.step import Stepper
 
@@ -34,6 +36,9 @@ STEPS = 3  # that are timed
 # no numbers, or too large, show. Other errors show in the kernels themselves, and in single precision.
 HALF_TOLERANCE = 2.0
 LOSS_SCALE = 1024.0  # of the test steps: gradients in fp16 neither overflow nor vanish
+
+
+_NONE = "no batch norm of feature maps has the statistics of the images of one rank"
 
 
 def choose(config: Mapping[str, Any], stepper: Stepper, loader: Loader, votes: Votes, replayed: bool) -> None:
@@ -48,18 +53,24 @@ def choose(config: Mapping[str, Any], stepper: Stepper, loader: Loader, votes: V
     wanted, norms = config["fused_norm"], of_this_rank(stepper.state.method)
     if wanted is False:
         return
-    reason, seconds = not_fused(config), list[float]()
-    if not reason and not norms:
-        reason = "no batch norm of feature maps has the statistics of the images of one rank"
-    reason = votes.first(reason)
-    if not reason:
-        try:
-            seconds = _Trial(stepper, loader, votes, replayed).compared(norms)
-        except Exception as error:  # whatever Triton raises: torch's batch norms are there
-            reason = cause(error)
-        if not reason and wanted == "auto" and seconds[1] >= seconds[0]:
-            reason = "a test step takes {1:.2f} ms in place of {0:.2f}".format(*(1000 * s for s in seconds))
-        reason = votes.first(reason)
+    reason, seconds = "", list[float]()
+
+    def is_possible() -> None:
+        if why_not := not_fused(config) or _NONE * (not norms):
+            raise RunError(why_not)
+
+    def steps_are_faster() -> None:
+        seconds.extend(_Trial(stepper, loader, votes, replayed).compared(norms))
+        if wanted == "auto" and seconds[1] >= seconds[0]:
+            raise RunError("a test step takes {1:.2f} ms in place of {0:.2f}".format(*(1000 * s for s in seconds)))
+
+    for part in (is_possible, partial(_check_kernels, norms, stepper.precision, loader.device), steps_are_faster):
+        if not reason:  # on any rank: none waits in a collective for one that refuses
+            try:
+                part()
+            except Exception as error:  # whatever Triton raises: torch's batch norms are there
+                reason = cause(error)
+            reason = votes.first(reason)
     if reason and wanted is True:
         raise RunError(f"fused_norm=true: {reason}: set fused_norm=auto or false")
     _compute(norms, fused=not reason)
@@ -79,6 +90,34 @@ def _compute(norms: Sequence[GroupedBatchNorm], fused: bool) -> None:
         function = fused_norm.batch_norm
     for norm in norms:
         norm.normalise = function
+
+
+def _check_kernels(norms: Sequence[GroupedBatchNorm], precision: Precision, device: torch.device) -> None:
+    """Compare the kernels with torch's, on random maps with the channels and the number format of the networks.
+
+    Raises:
+        RunError: they give other results, gradients or running statistics.
+    """
+    from ssl_bench.networks import fused_norm
+
+    functions: list[Callable[..., Tensor]] = [batch_norm, fused_norm.batch_norm]
+    for channels, add in itertools.product({norm.num_features for norm in norms}, (False, True)):
+        with torch.random.fork_rng([device]):
+            maps = torch.randn(3, 8, 8, 8, channels, device=device).permute(0, 1, 4, 2, 3)
+            affine, running = torch.randn(2, 2, channels, device=device)
+        x, sign, dy = maps.to(precision.autocast or precision.weights)
+        added = 8 * sign.sign()  # far from the kink of the ReLU, where rounding would choose a gradient
+        values = []
+        for function in functions:
+            leaves = [tensor.detach().clone().requires_grad_() for tensor in (x, added, *affine)]
+            mean, var = running.clone()
+            y = function(leaves[0], mean, var, *leaves[2:], True, 0.1, 1e-5)
+            y = relu(y + leaves[1] if add else y)
+            gradients = torch.autograd.grad(y, leaves, dy, materialize_grads=True)
+            values.append([y.detach(), *gradients, mean, var])
+        for one, other in zip(*values, strict=True):
+            if not close([other], [one], [torch.zeros_like(one)]):
+                raise RunError("they have other values than torch's")
 
 
 class _Trial:
@@ -102,7 +141,6 @@ class _Trial:
         """
         values, seconds = [], []
         try:
-            self._check_kernels(norms)
             for fused in (False, True):
                 _compute(norms, fused)
                 tensors, duration = self._measured()
@@ -121,34 +159,6 @@ class _Trial:
         if not close(other_buffers, buffers, self.buffers, bound):
             raise RunError("the running statistics of a test step are others")
         return seconds
-
-    def _check_kernels(self, norms: Sequence[GroupedBatchNorm]) -> None:
-        """Compare the kernels with torch's, on random maps with the channels and the number format of the networks.
-
-        Raises:
-            RunError: they give other results, gradients or running statistics.
-        """
-        from ssl_bench.networks import fused_norm
-
-        precision = self.stepper.precision
-        functions: list[Callable[..., Tensor]] = [batch_norm, fused_norm.batch_norm]
-        dtype = precision.autocast or precision.weights
-        for channels, add in itertools.product({norm.num_features for norm in norms}, (False, True)):
-            maps = torch.randn(3, 8, 8, 8, channels, device=self.device).permute(0, 1, 4, 2, 3)
-            x, sign, dy = maps.to(dtype)
-            added = 8 * sign.sign()  # far from the kink of the ReLU, where rounding would choose a gradient
-            affine, running = torch.randn(2, 2, channels, device=self.device)
-            values = []
-            for function in functions:
-                leaves = [tensor.detach().clone().requires_grad_() for tensor in (x, added, *affine)]
-                mean, var = running.clone()
-                y = function(leaves[0], mean, var, *leaves[2:], True, 0.1, 1e-5)
-                y = relu(y + leaves[1] if add else y)
-                gradients = torch.autograd.grad(y, leaves, dy, materialize_grads=True)
-                values.append([y.detach(), *gradients, mean, var])
-            for one, other in zip(*values, strict=True):
-                if not close([other], [one], [torch.zeros_like(one)]):
-                    raise RunError("they have other values than torch's")
 
     @torch.no_grad()
     def _restore(self) -> None:
