@@ -37,8 +37,7 @@ STEPS = 3  # that are timed
 HALF_TOLERANCE = 2.0
 LOSS_SCALE = 1024.0  # of the test steps: gradients in fp16 neither overflow nor vanish
 
-
-_NONE = "no batch norm of feature maps has the statistics of the images of one rank"
+NO_NORMS = "no batch norm of feature maps has the statistics of the images of one rank"
 
 
 def choose(config: Mapping[str, Any], stepper: Stepper, loader: Loader, votes: Votes, replayed: bool) -> None:
@@ -56,7 +55,7 @@ def choose(config: Mapping[str, Any], stepper: Stepper, loader: Loader, votes: V
     reason, seconds = "", list[float]()
 
     def is_possible() -> None:
-        if why_not := not_fused(config) or _NONE * (not norms):
+        if why_not := not_fused(config) or NO_NORMS * (not norms):
             raise RunError(why_not)
 
     def steps_are_faster() -> None:
