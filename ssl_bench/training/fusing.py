@@ -32,11 +32,10 @@ from ssl_bench.training.step import Stepper
 log = logging.getLogger("ssl_bench")
 
 STEPS = 3  # that are timed
-# Of a test step in half precision, whose rounding alone makes the gradients of a deep network others: numbers that are
-# no numbers, or too large, show. Other errors show in the kernels themselves, and in single precision.
+# Of a test step in half precision, whose rounding alone gives a deep network other gradients: NaN and gross errors show.
+# Smaller ones show in the comparison of the kernels, and in single precision.
 HALF_TOLERANCE = 2.0
 LOSS_SCALE = 1024.0  # of the test steps: gradients in fp16 neither overflow nor vanish
-
 NO_NORMS = "no batch norm of feature maps has the statistics of the images of one rank"
 
 
