@@ -32,7 +32,7 @@ from ssl_bench.training.step import Stepper
 log = logging.getLogger("ssl_bench")
 
 STEPS = 3  # that are timed
-# Of a test step in half precision, whose rounding alone gives a deep network other gradients: NaN and gross errors show.
+# Of a test step in half precision, whose rounding alone gives a deep network other gradients: NaN and gross ones show.
 # Smaller ones show in the comparison of the kernels, and in single precision.
 HALF_TOLERANCE = 2.0
 LOSS_SCALE = 1024.0  # of the test steps: gradients in fp16 neither overflow nor vanish
