@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,16 @@ log = logging.getLogger("ssl_bench")
 OBJECTIVE = ("negatives", "temperature", "loss")
 MOST_VIEWS = 64  # of one kind
 Networks = Mapping[str, nn.Module | None]
+
+
+def not_fused(config: Mapping[str, Any]) -> str:
+    """Say why a configuration has no fused batch norms on a GPU; empty if it can have them."""
+    obstacles = {
+        "compile=true fuses them": config["compile"],
+        "their kernels compute in single precision": config["precision"] == "fp64",
+        "the package triton is not installed": find_spec("triton") is None,
+    }
+    return next((reason for reason, given in obstacles.items() if given), "")
 
 
 class Parts:
@@ -432,8 +443,10 @@ class Parts:
     def _check_machine(self, processes: int) -> None:
         """Refuse a run of ``processes`` on this machine if it does not have the GPUs or the cores for it."""
         check_devices(processes, self.config["device"])
-        graph, cuda = self.config["graph"], self.config["device"] != "cpu" and torch.cuda.is_available()
-        require(graph is not True or cuda, "graph", graph, "auto or false: there is no GPU")
+        cuda = self.config["device"] != "cpu" and torch.cuda.is_available()
+        for key, reason in {"graph": "", "fused_norm": not_fused(self.config)}.items():
+            reason = reason if cuda else "there is no GPU"
+            require(self.config[key] is not True or not reason, key, True, f"auto or false: {reason}")
         Precision.of(self.config["precision"], cuda)
 
     def _check_evaluators(self) -> None:
