@@ -81,6 +81,7 @@ class LocalFeatures(Evaluator):
         valid = len(clusters) > 0 and all(2 <= k <= MAX_CLUSTERS for k in clusters)
         require(valid, "clusters", list(clusters), f"one or more numbers from 2 to {MAX_CLUSTERS}")
         require(patch >= 1 and size % patch == 0, "patch", patch, f"a divisor of size={size}")
+        require(len(mean) in (1, 3), "mean", list(mean), "one or three numbers: its photos are grey or coloured")
         self.channels, self.view = len(mean), EvalView(mean=mean, std=std)
         self.images, self.annotations = Path(images), Path(annotations) if annotations else None
         self.photos, self.size, self.layers, self.clusters = photos, size, list(layers), list(clusters)
