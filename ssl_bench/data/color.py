@@ -25,13 +25,14 @@ def to_gray(images: Tensor) -> Tensor:
 
 
 def blend(images: Tensor, factor: Tensor, part: Tensor, bounded: bool = True) -> Tensor:
-    """Change brightness, contrast or saturation: factor * image + (1 - factor) * target, clamped to [0, 1] if bounded.
+    """Change brightness, contrast or saturation: factor * image + (1 - factor) * target, clamped to [0, 1].
 
     `part` [n] has the number of one of the three for each image. The target is black, the image's mean luma, or its
-    luma; one formula covers all three, so shapes do not depend on `part`.
+    luma; one formula covers all three, so shapes do not depend on `part`. Images that are not ``bounded`` are not
+    clamped, and their luma is the mean of their channels, which are no colours.
     """
     factor, part = factor[:, None, None, None], part[:, None, None, None]  # [n, 1, 1, 1]
-    gray = luma(images)  # [n, 1, H, W]
+    gray = luma(images) if bounded else images.mean(1, keepdim=True)  # [n, 1, H, W]
     # Rows first: sums of fewer numbers are more precise, and they are never split between threads.
     mean = gray.mean(-1, keepdim=True).mean(-2, keepdim=True)  # [n, 1, 1, 1]
     rest = 1 - factor  # [n, 1, 1, 1]

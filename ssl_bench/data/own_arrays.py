@@ -23,6 +23,7 @@ from ssl_bench.data.own_images import counts_of
 from ssl_bench.data.pixels import MOST_CHANNELS
 from ssl_bench.errors import ConfigError, require
 
+TYPES = ("uint8", "int16", "uint16", "float16", "float32", "float64")
 PIECE = 2**20  # numbers that are looked at together
 LARGE = 2**31  # bytes of a file that takes seconds to read
 BEYOND = 1e30  # values that leave float32 when they are squared or normalised
@@ -131,7 +132,7 @@ class OwnArrays(ArrayDataset):
         counts = f"{len(self.split('train'))} images to train on, {len(self.split('test'))} to test"
         notes = [f"{self.folder}: {images.dtype} of {shape}, {classes or 'no'} classes, {counts}"]
         if images.shape[3] != 3 or images.dtype != np.uint8:
-            notes.append("no three channels of uint8, so views leave out saturation, hue and grayscale")
+            notes.append("views leave out saturation, hue and grayscale, which are for three channels of uint8")
         if self.held_out and (moved := self._parts[1]):
             notes.append(f"{moved} images are copies of held-out ones, and are held out too")
         return "; ".join([*notes, *self.doubts()])
@@ -187,10 +188,9 @@ class OwnArrays(ArrayDataset):
 
     def _images_of(self, path: Path) -> np.ndarray:
         array = self._present(path)
-        kind, bytes_of_one = array.dtype.kind, array.dtype.itemsize
-        holds, kinds = f"{array.dtype} {list(array.shape)}", "uint8, int16, uint16 or floats of 16, 32 or 64 bits"
-        if not (array.dtype == np.uint8 or kind == "f" and bytes_of_one <= 8 or kind in "iu" and bytes_of_one == 2):
-            raise self._refusal(path, holds, f"save the images as {kinds}")
+        holds = f"{array.dtype} {list(array.shape)}"
+        if array.dtype.name not in TYPES:
+            raise self._refusal(path, holds, f"save the images as one of {', '.join(TYPES)}")
         if not array.flags.c_contiguous or not array.dtype.isnative:
             saved = f"numpy.ascontiguousarray(images, dtype={str(array.dtype.newbyteorder('='))!r})"
             raise self._refusal(path, f"{holds} in another order of axes or bytes", f"save {saved}")
@@ -199,7 +199,9 @@ class OwnArrays(ArrayDataset):
         # Square images with the channels before them would else be lines of W channels.
         first = channels == width != height and height <= MOST_CHANNELS
         if not (min(count, height, width) >= 1 and 1 <= channels <= MOST_CHANNELS) or first:
-            remedy = f"save them as [N, height, width, channels] with one image or more and 1 to {MOST_CHANNELS} channels"
+            remedy = (
+                f"save them as [N, height, width, channels] with one image or more and 1 to {MOST_CHANNELS} channels"
+            )
             raise self._refusal(path, holds, f"{remedy}; numpy.moveaxis(images, 1, 3) moves channels to the end")
         return images
 

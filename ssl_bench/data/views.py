@@ -337,9 +337,7 @@ class Views:
             return self._crop(images[:, :channels], parameters, dtype)
         return self._crop_padded(pad(images), channels, parameters, dtype)
 
-    def _after_crop(
-        self, x: Tensor, parameters: ViewParameters, on_rows: OnRows, block: int, bounded: bool
-    ) -> Tensor:
+    def _after_crop(self, x: Tensor, parameters: ViewParameters, on_rows: OnRows, block: int, bounded: bool) -> Tensor:
         """All but the crop: [n, C, S, S], in [0, 1] if ``bounded``, -> the same.
 
         The blur takes ``block`` rows or columns at a time.

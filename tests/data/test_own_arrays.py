@@ -26,16 +26,13 @@ SMALL = ["batch_size.size=16", "backbone=resnet_digits", "backbone.width=4", "he
 
 
 def made(count: int, channels: int = 5, dtype: str = "uint8", seed: int = 0, side: int = 12) -> tuple[Any, Any]:
-    """Images with stripes in one channel, which is their class, of random direction, phase and sign; noise elsewhere."""
-    random = np.random.default_rng([seed, channels])
-    labels = np.arange(count) % channels
-    x, y = np.mgrid[:side, :side]
-    images = 0.5 + 0.12 * random.standard_normal((count, side, side, channels))
+    """Noise with a bright patch somewhere in one channel, which is the class of the image."""
+    random, labels = np.random.default_rng([seed, channels]), np.arange(count) % channels
+    images = random.standard_normal((count, side, side, channels))
     for image, label in zip(images, labels, strict=True):
-        angle, phase = random.uniform(0, 2 * np.pi, 2)
-        image[..., label] += 0.3 * np.sin(1.2 * (x * np.cos(angle) + y * np.sin(angle)) + phase)
-    values = (images.clip(0, 1) * 255).round()
-    return (values if dtype == "uint8" else 300 + values).astype(dtype), labels
+        top, left = random.integers(0, side - 3, 2)
+        image[top : top + 4, left : left + 4, label] += 3
+    return (128 + 20 * images.clip(-6, 6)).astype(dtype), labels
 
 
 def write(root: Path, counts: tuple[int, ...] = (60, 30), **options: Any) -> Path:
@@ -54,13 +51,17 @@ def arrays(root: Path, *overrides: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float16", "float32", "float64"])
-def test_settings_and_images_come_from_the_arrays(dtype: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_settings_and_images_come_from_the_arrays(
+    dtype: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     config = arrays(write(tmp_path / "set", dtype=dtype))
     node, images = config["dataset"], np.load(tmp_path / "set/train_images.npy").astype(np.float64)
     white = 255 if dtype == "uint8" else 1
     assert node["mean"] == pytest.approx((images / white).mean((0, 1, 2)), rel=1e-5)
     assert node["std"] == pytest.approx((images / white).std((0, 1, 2)), rel=1e-5)
-    found = [node[key] for key in ("channels", "dtype", "size", "resize", "num_classes", "train_images", "least_labels")]
+    found = [
+        node[key] for key in ("channels", "dtype", "size", "resize", "num_classes", "train_images", "least_labels")
+    ]
     assert found == [5, dtype, 12, None, 5, 60, 12] and config["backbone"]["in_channels"] == 5
     source: Any = Parts(config).dataset.pretrain()
     taken = source.take(torch.tensor([7, 3]))
@@ -69,7 +70,7 @@ def test_settings_and_images_come_from_the_arrays(dtype: str, tmp_path: Path, ca
     on_device = source.to(torch.device("cpu"))
     assert torch.equal(on_device.take(torch.arange(60)), source.take(torch.arange(60)))
     assert source.nbytes == on_device.nbytes == taken[0].nbytes * 60
-    assert f"set: {dtype} of 12 x 12 x 5, 5 classes, 60 images to train on, 30 to test; no" in capfd.readouterr().err
+    assert f"set: {dtype} of 12 x 12 x 5, 5 classes, 60 images to train on, 30 to test; views" in capfd.readouterr().err
 
 
 def test_sums_of_large_values_lose_no_digits(tmp_path: Path) -> None:
@@ -97,7 +98,8 @@ def test_without_labels_there_are_no_classes(tmp_path: Path) -> None:
     for path in root.glob("*_labels.npy"):
         path.unlink()
     config = arrays(root)
-    assert config["dataset"]["num_classes"] == 0 and [*config["evaluate"]] == ["baselines", "on", "labels", "geometry"]
+    assert config["dataset"]["num_classes"] == 0
+    assert "geometry" in config["evaluate"] and not {"knn", "linear"} & config["evaluate"].keys()
 
 
 def test_a_part_is_held_out_where_there_is_no_test_split(tmp_path: Path) -> None:
@@ -106,7 +108,9 @@ def test_a_part_is_held_out_where_there_is_no_test_split(tmp_path: Path) -> None
     dataset = Parts(config).dataset
     assert [len(dataset.split(name)) for name in ("train", "choose", "test")] == [30, 10, 20]
     assert config["dataset"]["train_images"] == 30
-    with pytest.raises(ConfigError, match=r"test_images\.npy is missing: put it there, or .* or dataset\.held_out to h"):
+    with pytest.raises(
+        ConfigError, match=r"test_images\.npy is missing: put it there, or .* or dataset\.held_out to h"
+    ):
         arrays(root)
 
 
@@ -119,7 +123,9 @@ def test_copies_in_the_test_split_are_counted_and_a_whole_copy_is_refused(tmp_pa
     assert Parts(arrays(root)).dataset.doubts() == [said]
     for kind in ("images", "labels"):
         shutil.copyfile(root / f"train_{kind}.npy", root / f"test_{kind}.npy")
-    with pytest.raises(ConfigError, match="all 60 test images are copies of training images .* put other images there"):
+    with pytest.raises(
+        ConfigError, match=r"all 60 test images are copies of training images .* put other images there"
+    ):
         arrays(root)
 
 
@@ -144,10 +150,11 @@ def test_arrays_are_read_in_pieces(tmp_path: Path) -> None:
 
 
 def test_views_of_floats_do_not_depend_on_their_units() -> None:
-    images, settings = torch.rand(6, 5, 12, 12), {"jitter": (0.8, 0.8, 0.8, 0.2), "blur": 0.5, "interpolation": "bicubic"}
-    generators = (torch.Generator().manual_seed(1) for _ in range(3))
+    settings: dict[str, Any] = {"jitter": (0.8, 0.8, 0.8, 0.2), "blur": 0.5, "interpolation": "bicubic"}
+    images = torch.rand(6, 5, 12, 12)
+    generators = (torch.Generator().manual_seed(1) for _ in range(2))
     mean, std = [0.5, 0.4, 0.6, 0.5, 0.5], [0.2, 0.3, 0.3, 0.2, 0.3]
-    other = {"mean": [300 + 20 * m for m in mean], "std": [20 * s for s in std]}
+    other: dict[str, Any] = {"mean": [300 + 20 * m for m in mean], "std": [20 * s for s in std]}
     one = Views(10, mean=mean, std=std, **settings)(images, next(generators))
     same = Views(10, **other, **settings)(300 + 20 * images, next(generators))
     torch.testing.assert_close(same, one, rtol=0, atol=2e-4)
@@ -156,7 +163,8 @@ def test_views_of_floats_do_not_depend_on_their_units() -> None:
         parameters = views.draw(6, 12, 12, torch.Generator().manual_seed(1))
         torch.testing.assert_close(views.apply(images, parameters, masked=masked), one, rtol=0, atol=1e-6)
     plain = Views(10, mean=mean, std=std, flip=0.5)
-    pair = plain((images * 255).round().byte(), next(generators)), plain((images * 255).round() / 255, torch.Generator().manual_seed(1))
+    whole = (images * 255).round()
+    pair = [plain(x, torch.Generator().manual_seed(1)) for x in (whole.byte(), whole / 255)]
     torch.testing.assert_close(*pair, rtol=0, atol=1e-5)
 
 
@@ -170,7 +178,7 @@ def test_contrast_changes_around_the_mean_of_all_channels_and_colours_stay() -> 
     torch.testing.assert_close(views.apply(images, parameters), expected, rtol=0, atol=1e-6)
     floats = Views(8, jitter=(0.0, 0.5, 0.8, 0.4), jitter_p=1.0, mean=[0.5] * 3, std=[0.2] * 3, **still)
     z = (x[:, :3] - 0.5) / 0.2
-    expected = factor * z + (1 - factor) * (z * torch.tensor([0.2989, 0.587, 0.114]).view(3, 1, 1)).sum(1).mean((1, 2)).view(-1, 1, 1, 1)
+    expected = factor * z + (1 - factor) * z.mean((1, 2, 3), keepdim=True)
     torch.testing.assert_close(floats.apply(x[:, :3], parameters), expected, rtol=0, atol=1e-5)
 
 
@@ -197,27 +205,72 @@ IMAGES, LABELS, TEST = "train_images", "train_labels", "test_images"
     ("spoil", "sentence"),
     [
         (shutil.rmtree, "dataset.root={root}: set dataset.root to a folder of arrays: there is none of that name"),
-        (lambda root: (root / "train_images.npy").unlink(), "{root}/train_images.npy is missing: put it there, or set d"),
-        (lambda root: (root / "test_labels.npy").unlink(), "{root}/test_labels.npy is missing: put it there, or set dat"),
-        (_replace(IMAGES, lambda x: x.astype(object)), "train_images.npy is cut short, damaged or no array of numbers: s"),
-        (lambda root: (root / "train_images.npy").write_bytes(b"pickle"), "train_images.npy is cut short, damaged or no"),
-        (_replace(IMAGES, lambda x: x.astype(np.int64)), "train_images.npy: int64 [60, 12, 12, 5]: save the images as ui"),
+        (
+            lambda root: (root / "train_images.npy").unlink(),
+            "{root}/train_images.npy is missing: put it there, or set d",
+        ),
+        (
+            lambda root: (root / "test_labels.npy").unlink(),
+            "{root}/test_labels.npy is missing: put it there, or set dat",
+        ),
+        (
+            _replace(IMAGES, lambda x: x.astype(object)),
+            "train_images.npy is cut short, damaged or no array of numbers: s",
+        ),
+        (
+            lambda root: (root / "train_images.npy").write_bytes(b"pickle"),
+            "train_images.npy is cut short, damaged or no",
+        ),
+        (
+            _replace(IMAGES, lambda x: x.astype(np.int64)),
+            "train_images.npy: int64 [60, 12, 12, 5]: save the images as ui",
+        ),
         (_replace(IMAGES, lambda x: x.astype(">f4")), "save numpy.ascontiguousarray(images, dtype='float32')"),
-        (_replace(IMAGES, np.asfortranarray), "uint8 [60, 12, 12, 5] in another order of axes or bytes: save numpy.asc"),
-        (_replace(IMAGES, lambda x: np.moveaxis(x, 3, 1).copy()), "uint8 [60, 5, 12, 12]: save them as [N, height, wid"),
-        (_replace(IMAGES, lambda x: np.tile(x, 7)), "uint8 [60, 12, 12, 35]: save them as [N, height, width, channels] wi"),
-        (_replace(IMAGES, lambda x: x[:0]), "uint8 [0, 12, 12, 5]: save them as [N, height, width, channels] with one i"),
+        (
+            _replace(IMAGES, np.asfortranarray),
+            "uint8 [60, 12, 12, 5] in another order of axes or bytes: save numpy.asc",
+        ),
+        (
+            _replace(IMAGES, lambda x: np.moveaxis(x, 3, 1).copy()),
+            "uint8 [60, 5, 12, 12]: save them as [N, height, wid",
+        ),
+        (
+            _replace(IMAGES, lambda x: np.tile(x, 7)),
+            "uint8 [60, 12, 12, 35]: save them as [N, height, width, channels] wi",
+        ),
+        (
+            _replace(IMAGES, lambda x: x[:0]),
+            "uint8 [0, 12, 12, 5]: save them as [N, height, width, channels] with one i",
+        ),
         (_replace(IMAGES, lambda x: x.reshape(60, -1)), "uint8 [60, 720]: save them as [N, height, width, channels]"),
-        (_replace(IMAGES, lambda x: x[..., :4]), "test_images.npy: uint8 [N, 12, 12, 5], and train_images.npy has uint8"),
-        (_replace(TEST, lambda x: x / 255), "float64 [N, 12, 12, 5], and train_images.npy has uint8 [N, 12, 12, 5]: sav"),
+        (
+            _replace(IMAGES, lambda x: x[..., :4]),
+            "test_images.npy: uint8 [N, 12, 12, 5], and train_images.npy has uint8",
+        ),
+        (
+            _replace(TEST, lambda x: x / 255),
+            "float64 [N, 12, 12, 5], and train_images.npy has uint8 [N, 12, 12, 5]: sav",
+        ),
         (_replace(IMAGES, lambda x: x[:50]), "train_labels.npy: 60 labels for 50 images: save one for each image"),
         (_replace(LABELS, lambda x: x / 1), "train_labels.npy: float64 [60]: save the labels as integers [N]"),
         (_replace(LABELS, lambda x: x - 1), "train_labels.npy: the label -1: number the classes from 0"),
-        (_replace(LABELS, lambda x: x * 0), "train_labels.npy: the classes 0: number two classes or more from 0 without"),
-        (_replace(LABELS, lambda x: x * 2), "train_labels.npy: the classes 0, 2, 4, 6, 8: number two classes or more fro"),
-        (_replace("test_labels", lambda x: x + 1), "test_labels.npy: the class 5, which train_labels.npy does not have"),
+        (
+            _replace(LABELS, lambda x: x * 0),
+            "train_labels.npy: the classes 0: number two classes or more from 0 without",
+        ),
+        (
+            _replace(LABELS, lambda x: x * 2),
+            "train_labels.npy: the classes 0, 2, 4, 6, 8: number two classes or more fro",
+        ),
+        (
+            _replace("test_labels", lambda x: x + 1),
+            "test_labels.npy: the class 5, which train_labels.npy does not have",
+        ),
         (_replace(IMAGES, lambda x: x * [1, 1, 1, 0, 1]), "int64 [60, 12, 12, 5]: save the images"),
-        (_replace(IMAGES, lambda x: x * np.uint8([1, 1, 1, 0, 1])), "channel 3 of 0 to 4 has one value only: leave it ou"),
+        (
+            _replace(IMAGES, lambda x: x * np.array([1, 1, 1, 0, 1], np.uint8)),
+            "channel 3 of 0 to 4 has one value only: leave it ou",
+        ),
     ],
 )
 def test_arrays_that_cannot_be_used_are_refused(spoil: Callable[[Path], Any], sentence: str, tmp_path: Path) -> None:
@@ -242,13 +295,29 @@ def test_values_that_are_not_finite_are_refused(split: str, value: float, tmp_pa
     ("dtype", "overrides", "sentence"),
     [
         ("uint8", ["dataset.channels=3"], "dataset.channels=3: set dataset.channels to 5 or null"),
-        ("uint8", ["dataset.mean=[0.5]", "dataset.std=[0.5]"], "set dataset.mean to 5 numbers, one per channel, or null"),
+        (
+            "uint8",
+            ["dataset.mean=[0.5]", "dataset.std=[0.5]"],
+            "set dataset.mean to 5 numbers, one per channel, or null",
+        ),
         ("uint8", ["dataset.num_classes=9"], "dataset.num_classes=9: set dataset.num_classes to 5 or null"),
         ("uint8", ["dataset.size=8", "dataset.resize=7"], "set dataset.resize to dataset.size (8) or more, or null"),
-        ("float32", ["augment=byol"], "augment.second.solarize=0.2: set augment.second.solarize to 0: images of float32"),
-        ("float32", ["framework=vae", "loss=null"], "set framework to another one: its objective is for images of uint8"),
+        (
+            "float32",
+            ["augment=byol"],
+            "augment.second.solarize=0.2: set augment.second.solarize to 0: images of float32",
+        ),
+        (
+            "float32",
+            ["framework=vae", "head.out=16"],
+            "set framework to another one: its objective is for images of uint8",
+        ),
         ("float32", ["evaluate.on=scattered_digits"], "set evaluate.on to a dataset of images with 5 channels"),
-        ("uint8", ["batch_size.size=64"], "batch_size.size=64: set batch_size.size to 60 or less, the images of arrays:set"),
+        (
+            "uint8",
+            ["batch_size.size=64"],
+            "batch_size.size=64: set batch_size.size to 60 or less, the images of arrays:set",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(dtype: str, overrides: list[str], sentence: str, tmp_path: Path) -> None:
@@ -273,7 +342,9 @@ def test_a_copy_is_the_same_dataset_and_another_value_another_one(tmp_path: Path
     images.flush()
     statistics = [f"dataset.{key}={first['dataset'][key]}" for key in ("mean", "std")]
     assert run_id(arrays(root, *statistics)) != run_id(first)
-    with pytest.raises(ConfigError, match=r"not those of this run any more \(\w{10}, not \w{10}\): set dataset\.root to"):
+    with pytest.raises(
+        ConfigError, match=r"not those of this run any more \(\w{10}, not \w{10}\): set dataset\.root to"
+    ):
         Parts(first).dataset.check()
     labels = np.load(copy / "test_labels.npy")
     np.save(copy / "test_labels.npy", labels[::-1])
@@ -287,7 +358,7 @@ def test_arrays_of_a_built_in_dataset_train_to_the_same_bits(train: Callable[...
         np.save(tmp_path / f"set/{split}_images.npy", images[rows, 0])
         np.save(tmp_path / f"set/{split}_labels.npy", labels[rows].astype(np.int32))
     words = ["max_steps=2", "evaluate=[knn]", "evaluate.baselines=[raw]", "backbone=resnet_digits", "augment=digits"]
-    words += ["batch_size=b64", "temperature=fixed"]
+    words += ["batch_size=b64", "epochs=28"]
     given = ["dataset.mean=[0.214]", "dataset.std=[0.275]", "evaluate.knn.k=20"]
     assert train(*words, "paths.outputs=one")[0] == 0
     code, printed = train(*words, "dataset=arrays", f"dataset.root={tmp_path}/set", *given, "paths.outputs=two")
@@ -308,17 +379,18 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from ssl_bench.train import main
 
     folder = tmp_path_factory.mktemp("grid")
-    write(folder / "set", (400, 200), dtype="float32")
-    words = ["dataset=arrays", f"dataset.root={folder}/set", *SMALL[1:], "evaluate=[knn,geometry]"]
+    write(folder / "set", (200, 200), dtype="float32", side=20)
+    words = ["dataset=arrays", f"dataset.root={folder}/set", *SMALL[1:], "evaluate=[knn,geometry]", "augment=crop"]
     words += ["evaluate.baselines=[init,raw]", "evaluate.knn.k=5", f"paths.outputs={folder}/outputs", "name=g"]
     with no_pictures(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         assert main(["-m", *words, "loss=infonce,dcl", "batch_size=b32,b64", "seed=0,1", "max_steps=1"]) == 0
-        long = ["seed=0", "epochs=8", "batch_size=b32", "optimizer=adam", "optimizer.lr=0.003", "name=long"]
-        assert main([*words, *long]) == 0
+        long = ["seed=0", "epochs=6", "batch_size=b32", "optimizer=adam", "optimizer.lr=0.003", "name=long"]
+        assert main([*words, *long, "backbone.width=8"]) == 0
     return folder
 
 
+@pytest.mark.slow
 def test_a_grid_has_a_row_for_each_run_and_commands_read_it(grid: Path, cli: Callable[..., Any]) -> None:
     runs = [json.loads(path.read_text()) for path in (grid / "outputs/g").glob("*/results.json")]
     assert len(runs) == 8 and len({run["run_id"] for run in runs}) == 8
@@ -327,25 +399,31 @@ def test_a_grid_has_a_row_for_each_run_and_commands_read_it(grid: Path, cli: Cal
     assert "loss" in compared and "batch_size" in compared, compared
 
 
+@pytest.mark.slow
 def test_a_short_training_is_better_than_random_weights_and_raw_pixels(grid: Path) -> None:
-    metrics = json.loads((only_run(grid / "outputs/long").parent / "results.json").read_text())["metrics"]
+    metrics = json.loads(next(grid.glob("outputs/long/*/results.json")).read_text())["metrics"]
     assert metrics["knn/top1"] > max(metrics["knn_init/top1"], metrics["knn_raw/top1"]) + 0.1, metrics
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_again_on_arrays_that_were_moved(
     grid: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from ssl_bench.commands.evaluate import main
 
-    run = shutil.copytree(next((grid / "outputs/g").iterdir()), tmp_path / "run")
-    moved = shutil.copytree(grid / "set", tmp_path / "elsewhere")
+    trained = next(grid.glob("outputs/g/*/results.json")).parent
+    run, moved = (
+        shutil.copytree(trained, tmp_path / trained.name),
+        shutil.copytree(grid / "set", tmp_path / "elsewhere"),
+    )
     before = json.loads((run / "results.json").read_text())["metrics"]
-    assert main([str(run), "evaluate=[linear,linear_simclr]", "evaluate.linear_simclr.epochs=1", f"dataset.root={moved}"]) == 0
+    words = ["evaluate=[linear,linear_simclr]", "evaluate.linear_simclr.epochs=1", f"dataset.root={moved}"]
+    assert main([str(run), *words]) == 0
     metrics = json.loads((run / "results.json").read_text())["metrics"]
     assert before.items() <= metrics.items() and {"linear/top1", "linear_simclr/top1"} <= metrics.keys()
-    write(moved, (400, 200), dtype="float32", channels=5, side=13)
+    write(moved, (200, 200), dtype="float32")
     assert main([str(run), "evaluate=knn", "evaluate.knn.k=3", f"dataset.root={moved}"]) == 2
-    assert "these are not" in capfd.readouterr().err
+    assert "are not those of this run any more" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("channels", "dtype", "part"), [(5, "float32", 3), (2, "uint8", 1)])
@@ -358,10 +436,11 @@ def test_a_sheet_shows_the_first_channels(
     assert main(["dataset=arrays", f"dataset.root={root}", "--show", str(sheet)]) == 0
     said = f"each above its 2 views, with the first {part} of {channels} channels\n"
     assert capfd.readouterr().out.endswith(said)
-    drawn = torch.from_numpy(np.array(Image.open(sheet))).permute(2, 0, 1)
+    drawn: Any = torch.from_numpy(np.array(Image.open(sheet))).permute(2, 0, 1)
     parts = Parts(load(["dataset=arrays", f"dataset.root={root}"]))
     ids = Loader(parts.dataset.pretrain(), parts.views, 8, torch.device("cpu"), 0, torch.float32).ids(0)
-    images = parts.dataset.pretrain().take(ids)[:, :part].float()
+    images: Any = parts.dataset.pretrain().take(ids)
+    images = images[:, :part].float()
     if dtype == "float32":
         low, high = images.amin((0, 2, 3), keepdim=True), images.amax((0, 2, 3), keepdim=True)
         images = ((images - low) / (high - low) * 255).round()
