@@ -42,7 +42,7 @@ class Dataset(ABC):
         one_label: whether a label is the number of one class, and not the count of each.
         has_pixels: whether all images have one size, even those of which evaluation takes the centre.
         has_images: whether there is anything to train a network on, or to evaluate it on.
-        dtype: of the stored values: uint8 are shares of 255; others are taken as they are, also by ``mean`` and ``std``.
+        dtype: of the stored values. Those of uint8 are shares of 255, others are taken as they are, also by ``mean``.
         place: the key that says where the files are.
 
     Raises:

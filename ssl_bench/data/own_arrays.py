@@ -107,7 +107,7 @@ class OwnArrays(ArrayDataset):
         for name, value in found.items():
             require(self.given[name] in (None, value), f"dataset.{name}", self.given[name], f"{value} or null")
         size, look = self.given_size or min(height, width), self._looks[self._paths("train")[0].name]
-        mean, std = (self.mean, self.std) if self.mean else (look["mean"], look["std"])
+        mean, std = list(self.mean or look["mean"]), list(self.std or look["std"])
         require(len(mean) == channels, "dataset.mean", mean, f"{channels} numbers, one per channel, or null")
         if 0 in std:
             one = f"channel {std.index(0)} of 0 to {channels - 1} has one value only"
@@ -119,8 +119,8 @@ class OwnArrays(ArrayDataset):
             "content": self._content,
             "size": size,
             "resize": self.resize or (None if whole else size),
-            "mean": list(mean),
-            "std": list(std),
+            "mean": mean,
+            "std": std,
             **found,
             **of_training,
         }
@@ -254,7 +254,7 @@ def look(array: np.ndarray) -> dict[str, Any]:
     rows = max(1, PIECE // (array.size // len(array)))
     for start in range(0, len(array), rows):
         piece = array[start : start + rows]
-        digest.update(piece)
+        digest.update(piece.data)
         values = piece.reshape(-1, channels).astype(np.float64)
         if not (np.abs(values) < BEYOND).all():
             wrong = ~(np.abs(values.reshape(len(piece), -1)) < BEYOND).all(1)
