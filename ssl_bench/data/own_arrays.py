@@ -30,10 +30,11 @@ BEYOND = 1e30  # values that leave float32 when they are squared or normalised
 
 
 class OwnArrays(ArrayDataset):
-    """``{train,test}_images.npy``, [N, H, W, C] or [N, H, W], and ``{train,test}_labels.npy``, [N], in a folder.
+    """Images of the user's own as arrays, in a folder.
 
-    Images of uint8 are shares of 255. Those of int16, uint16 and floats are taken as they are, also by ``mean`` and
-    ``std``. Without files of labels there are no classes.
+    ``{train,test}_images.npy`` are [N, H, W, C] or [N, H, W], ``{train,test}_labels.npy`` are [N]; without files of labels
+    there are no classes. Images of uint8 are shares of 255. Those of int16, uint16 and floats are taken as they are, also
+    by ``mean`` and ``std``.
 
     Args:
         root: the folder.
@@ -143,14 +144,21 @@ class OwnArrays(ArrayDataset):
         Raises:
             ConfigError: all are.
         """
-        tested, trained = self.originals("test"), self.originals("train")
-        if self.held_out or tested is None or trained is None or not (pairs := copies(tested, trained)):
+        if self.held_out:
             return []
-        (first, original), count = next(iter(pairs.items())), len(tested.marks)
-        which = f"test images are copies of training images ({tested.name(first)} is {trained.name(original)})"
-        if len(pairs) == count:
+        alike = remembered(["copies", self._content], self._count_copies)
+        count, tested, trained, copied = (alike[key] for key in ("count", "tested", "trained", "copied"))
+        which = f"test images are copies of training images (image {tested} of test is image {trained} of train)"
+        if copied == count:
             raise self._refusal(self._paths("test")[0], f"all {count} {which}", "put other images there")
-        return [f"{len(pairs)} of {count} {which}"]
+        return [f"{copied} of {count} {which}"] if copied else []
+
+    def _count_copies(self) -> dict[str, int]:
+        of_test, of_train = self.originals("test"), self.originals("train")
+        assert of_test is not None and of_train is not None
+        pairs = copies(of_test, of_train)
+        first, original = next(iter(pairs.items()), (-1, -1))
+        return {"count": len(of_test.marks), "copied": len(pairs), "tested": first, "trained": original}
 
     def _refusal(self, path: Path, wrong: str, remedy: str) -> ConfigError:
         return ConfigError(f"dataset=arrays: {path}: {wrong}: {remedy}")

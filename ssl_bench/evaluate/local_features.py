@@ -72,6 +72,7 @@ class LocalFeatures(Evaluator):
         patch: int = 16,
         n_init: int = 4,
     ) -> None:
+        require(len(mean) in (1, 3), "mean", list(mean), "one or three numbers: its photos are grey or coloured")
         require(Path(images).is_dir(), "images", images, "a folder with photos")
         has_file = annotations is None or Path(annotations).is_file()
         require(has_file, "annotations", annotations, "the file instances_*.json of COCO, or null")
@@ -81,7 +82,6 @@ class LocalFeatures(Evaluator):
         valid = len(clusters) > 0 and all(2 <= k <= MAX_CLUSTERS for k in clusters)
         require(valid, "clusters", list(clusters), f"one or more numbers from 2 to {MAX_CLUSTERS}")
         require(patch >= 1 and size % patch == 0, "patch", patch, f"a divisor of size={size}")
-        require(len(mean) in (1, 3), "mean", list(mean), "one or three numbers: its photos are grey or coloured")
         self.channels, self.view = len(mean), EvalView(mean=mean, std=std)
         self.images, self.annotations = Path(images), Path(annotations) if annotations else None
         self.photos, self.size, self.layers, self.clusters = photos, size, list(layers), list(clusters)

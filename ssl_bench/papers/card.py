@@ -99,7 +99,7 @@ def _input(dataset: Mapping[str, Any]) -> str:
     normal = dataset["mean"], dataset["std"]
     normalised = f", minus {normal[0]}, over {normal[1]}" if all(normal) else ""
     shape = f"[N, {dataset['channels']}, {dataset['size']}, {dataset['size']}]"
-    values = "in [0, 1]" if (dtype := dataset.get("dtype", "uint8")) == "uint8" else f"with the values of the {dtype}"
+    values = "in [0, 1]" if (dtype := dataset.get("dtype", "uint8")) == "uint8" else f"of {dtype} as they are"
     return f"It takes images {shape} {values}{normalised}, and returns features [N, D]."
 
 
