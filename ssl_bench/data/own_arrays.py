@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from ssl_bench.data.own_images import counts_of
 from ssl_bench.data.pixels import MOST_CHANNELS
 from ssl_bench.errors import ConfigError, require
 
-TYPES = ("uint8", "int16", "uint16", "float16", "float32", "float64")
+Type = Literal["uint8", "int16", "uint16", "float16", "float32", "float64"]
 PIECE = 2**20  # numbers that are looked at together
 LARGE = 2**31  # bytes of a file that takes seconds to read
 BEYOND = 1e30  # values that leave float32 when they are squared or normalised
@@ -32,9 +32,9 @@ BEYOND = 1e30  # values that leave float32 when they are squared or normalised
 class OwnArrays(ArrayDataset):
     """Images of the user's own as arrays, in a folder.
 
-    ``{train,test}_images.npy`` are [N, H, W, C] or [N, H, W], ``{train,test}_labels.npy`` are [N]; without files of labels
-    there are no classes. Images of uint8 are shares of 255. Those of int16, uint16 and floats are taken as they are, also
-    by ``mean`` and ``std``.
+    ``{train,test}_images.npy`` are [N, H, W, C] or [N, H, W], ``{train,test}_labels.npy`` are [N]; without files of
+    labels there are no classes. Images of uint8 are shares of 255. Those of int16, uint16 and floats are taken as they
+    are, also by ``mean`` and ``std``.
 
     Args:
         root: the folder.
@@ -58,7 +58,7 @@ class OwnArrays(ArrayDataset):
         resize: int | None = None,
         interpolation: Literal["bilinear", "bicubic"] = "bilinear",
         channels: int | None = None,
-        dtype: str | None = None,
+        dtype: Type | None = None,
         num_classes: int | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -69,7 +69,7 @@ class OwnArrays(ArrayDataset):
         content: str | None = None,
     ) -> None:
         require(bool(root), "root", root, "the folder of your arrays")
-        self.given = {"channels": channels, "dtype": dtype, "num_classes": num_classes}
+        self.given: dict[str, Any] = {"channels": channels, "dtype": dtype, "num_classes": num_classes}
         self.given_size, self.resize, self.mean, self.std = size, resize, mean, std
         super().__init__(
             "arrays",
@@ -197,8 +197,8 @@ class OwnArrays(ArrayDataset):
     def _images_of(self, path: Path) -> np.ndarray:
         array = self._present(path)
         holds = f"{array.dtype} {list(array.shape)}"
-        if array.dtype.name not in TYPES:
-            raise self._refusal(path, holds, f"save the images as one of {', '.join(TYPES)}")
+        if array.dtype.name not in get_args(Type):
+            raise self._refusal(path, holds, f"save the images as one of {', '.join(get_args(Type))}")
         if not array.flags.c_contiguous or not array.dtype.isnative:
             saved = f"numpy.ascontiguousarray(images, dtype={str(array.dtype.newbyteorder('='))!r})"
             raise self._refusal(path, f"{holds} in another order of axes or bytes", f"save {saved}")
