@@ -21,26 +21,9 @@ from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
 from tests.conftest import no_pictures, only_run
+from tests.data.photos import arrays_in as write
 
 SMALL = ["batch_size.size=16", "backbone=resnet_digits", "backbone.width=4", "head.out=16", "tracking=off"]
-
-
-def made(count: int, channels: int = 5, dtype: str = "uint8", seed: int = 0, side: int = 12) -> tuple[Any, Any]:
-    """Noise with a bright patch somewhere in one channel, which is the class of the image."""
-    random, labels = np.random.default_rng([seed, channels]), np.arange(count) % channels
-    images = random.standard_normal((count, side, side, channels))
-    for image, label in zip(images, labels, strict=True):
-        top, left = random.integers(0, side - 3, 2)
-        image[top : top + 4, left : left + 4, label] += 3
-    return (128 + 20 * images.clip(-6, 6)).astype(dtype), labels
-
-
-def write(root: Path, counts: tuple[int, ...] = (60, 30), **options: Any) -> Path:
-    root.mkdir(exist_ok=True)
-    for seed, (split, count) in enumerate(zip(("train", "test"), counts, strict=False)):
-        for kind, array in zip(("images", "labels"), made(count, seed=seed, **options), strict=True):
-            np.save(root / f"{split}_{kind}.npy", array)
-    return root
 
 
 def arrays(root: Path, *overrides: str) -> dict[str, Any]:
