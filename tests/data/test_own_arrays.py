@@ -236,6 +236,11 @@ def test_values_that_are_not_finite_are_refused(split: str, value: float, tmp_pa
         ("uint8", ["dataset.num_classes=9"], "dataset.num_classes=9: set dataset.num_classes to 5 or null"),
         ("uint8", ["dataset.size=8", "dataset.resize=7"], "set dataset.resize to dataset.size (8) or more, or null"),
         ("uint8", ["batch_size.size=64"], "set batch_size.size to 60 or less, the images of arrays:set"),
+        (
+            "float32",
+            ["evaluate.on={dataset: arrays, root: other}"],
+            "set evaluate.on to a dataset of float32, as the tr",
+        ),
         ("float32", ["augment=byol"], "set augment.second.solarize to 0: images of float32 have no brightest value"),
         ("float32", ["framework=vae", "head.out=16"], "set framework to another one: its objective is for images of"),
         (
@@ -247,6 +252,7 @@ def test_values_that_are_not_finite_are_refused(split: str, value: float, tmp_pa
 )
 def test_settings_that_do_not_fit_are_refused(dtype: str, overrides: list[str], sentence: str, tmp_path: Path) -> None:
     root = write(tmp_path / "set", dtype=dtype)
+    write(Path("other"))
     with pytest.raises(ConfigError) as refusal:
         Parts(arrays(root, *overrides)).validate(1)
     assert sentence in str(refusal.value)
