@@ -26,6 +26,7 @@ from ssl_bench.errors import ConfigError, require
 Type = Literal["uint8", "int16", "uint16", "float16", "float32", "float64"]
 PIECE = 2**20  # numbers that are looked at together
 LARGE = 2**31  # bytes of a file that takes seconds to read
+FINEST = 2**-20  # share of a mean that is a few steps of float32
 BEYOND = 1e30  # values that leave float32 when they are squared or normalised
 
 
@@ -110,8 +111,8 @@ class OwnArrays(ArrayDataset):
         size, look = self.given_size or min(height, width), self._looks[self._paths("train")[0].name]
         mean, std = list(self.mean or look["mean"]), list(self.std or look["std"])
         require(len(mean) == channels, "dataset.mean", mean, f"{channels} numbers, one per channel, or null")
-        if 0 in std:
-            one = f"channel {std.index(0)} of 0 to {channels - 1} has one value only"
+        if flat := [i for i in range(channels) if std[i] <= FINEST * abs(mean[i])]:
+            one = f"channel {flat[0]} of 0 to {channels - 1} has one value only, as far as float32 holds it"
             raise self._refusal(self._paths("train")[0], one, "leave it out, or set dataset.mean and dataset.std")
         whole = height == width == size
         of_training = counts_of(self.split("train").labels.tolist(), found["num_classes"])
@@ -253,7 +254,7 @@ def look(array: np.ndarray) -> dict[str, Any]:
     Returns:
         ``content``, the SHA-256 of type, shape and values; ``bad``, the first row with a value that is not finite or
         out of range, or None; and of images [N, H, W, C] ``mean`` and ``std`` of each channel in float64, rounded to
-        six digits; uint8 is divided by 255 for them.
+        nine digits; uint8 is divided by 255 for them.
     """
     digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
     channels = array.shape[3] if array.ndim == 4 else 1
@@ -274,5 +275,5 @@ def look(array: np.ndarray) -> dict[str, Any]:
     mean, deviation = total / count, np.sqrt(np.maximum(squares / count - (total / count) ** 2, 0))
     rounded = {"mean": (origin + mean) / white, "std": deviation / white}
     return {"content": digest.hexdigest(), "bad": None} | {
-        name: [float(f"{value:.6g}") for value in numbers] for name, numbers in rounded.items()
+        name: [float(f"{value:.9g}") for value in numbers] for name, numbers in rounded.items()
     }
