@@ -103,6 +103,8 @@ class Parts:
         other: Dataset = open_dataset(node, self.config["paths"]["data"], "evaluate.on")
         remedy = f"a dataset of images with {self.dataset.channels} channels, as the training has"
         require(other.channels == self.dataset.channels, "evaluate.on", on["dataset"], remedy)
+        remedy = f"a dataset of {self.dataset.dtype}, as the training has: this one is of {other.dtype}"
+        require(other.dtype == self.dataset.dtype, "evaluate.on", on["dataset"], remedy)
         # Images are resized to the size of the training; of photos the same share of the short side is cut out.
         size, short = self.dataset.size, other.eval_view.get("resize", other.size)
         if other.eval_view or size != other.size:
@@ -368,6 +370,21 @@ class Parts:
         for group, key, value, remedy in shapes:
             given = (config[group] or {}).get(key, value)
             require(given == value, f"{group}.{key}", given, remedy)
+        if self.dataset.dtype != "uint8":
+            self._check_unbounded()
+
+    def _check_unbounded(self) -> None:
+        """Refuse what needs values from 0 to 1: images of another type than uint8 have no bounds."""
+        augment, framework, of = self.config["augment"], self.config["framework"], f"images of {self.dataset.dtype}"
+        nodes = {"augment": augment} | {f"augment.{k}": v for k, v in augment.items() if isinstance(v, Mapping)}
+        for key, node in nodes.items():
+            bright = node.get("solarize", 0)
+            require(bright == 0, f"{key}.solarize", bright, f"0: {of} have no brightest value to invert them at")
+        bounded = "uint8" in getattr(find_target(framework, "framework"), "needs", ())
+        remedy = f"another one: its objective is for images of uint8, not for {of}"
+        require(not bounded, "framework", self.choices.get("framework"), remedy)
+        photos = [name for name, node in evaluators(self.config["evaluate"]).items() if "images" in node]
+        require(not photos, "evaluate", photos, f"others: these have photos of their own, in uint8, and not {of}")
 
     def _check_backbone(self) -> None:
         """Refuse a backbone that computes no features of the views, or of the images that it is evaluated on."""
