@@ -18,6 +18,7 @@ from PIL import Image
 from ssl_bench import cli
 from ssl_bench.config import compose, schema
 from tests.conftest import SMALL
+from tests.data.photos import arrays_in
 
 ROOT = Path(__file__).parents[1]
 READMES = ["README.md", "conf/README.md", "scripts/README.md", "ssl_bench/papers/README.md"]
@@ -66,6 +67,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "photos").mkdir()
     for i in range(20):
         Image.new("RGB", (40 + i, 30), (9 * i, 100, 50)).save(folder / "photos" / f"{i}.jpg")
+    arrays_in(folder / "arrays")
     (results,) = folder.glob("outputs/default/*/results.json")
     return results.parent
 
@@ -104,7 +106,7 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
     if name == "train":
         if "--help" in words or "--cfg" in words:
             return words
-        if "dataset=folder" in text:
+        if "dataset=folder" in text or "dataset=arrays" in text:
             return [*words, "max_steps=1", "batch_size.size=8", "dataset.size=32", "tracking=off"]
         if "dataset=hf" in text:
             return [*words, "--cfg", "job"]

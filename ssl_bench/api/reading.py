@@ -233,7 +233,8 @@ def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
 
         features = ssl_bench.load("outputs/default/0123456789")(images)  # [N, C, H, W] -> [N, D]
 
-    The images are those in [0, 1], normalised by ``dataset.mean`` and ``dataset.std`` of the run's ``config.yaml``.
+    The images are those in [0, 1], or as they are if they are not uint8, normalised by ``dataset.mean`` and
+    ``dataset.std`` of the run's ``config.yaml``.
 
     Args:
         run: the directory of a run, its run_id below ``outputs``, or a row of :func:`runs`.

@@ -82,4 +82,4 @@ def _timed(configs: Sequence[Config]) -> dict[str, float]:
     if any(config["device"] != "cpu" for config in configs) and torch.cuda.is_available():
         return {}
     with tempfile.TemporaryDirectory() as folder:
-        return {kind: seconds_of_a_step(config, Path(folder)) for kind, config in kinds.items()}
+        return {kind: seconds_of_a_step(dict(config), Path(folder)) for kind, config in kinds.items()}

@@ -121,6 +121,7 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
             keys = ", ".join(["device", "evaluate", *(place.rstrip("=") for place in places)])
             raise ConfigError(f"{override}: only {keys} and paths.data can be changed after the training")
     changed = evaluated_again(config, overrides)
-    changed |= {"devices": 1, "graph": False, "halt_at": None, "tracking": stored.get("tracking", config["tracking"])}
+    changed |= {"devices": 1, "graph": False, "fused_norm": False, "halt_at": None}
+    changed |= {"tracking": stored.get("tracking", config["tracking"])}
     schema.check(config | changed)
     return from_disk.find_prepared(config | changed, training=False)

@@ -270,7 +270,7 @@ def _view(view: Mapping[str, Any], chosen: Sequence[str], overrides: Sequence[st
 
     node = compose.load([FROZEN, *chosen, *overrides])["dataset"]
     keys = [
-        *(["mean", "std"] if node["channels"] == 3 else []),
+        *(["mean", "std"] if node["channels"] == 3 and node.get("dtype", "uint8") == "uint8" else []),
         *(["size", "resize", "interpolation"] * ("resize" in node)),
     ]
     given = {word.partition("=")[0] for word in overrides}

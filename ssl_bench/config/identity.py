@@ -18,7 +18,7 @@ from typing import Any
 # resumed elsewhere.
 NOT_IN_RUN_ID = {"name", "choices", "device", "devices", "threads", "runs_per_gpu", "images_on", "cosines"}
 NOT_IN_RUN_ID |= {"log_every", "timeout", "checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate"}
-NOT_IN_RUN_ID |= {"halt_at", "steady"}
+NOT_IN_RUN_ID |= {"fused_norm", "halt_at", "steady"}
 RUN_ID_DIGITS = 10
 COUNTS = {"train_images", "labelled_images", "least_labels"}  # of a dataset's images
 NOT_IN_RUN_ID_OF = {"dataset": {"workers", "hashes", *COUNTS}, "init": {"path"}}  # keys of a group

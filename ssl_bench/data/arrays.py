@@ -161,7 +161,7 @@ class ArrayDataset(Dataset):
             if not os.path.lexists(path):
                 remedy = f"get it with {remake}, or set SSL_BENCH_DATA or paths.data to the folder that has it"
                 raise MissingData(f"dataset={self.name}: {path} is missing; {remedy}")
-        images, labels = (self._mapped(path, remake) for path in paths)
+        images, labels = (self._mapped(path, f"remove it, and get it with {remake}") for path in paths)
         height, width, channels = images.shape[1:] if images.ndim == 4 else (0, 0, 0)
         for path, array, fits, needed in (
             (paths[0], images, images.dtype == np.uint8 and images.ndim == 4, "uint8 [N, height, width, channels]"),
@@ -190,7 +190,7 @@ class ArrayDataset(Dataset):
             )
         return images, labels
 
-    def _mapped(self, path: Path, remake: str) -> np.ndarray:
+    def _mapped(self, path: Path, remedy: str) -> np.ndarray:
         """Map an array into memory, copy-on-write, so that the file stays unchanged. Objects are never unpickled."""
         try:
             self._mapped_files.add(path)
@@ -201,4 +201,4 @@ class ArrayDataset(Dataset):
             raise ConfigError(f"dataset={self.name}: {path} cannot be read ({error.strerror or error})") from error
         except Exception as error:  # NumPy raises many kinds of errors, and advises to unpickle the file
             reason = "is cut short, damaged or no array of numbers"
-            raise ConfigError(f"dataset={self.name}: {path} {reason}: remove it, and get it with {remake}") from error
+            raise ConfigError(f"dataset={self.name}: {path} {reason}: {remedy}") from error

@@ -1,6 +1,6 @@
 """Colour changes of a batch with one strength per image; values equal torchvision's functionals on floats.
 
-Images are [n, C, H, W] in [0, 1] with C = 1 or 3; strengths are [n]. No function changes its argument.
+Images are [n, C, H, W], three channels are red, green and blue; strengths are [n]. No function changes its argument.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # the numbers of the four part
 
 
 def luma(images: Tensor) -> Tensor:
-    """[n, C, H, W] -> [n, 1, H, W]: the weighted sum of red, green and blue, or the only channel."""
-    if images.shape[1] == 1:
-        return images
+    """[n, C, H, W] -> [n, 1, H, W]: the weighted sum of red, green and blue, or the mean of other channels."""
+    if images.shape[1] != 3:
+        return images if images.shape[1] == 1 else images.mean(1, keepdim=True)
     red, green, blue = images.split(1, dim=1)  # [n, 1, H, W] each
     return (red * 0.2989).add_(green * 0.587).add_(blue * 0.114)  # [n, 1, H, W]
 
@@ -24,19 +24,21 @@ def to_gray(images: Tensor) -> Tensor:
     return luma(images).expand_as(images)
 
 
-def blend(images: Tensor, factor: Tensor, part: Tensor) -> Tensor:
+def blend(images: Tensor, factor: Tensor, part: Tensor, bounded: bool = True) -> Tensor:
     """Change brightness, contrast or saturation: factor * image + (1 - factor) * target, clamped to [0, 1].
 
     `part` [n] has the number of one of the three for each image. The target is black, the image's mean luma, or its
-    luma; one formula covers all three, so shapes do not depend on `part`.
+    luma; one formula covers all three, so shapes do not depend on `part`. Images that are not ``bounded`` are not
+    clamped, and their luma is the mean of their channels, which are no colours.
     """
     factor, part = factor[:, None, None, None], part[:, None, None, None]  # [n, 1, 1, 1]
-    gray = luma(images)  # [n, 1, H, W]
+    gray = luma(images) if bounded else images.mean(1, keepdim=True)  # [n, 1, H, W]
     # Rows first: sums of fewer numbers are more precise, and they are never split between threads.
     mean = gray.mean(-1, keepdim=True).mean(-2, keepdim=True)  # [n, 1, 1, 1]
     rest = 1 - factor  # [n, 1, 1, 1]
     target = (gray * (rest * (part == SATURATION))).add_(mean * (rest * (part == CONTRAST)))  # [n, 1, H, W]
-    return (images * factor).add_(target).clamp_(0, 1)  # [n, C, H, W]
+    changed = (images * factor).add_(target)  # [n, C, H, W]
+    return changed.clamp_(0, 1) if bounded else changed
 
 
 def shift_hue(images: Tensor, turn: Tensor) -> Tensor:

@@ -42,6 +42,8 @@ class Dataset(ABC):
         one_label: whether a label is the number of one class, and not the count of each.
         has_pixels: whether all images have one size, even those of which evaluation takes the centre.
         has_images: whether there is anything to train a network on, or to evaluate it on.
+        dtype: of the stored values. Those of uint8 are shares of 255, others are taken as they are, also by ``mean``.
+        place: the key that says where the files are.
 
     Raises:
         InvalidValue: ``mean`` and ``std`` do not fit each other or the channels, or a number is too small.
@@ -50,6 +52,8 @@ class Dataset(ABC):
     one_label = True
     has_pixels = False
     has_images = True
+    dtype = "uint8"
+    place = "paths.data"
 
     def __init__(
         self,
@@ -105,9 +109,13 @@ class Dataset(ABC):
     @cached_property
     def _content(self) -> str:
         try:
-            return content_of(self.files(), self.root, self.hashes)
+            return self.hash_of_files()
         except OSError as error:
             raise ConfigError(f"dataset: {error.filename} cannot be read ({error.strerror})") from error
+
+    def hash_of_files(self) -> str:
+        """Raises OSError if one cannot be read."""
+        return content_of(self.files(), self.root, self.hashes)
 
     def check_content(self) -> None:
         """Refuse files whose hash is not ``content``; called when they are opened.
@@ -118,7 +126,7 @@ class Dataset(ABC):
         if self.content is not None and self._content != self.content:
             raise ConfigError(
                 f"dataset: the images in {self.root} are not those of this run any more ({self._content}, not "
-                f"{self.content}): set paths.data to the folder that has them"
+                f"{self.content}): set {self.place} to the folder that has them"
             )
 
     def pretrain(self) -> Source:

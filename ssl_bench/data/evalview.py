@@ -12,7 +12,7 @@ from ssl_bench.errors import require
 
 
 class EvalView:
-    """The image in [0, 1], normalised: as it is, or its centre.
+    """The image in [0, 1], or as it is if it is of floats, normalised: the whole, or its centre.
 
     Args:
         resize: length of the short side after an antialiased resize; None leaves the image as it is.
@@ -37,7 +37,7 @@ class EvalView:
         self.resize, self.size, self.interpolation = resize or 0, size, interpolation
 
     def __call__(self, images: ImageBatch, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Make the view of uint8 images with C + E channels, as a contiguous tensor of ``dtype``.
+        """Make the view of uint8 or float32 images with C + E channels, as a contiguous tensor of ``dtype``.
 
         With a size: [n, C + E, H, W] or n times [C + E, h, w] -> [n, C + E, size, size].
         Without: [n, C + E, H, W] -> [n, C + E, H, W].
@@ -47,8 +47,8 @@ class EvalView:
         if self.size is None:
             if not isinstance(images, Tensor):
                 raise ValueError("images of many sizes need a resize and a size")
-            x = images.to(compute, memory_format=torch.contiguous_format).div_(255)  # [n, C + E, H, W]
-            return self.normalize(x).to(dtype)
+            x = images.to(compute, memory_format=torch.contiguous_format, copy=True)  # [n, C + E, H, W]
+            return self.normalize(x.div_(pixels.white(images))).to(dtype)
         x = torch.empty(len(images), picture, self.size, self.size, dtype=compute, device=images[0].device)
         # A GPU takes all images of one size together; on a CPU, a single image at a time stays in the cache.
         for group in [[i] for i in range(len(images))] if x.device.type == "cpu" else pixels.by_size(images, 1):
@@ -56,7 +56,7 @@ class EvalView:
             same = same.to(compute, memory_format=torch.contiguous_format)
             for i, centre in zip(group, self._centre(same, self.size), strict=True):
                 x[i] = centre
-        x = self.normalize(x.div_(255)).to(dtype)
+        x = self.normalize(x.div_(pixels.white(images))).to(dtype)
         return x if extra is None else pixels.with_constants(x, extra)
 
     def _centre(self, x: Tensor, size: int) -> Tensor:

@@ -109,9 +109,8 @@ def look_at_all(
         same bytes; and ``marks``, of each image what copies of it have in common.
     """
     path = _cache_path(json.dumps([VERSION, names, labels, groups, whole, stamp]))
-    stored: dict[str, Any] | None = _LOOKS.get(path) or files.read_cache(path)
-    if stored is not None:
-        return stored
+    if (kept := _kept(path)) is not None:
+        return kept
 
     def look_at(i: int) -> Look | str:
         try:
@@ -140,10 +139,31 @@ def look_at_all(
         "marks": marks,
     }
     if all(isinstance(seen, Look) for seen in looks):  # a file that could not be opened may be there the next time
-        _LOOKS[path] = result
-        with contextlib.suppress(OSError):  # the home directory may be read-only
-            path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_cache(path, result)
+        _keep(path, result)
+    return result
+
+
+def remembered(key: Any, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result of a look at a file, kept like those of images.
+
+    Args:
+        key: plain values that change whenever the result may have changed.
+        look: makes it, of plain values.
+    """
+    path = _cache_path(json.dumps([VERSION, key]))
+    kept = _kept(path)
+    return _keep(path, look()) if kept is None else kept
+
+
+def _kept(path: Path) -> dict[str, Any] | None:
+    return _LOOKS.get(path) or files.read_cache(path)
+
+
+def _keep(path: Path, result: dict[str, Any]) -> dict[str, Any]:
+    _LOOKS[path] = result
+    with contextlib.suppress(OSError):  # the home directory may be read-only
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_cache(path, result)
     return result
 
 

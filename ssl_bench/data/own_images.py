@@ -31,6 +31,17 @@ from ssl_bench.errors import ConfigError, printable, require
 MOST_NEIGHBOURS = 200
 
 
+def counts_of(labels: Sequence[int], classes: int) -> dict[str, Any]:
+    """The arguments of a dataset that follow from the labels of its training images and the number of its classes."""
+    count, of_class = len(labels), Counter(labels)
+    return {
+        "num_classes": classes,
+        "train_images": count,
+        "least_labels": min(map(of_class.__getitem__, range(classes)), default=None),
+        "knn_k": max(1, min(MOST_NEIGHBOURS, count // 50)),
+    }
+
+
 class OwnImages(Dataset):
     """Base class of datasets whose classes and splits follow from the data.
 
@@ -104,18 +115,10 @@ class OwnImages(Dataset):
         Raises:
             ConfigError: there are no images, or too many broken ones.
         """
-        count, classes = self.check(), len(self._listing.classes)
+        classes = len(self._listing.classes)
         require(self.given_classes in (None, classes), "dataset.num_classes", self.given_classes, f"{classes} or null")
-        neighbours = max(1, min(MOST_NEIGHBOURS, count // 50))
-        of_class = Counter(self._listing.labels[i] for i in self._splits[0])
-        return {
-            self.key: str(self.location),
-            "content": self._identity,
-            "num_classes": classes,
-            "train_images": count,
-            "least_labels": min(map(of_class.__getitem__, range(classes)), default=None),
-            "knn_k": neighbours,
-        }
+        labels = [self._listing.labels[i] for i in self._splits[0]]
+        return {self.key: str(self.location), "content": self._identity} | counts_of(labels, classes)
 
     def summary(self) -> str:
         """Describe the classes and splits in a sentence."""

@@ -12,15 +12,18 @@ from torch.nn.functional import interpolate
 from ssl_bench.data.source import ImageBatch
 from ssl_bench.errors import require
 
+MOST_CHANNELS = 32  # of a picture
+
 
 class Normalize:
-    """(x - mean) / std for x in [0, 1]; the identity if mean and std are None."""
+    """(x - mean) / std for x as :func:`white` divides it; the identity if mean and std are None."""
 
     def __init__(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
         require((mean is None) == (std is None), "mean", mean, "as many numbers as std has, or both to null")
         self.mean, self.std = None if mean is None else tuple(mean), tuple(std or ())
         count = 1 if self.mean is None else len(self.mean)
-        require(count in (0, 1, 3), "mean", mean, "null or a list of 0, 1 or 3 numbers, one per channel of the picture")
+        remedy = f"null or a list of 0 to {MOST_CHANNELS} numbers, one per channel of the picture"
+        require(count <= MOST_CHANNELS, "mean", mean, remedy)
         valid = self.mean is None or (len(self.std) == count and all(s > 0 for s in self.std))
         require(valid, "std", std, f"as many positive numbers as mean has ({count})")
 
@@ -34,7 +37,8 @@ class Normalize:
         channels = first.shape[0] if first.ndim == 3 else -1
         picture = channels if self.mean is None else len(self.mean)
         allowed = (1, 3) if self.mean is None else range(picture, 10**6)
-        if first.dtype != torch.uint8 or channels not in allowed:
+        dtypes = [torch.uint8] if self.mean is None else [torch.uint8, torch.float32, torch.float64]
+        if first.dtype not in dtypes or channels not in allowed:
             shape = list(images.shape) if isinstance(images, Tensor) else [len(images), *first.shape]
             expected = "1 or 3" if self.mean is None else f"{picture} or more"
             raise ValueError(f"images must be uint8 [n, {expected}, H, W], not {first.dtype} {shape}.")
@@ -50,6 +54,11 @@ class Normalize:
         for channel, (mean, std) in enumerate(zip(self.mean or (), self.std, strict=True)):
             x[:, channel].sub_(mean).div_(std)  # [n, h, w]
         return x
+
+
+def white(images: ImageBatch) -> int:
+    """What images are divided by: uint8 becomes values in [0, 1]; floats have no bounds and are taken as they are."""
+    return 255 if images[0].dtype == torch.uint8 else 1
 
 
 def resize(x: Tensor, size: Sequence[int], interpolation: str) -> Tensor:

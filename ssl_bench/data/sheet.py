@@ -1,7 +1,8 @@
 """A picture of some images and the views that training makes of them: ``ssl-bench prepare ... --show sheet.png``.
 
 A column has an image of the first batch and, below it, its views. Extra channels, which are constant over the image
-(see bits.py), are a strip of bars below each tile: the first channel on the left, white for 1.
+(see bits.py), are a strip of bars below each tile: the first channel on the left, white for 1. Floats are drawn from
+the lowest to the highest value of each channel in the images of the sheet.
 
 C channels of the picture  E extra channels
 """
@@ -27,8 +28,13 @@ FRAME = 96  # grey level between and around images
 def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Tensor:
     """Draw the first ``count`` images of a training and their views, uint8 [3, height, width]."""
     step = next(Loader(images, views, count, torch.device("cpu"), seed, torch.float32).steps(0, 1))
-    rows = [step.images, *(unnormalised(x, view) for x, view in zip(step.batch().views, views, strict=True))]
-    picture, _ = views[0].normalize.split(step.images)
+    taken, made = step.images, [unnormalised(x, view) for x, view in zip(step.batch().views, views, strict=True)]
+    picture, _ = views[0].normalize.split(taken)
+    low, high = torch.zeros(()), torch.ones(())
+    if isinstance(taken, Tensor) and taken.is_floating_point():
+        low, high = taken.amin((0, 2, 3), keepdim=True), taken.amax((0, 2, 3), keepdim=True)  # [1, C, 1, 1]
+        taken = in_bytes(taken, low, high)
+    rows = [taken, *(in_bytes(x, low, high) for x in made)]
     side = views[0].size * -(-LEAST // views[0].size)
     return torch.cat([torch.cat([tile(image, picture, side) for image in row], 2) for row in rows], 1)
 
@@ -47,11 +53,21 @@ def write_png(path: Path, image: Tensor) -> None:
 
 
 def unnormalised(x: Tensor, views: Views) -> Tensor:
-    """Undo the normalisation of a view [n, C + E, S, S], as uint8."""
+    """Undo the normalisation of a view [n, C + E, S, S]."""
     x = x.clone()
     for channel, (mean, std) in enumerate(zip(views.normalize.mean or (), views.normalize.std, strict=True)):
         x[:, channel].mul_(std).add_(mean)
-    return x.mul_(255).round_().clamp_(0, 255).to(torch.uint8)
+    return x
+
+
+def in_bytes(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Values as uint8, ``low`` as 0 and ``high`` as 255."""
+    return ((x - low) / (high - low)).nan_to_num_().mul_(255).round_().clamp_(0, 255).to(torch.uint8)
+
+
+def drawn(channels: int) -> int:
+    """How many channels of a picture are drawn: three as colours, or one as grey."""
+    return 3 if channels > 2 else 1
 
 
 def tile(image: Tensor, picture: int, side: int) -> Tensor:
@@ -62,7 +78,8 @@ def tile(image: Tensor, picture: int, side: int) -> Tensor:
         size = [round(length * scale) for length in image.shape[1:]]
         # Small images are magnified so that their pixels can be seen.
         mode: dict[str, Any] = {"mode": "nearest"} if scale >= 1 else {"mode": "bilinear", "antialias": True}
-        square = interpolate(image[None, :picture].float(), size, **mode)[0].round().to(torch.uint8).expand(3, -1, -1)
+        shown = image[None, : drawn(picture)].float()
+        square = interpolate(shown, size, **mode)[0].round().to(torch.uint8).expand(3, -1, -1)
         parts.append(pad(square, (0, side - size[1], 0, side - size[0]), value=FRAME))
     if len(image) > picture:
         bars = image[None, picture:, 0, 0][None].float()  # [1, 1, E]

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ImageBatch = Tensor | list[Tensor]  # uint8 [n, C, H, W], or n images [C, h, w] if their sizes differ
+ImageBatch = Tensor | list[Tensor]  # uint8 or float32 [n, C, H, W], or n uint8 images [C, h, w] if their sizes differ
+ROWS = 1024  # images that are copied to a device at a time
 
 
 class Source:
@@ -40,7 +41,8 @@ class Images(Source):
     """Images of one size in one or more parts, numbered through from the first part to the last.
 
     Attributes:
-        parts: each uint8 [n, C, H, W], channels last in memory, possibly memory-mapped.
+        parts: each [n, C, H, W], channels last in memory, possibly memory-mapped. All are uint8, or none is: numbers of
+            other types are read as float32.
         labels: [N] or [N, num_classes].
         check: called before they are read; raises RunError if they cannot be, as when a mapped file has been cut short,
             which would end the process without a word.
@@ -52,33 +54,36 @@ class Images(Source):
 
     def __post_init__(self) -> None:
         for part in self.parts:
-            if part.dtype != torch.uint8 or part.ndim != 4:
-                raise ValueError(f"images must be uint8 [N, C, H, W], not {part.dtype} {list(part.shape)}")
+            if part.ndim != 4:
+                raise ValueError(f"images must be [N, C, H, W], not {list(part.shape)}")
         count = sum(map(len, self.parts))
         if count != len(self.labels) or count == 0:
             raise ValueError(f"labels must be one per image: {count} images, {len(self.labels)} labels")
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of the images that are read."""
+        return torch.uint8 if self.parts[0].dtype == torch.uint8 else torch.float32
+
+    @property
     def nbytes(self) -> int:  # type: ignore[override]
-        return sum(part.nbytes for part in self.parts)
+        return sum(part.numel() for part in self.parts) * self.dtype.itemsize
 
     def to(self, device: torch.device) -> "Images":
         """Copy the whole split into the memory of ``device``."""
-        self.check()
         count, *shape = len(self.labels), *self.parts[0].shape[1:]
-        images = torch.empty(count, *shape, dtype=torch.uint8, device=device, memory_format=torch.channels_last)
-        start = 0
-        for part in self.parts:
-            images[start : (start := start + len(part))] = part  # never a second copy on the device
+        images = torch.empty(count, *shape, dtype=self.dtype, device=device, memory_format=torch.channels_last)
+        for ids in torch.arange(count).split(ROWS):  # never a second copy on the device
+            images[ids[0] : ids[-1] + 1] = self.take(ids)
         return Images([images], self.labels.to(device))
 
     def take(self, ids: Tensor) -> Tensor:
-        """Read the images ``ids`` [n] as uint8 [n, C, H, W], channels last in memory."""
+        """Read the images ``ids`` [n] as [n, C, H, W] of :attr:`dtype`, channels last in memory."""
         self.check()
         if len(self.parts) == 1:
             return self._rows(self.parts[0], ids)
         first = self.parts[0]
-        out = torch.empty(len(ids), *first.shape[1:], dtype=torch.uint8).to(memory_format=torch.channels_last)
+        out = torch.empty(len(ids), *first.shape[1:], dtype=self.dtype).to(memory_format=torch.channels_last)
         start = 0
         for part in self.parts:
             inside = ((ids >= start) & (ids < start + len(part))).nonzero().flatten()
@@ -88,8 +93,11 @@ class Images(Source):
 
     @staticmethod
     def _rows(part: Tensor, ids: Tensor) -> Tensor:
-        # With the channels last, as in the file, whole rows of memory are copied.
-        return part.permute(0, 2, 3, 1).index_select(0, ids).permute(0, 3, 1, 2)
+        rows = part.permute(0, 2, 3, 1)  # with the channels last, as in the file, whole rows of memory are copied
+        if part.dtype in (torch.uint8, torch.float32):
+            return rows.index_select(0, ids).permute(0, 3, 1, 2)
+        # torch selects no rows of uint16, NumPy those of every type.
+        return torch.from_numpy(rows.numpy()[ids.numpy()].astype(np.float32)).permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,13 @@ Codes that give torchvision a PIL image have whole numbers of 255 after each ope
 behind the point: on CIFAR-10 their views are darker in the mean by 0.004 (conf/augment/simclr_cifar.yaml) or 0.005
 (moco_v1.yaml) of 1. So are those of the codes of MoCo, CLD, lemniscate, Inv. Spread and leftthomas/SimCLR.
 
+Images of floats are normalised before everything else, so that views do not depend on the units of their files. Their
+values have no bounds and are never clamped, and their channels are no colours.
+
 Images of one size are one tensor, images of many sizes a list. Channels after the normalised ones are constant over
 the image (bits, see bits.py) and pass through unchanged.
 
-n images  C channels of the picture (1 or 3)  E extra channels  H, W input size  S output size
+n images  C channels of the picture  E extra channels  H, W input size  S output size
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from torch import Tensor
 
 from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
 from ssl_bench.data.padding import Padded, pad
-from ssl_bench.data.pixels import Normalize, compute_dtype, sizes, with_constants
+from ssl_bench.data.pixels import Normalize, compute_dtype, sizes, white, with_constants
 from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_box, resize_matrix
 from ssl_bench.data.source import ImageBatch
 from ssl_bench.errors import in_one_line, require
@@ -120,7 +123,7 @@ class Views:
         solarize: probability of inverting values of 0.5 or more (BYOL).
         mean, std: one number per channel, for (x - mean) / std with x in [0, 1]; None leaves x as it is.
 
-    On images of one channel, saturation, hue and grayscale do nothing, as in torchvision.
+    Saturation, hue and grayscale change images of three channels of uint8 only, as in torchvision.
     A flip commutes with all later operations, so recipes that flip last (MoCo) are the same recipe.
     """
 
@@ -232,6 +235,8 @@ class Views:
     ) -> Tensor:
         """uint8 [n, C + E, H, W] of any strides, or n of [C + E, h, w] -> contiguous [n, C + E, S, S] of `dtype`.
 
+        Images of one size may also be float32.
+
         With extra channels (E > 0) it is contiguous in channels_last.
 
         There are two forms with equal results. masked=True computes every operation for every image and then selects:
@@ -252,21 +257,23 @@ class Views:
         products rounds weights and intermediate pixels to 11 bits.
         """
         picture, extra = self.normalize.split(images)
-        device = images[0].device
+        device, bounded = images[0].device, images[0].dtype == torch.uint8
+        if not bounded and isinstance(images, Tensor):
+            images = self.normalize(images.to(compute_dtype(dtype), copy=True))
         with torch.autocast(device.type, enabled=False):
             if masked if masked is not None else device.type != "cpu":
                 x = self._cropped(images, picture, parameters, compute_dtype(dtype))
                 if masked and not isinstance(images, Tensor):
-                    out = self._run(self._from_crops, x, parameters, dtype)
+                    out = self._run(self._from_crops, x, parameters, dtype, bounded)
                 else:  # compiled with its crop, or never, as in an evaluation: its batches are of many lengths
-                    out = self._from_crops(x, parameters, dtype)
+                    out = self._from_crops(x, parameters, dtype, bounded)
             else:
                 out = torch.empty(len(images), picture, self.size, self.size, dtype=dtype, device=device)
                 step = max(1, CHUNK * torch.get_num_threads() // max(1, out[:1].numel()))
                 for start in range(0, len(images), step):
                     rows = slice(start, start + step)
                     x = self._on_rows(images[rows], picture, parameters[rows], compute_dtype(dtype))
-                    out[rows] = self.normalize(x)  # [step, C, S, S]
+                    out[rows] = self.normalize(x) if bounded else x  # [step, C, S, S]
         return out if extra is None else with_constants(out, extra)
 
     def make(self, images: ImageBatch, uniform: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
@@ -303,8 +310,9 @@ class Views:
         parameters = self.parameters(torch.cat(uniform), images.shape[-2], images.shape[-1])
         return self.apply(images.repeat(len(uniform), 1, 1, 1), parameters, dtype, masked=True)
 
-    def _from_crops(self, x: Tensor, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
-        return self.normalize(self._after_crop(x, parameters, _on_all_rows, self.size)).to(dtype)
+    def _from_crops(self, x: Tensor, parameters: ViewParameters, dtype: torch.dtype, bounded: bool) -> Tensor:
+        x = self._after_crop(x, parameters, _on_all_rows, self.size, bounded)
+        return (self.normalize(x) if bounded else x).to(dtype)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Draw and apply one random view of each image: uint8 [n, C, H, W] -> float32 [n, C, S, S]."""
@@ -318,7 +326,8 @@ class Views:
             x = self._crop_one_by_one([image[:channels] for image in images], parameters, dtype)
         else:
             x = self._cropped(images, channels, parameters, dtype)
-        return self._after_crop(x, parameters, _on_needed_rows, BLOCK if one_by_one else self.size)
+        block, bounded = BLOCK if one_by_one else self.size, images[0].dtype == torch.uint8
+        return self._after_crop(x, parameters, _on_needed_rows, block, bounded)
 
     def _cropped(self, images: ImageBatch, channels: int, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
         """The first C channels of each image, cropped in few products -> [n, C, S, S] in [0, 1]."""
@@ -328,23 +337,28 @@ class Views:
             return self._crop(images[:, :channels], parameters, dtype)
         return self._crop_padded(pad(images), channels, parameters, dtype)
 
-    def _after_crop(self, x: Tensor, parameters: ViewParameters, on_rows: OnRows, block: int) -> Tensor:
-        """All but the crop: [n, C, S, S] in [0, 1] -> the same; the blur takes ``block`` rows or columns at a time."""
+    def _after_crop(self, x: Tensor, parameters: ViewParameters, on_rows: OnRows, block: int, bounded: bool) -> Tensor:
+        """All but the crop: [n, C, S, S], in [0, 1] if ``bounded``, -> the same.
+
+        The blur takes ``block`` rows or columns at a time.
+        """
         channels, dtype = x.shape[1], x.dtype
         if channels == 0:
             return x
-        grays = self.grayscale > 0 and channels == 3
+        colours = channels == 3 and bounded
+        grays = self.grayscale > 0 and colours
         if grays and self.grayscale_first:
             x = on_rows(to_gray, x, parameters.grayscale)
-        if self.jitter_p > 0 and self.jitter[HUE] > 0 and channels == 3:
+        if self.jitter_p > 0 and self.jitter[HUE] > 0 and colours:
             # Operations before hue, hue, operations after it: hue costs most, so it is computed once for all.
             hue = (parameters.order == HUE).byte().argmax(1, keepdim=True)  # [n, 1]
             before = torch.arange(4, device=x.device) < hue  # [n, 4]
-            x = self._blend(x, parameters, before, range(3), on_rows)
+            x = self._blend(x, parameters, before, range(3), on_rows, bounded)
             x = on_rows(shift_hue, x, parameters.jitter, parameters.strength[:, HUE].to(dtype))
-            x = self._blend(x, parameters, ~before, range(1, 4), on_rows)
+            x = self._blend(x, parameters, ~before, range(1, 4), on_rows, bounded)
         elif self.jitter_p > 0:
-            x = self._blend(x, parameters, torch.ones_like(parameters.order, dtype=torch.bool), range(4), on_rows)
+            every = torch.ones_like(parameters.order, dtype=torch.bool)
+            x = self._blend(x, parameters, every, range(4), on_rows, bounded)
         if grays and not self.grayscale_first:
             x = on_rows(to_gray, x, parameters.grayscale)
         if self.blur > 0:
@@ -354,28 +368,28 @@ class Views:
         return x
 
     def _blend(
-        self, x: Tensor, parameters: ViewParameters, chosen: Tensor, positions: range, on_rows: OnRows
+        self, x: Tensor, parameters: ViewParameters, chosen: Tensor, positions: range, on_rows: OnRows, bounded: bool
     ) -> Tensor:
         """Apply brightness, contrast and saturation at the positions of each image's order where ``chosen`` [n, 4]."""
         if max(self.jitter[:3]) == 0:
             return x
-        order = parameters.order
-        blends = order <= SATURATION if x.shape[1] == 3 else order < SATURATION  # [n, 4]
+        order, change = parameters.order, partial(blend, bounded=bounded)
+        blends = order <= SATURATION if bounded and x.shape[1] == 3 else order < SATURATION  # [n, 4]
         chosen = chosen & blends & parameters.jitter[:, None]
         strength = parameters.strength.to(x.dtype).gather(1, order)  # [n, 4], in the order of application
         for position in positions:
-            x = on_rows(blend, x, chosen[:, position], strength[:, position], order[:, position])
+            x = on_rows(change, x, chosen[:, position], strength[:, position], order[:, position])
         return x
 
     def _crop(self, images: Tensor, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
-        """uint8 [n, C, H, W] -> [n, C, S, S] in [0, 1]."""
+        """uint8 [n, C, H, W] -> [n, C, S, S] in [0, 1]; floats stay as they are."""
         height, width = images.shape[-2:]
         flip = parameters.flip if self.flip > 0 else None
         to = self.size, self.interpolation, dtype
         rows = resize_matrix(parameters.top, parameters.height, None, height, *to)  # [n, S, H]
         columns = resize_matrix(parameters.left, parameters.width, flip, width, *to)  # [n, S, W]
-        x = resample(images, rows.div_(255), columns)  # [n, C, S, S]
-        return x if self.interpolation == "bilinear" else x.clamp_(0, 1)  # bicubic overshoots
+        x = resample(images, rows.div_(white(images)), columns)  # [n, C, S, S]
+        return self._clamped(x, images)
 
     def _crop_one_by_one(self, images: list[Tensor], parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
         """n of uint8 [C, h, w] -> [n, C, S, S] in [0, 1], reading only the box of each image."""
@@ -384,8 +398,12 @@ class Views:
         for x, image, (top, left, height, width, flip) in zip(out, images, torch.stack(sides, 1).tolist(), strict=True):
             box = image[:, top : top + height, left : left + width]
             crop = resize_box(box.to(dtype, memory_format=torch.contiguous_format), self.size, self.interpolation)
-            torch.div(crop.flip(-1) if flip and self.flip > 0 else crop, 255, out=x)
-        return out if self.interpolation == "bilinear" else out.clamp_(0, 1)
+            torch.div(crop.flip(-1) if flip and self.flip > 0 else crop, white(images), out=x)
+        return self._clamped(out, images)
+
+    def _clamped(self, x: Tensor, images: ImageBatch) -> Tensor:
+        """Crops of the images without what bicubic interpolation overshoots."""
+        return x if self.interpolation == "bilinear" or white(images) == 1 else x.clamp_(0, 1)
 
     def _crop_padded(self, images: Padded, channels: int, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
         """The same in few products, for images that are padded to batches; no box reaches the padding."""

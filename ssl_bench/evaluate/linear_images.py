@@ -200,14 +200,14 @@ class LinearOnImages(Evaluator):
             return uniform[:0]
         uniform = uniform[local_rows].to(device, non_blocking=True)
         views = self.views.apply(images, self.views.parameters(uniform, *sizes(images)))
-        if colours is not None and self.views.normalize.split(images)[0] == 3:
-            views[:, :3] += colours[local_rows].to(views, non_blocking=True)[:, :, None, None]
+        if colours is not None and images[0].dtype == torch.uint8 and self.views.normalize.split(images)[0] == 3:
+            views[:, :3] += (colours / self.std)[local_rows].to(views, non_blocking=True)[:, :, None, None]
         return views
 
     def _colours(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw the lighting noise of ``count`` normalised views, [count, 3]."""
+        """Draw the lighting noise of ``count`` views in [0, 1], [count, 3]."""
         factors = self.lighting * torch.randn(count, 3, generator=generator)
-        return factors * torch.tensor(EIGENVALUES) @ torch.tensor(COMPONENTS).T / self.std
+        return factors * torch.tensor(EIGENVALUES) @ torch.tensor(COMPONENTS).T
 
     def _features(self, target: Target, views: Tensor) -> dict[str, Tensor]:
         """Each classifier's input before its normalisation for some views, [n, D] or the pooled map [n, K, h, w]."""

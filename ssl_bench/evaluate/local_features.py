@@ -72,6 +72,7 @@ class LocalFeatures(Evaluator):
         patch: int = 16,
         n_init: int = 4,
     ) -> None:
+        require(len(mean) in (1, 3), "mean", list(mean), "one or three numbers: its photos are grey or coloured")
         require(Path(images).is_dir(), "images", images, "a folder with photos")
         has_file = annotations is None or Path(annotations).is_file()
         require(has_file, "annotations", annotations, "the file instances_*.json of COCO, or null")

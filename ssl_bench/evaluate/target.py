@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.data.pixels import sizes
+from ssl_bench.data.pixels import sizes, white
 from ssl_bench.data.reader import Reader
 from ssl_bench.data.source import ImageBatch, Source
 from ssl_bench.data.views import Views
@@ -113,7 +113,7 @@ def captured_outputs(
 
 def _divided(images: ImageBatch) -> Tensor:
     assert isinstance(images, Tensor), "images of many sizes need a view of their pixels"
-    return images.float() / 255
+    return images.float() / white(images)
 
 
 class Target:
@@ -125,7 +125,7 @@ class Target:
         train, test: the labelled splits. Nothing is ever chosen on ``test``.
         num_classes: labels lie in [0, num_classes).
         view: the test-time transform, images on ``device`` -> float [n, C, h, w].
-        pixels: the same for raw pixels; None: images of one size, divided by 255.
+        pixels: the same for raw pixels; None: images of one size, divided by 255 if they are uint8.
         device: where features are computed and kept.
         seed: seed for the generators of the evaluators.
         batch_size: images per forward pass of one rank.

@@ -158,8 +158,8 @@ class Framework(WithNetworks):
             (the anchors of the two views are each other's positives).
         lacks: requirements that one of its terms never meets, whatever the negatives, each with the remedy.
         further: names of the terms after the first; true for those that have the option ``negatives``.
-        needs: requirements on the backbone: ``map``, a feature map
-            (:class:`ssl_bench.networks.backbones.Backbone`).
+        needs: requirements on the backbone, ``map``, a feature map
+            (:class:`ssl_bench.networks.backbones.Backbone`), and on the images, ``uint8``.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()

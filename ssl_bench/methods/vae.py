@@ -20,7 +20,7 @@ Shapes: V views; B images on this rank; W ranks; L latents; C channels.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -92,6 +92,8 @@ class VAE(Method):
     Raises:
         ConfigError: a head with an odd number of outputs, a width or size below 1, or a negative beta.
     """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"uint8"})
 
     def __init__(
         self,

@@ -99,7 +99,8 @@ def _input(dataset: Mapping[str, Any]) -> str:
     normal = dataset["mean"], dataset["std"]
     normalised = f", minus {normal[0]}, over {normal[1]}" if all(normal) else ""
     shape = f"[N, {dataset['channels']}, {dataset['size']}, {dataset['size']}]"
-    return f"It takes images {shape} in [0, 1]{normalised}, and returns features [N, D]."
+    values = "in [0, 1]" if (dtype := dataset.get("dtype", "uint8")) == "uint8" else f"of {dtype} as they are"
+    return f"It takes images {shape} {values}{normalised}, and returns features [N, D]."
 
 
 def _table(results: Mapping[str, Any], targets: Mapping[str, str]) -> str:

@@ -20,8 +20,8 @@ NAME = "results.json"
 ENVIRONMENT = {"device": "processors", "instructions": "instructions", "threads": "numbers of threads"}
 ENVIRONMENT |= {"ranks": "numbers of ranks", "torch": "versions of torch", "cuda": "versions of CUDA"}
 ENVIRONMENT |= {"precision": "number formats", "images": "images"}
-SETTINGS = {name: f"values of {name}" for name in ("cosines", "compile_views", "graph", "images_on")}
-OF_CPUS, OF_GPUS = ("instructions", "threads"), ("compile_views", "graph", "images_on")
+OF_CPUS, OF_GPUS = ("instructions", "threads"), ("compile_views", "graph", "fused_norm", "images_on")
+SETTINGS = {name: f"values of {name}" for name in ("cosines", *OF_GPUS)}
 
 
 def conditions(config: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:

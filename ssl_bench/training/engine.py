@@ -26,7 +26,7 @@ from ssl_bench.record.claim import Claim
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
 from ssl_bench.signals import Halted, Interrupt, Interrupted, stop_if_asked
-from ssl_bench.training import graph
+from ssl_bench.training import fusing, graph
 from ssl_bench.training.evaluation import Evaluation
 from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
@@ -161,8 +161,8 @@ class Training:
     def loop(self, interrupt: Interrupt, tracker: Tracker | None) -> None:
         """Train to the last step, with rows of metrics, checkpoints and evaluations on the way."""
         state, last, epochs = self.state, self.last_step, self.config["epochs"]
-        step = self.stepper()
         state.method.train()
+        step = self.stepper()
         self.evaluation.if_due(tracker)  # due here if a signal came before it
         with Progress(last, state.step, self.schedule.steps_per_epoch, epochs, rank() == 0) as progress:
             while state.step < last:
@@ -207,14 +207,16 @@ class Training:
             for part in self.state.method.networks():
                 part.compile()  # in place: the names in the checkpoint stay
         stepper = Stepper(self.state, self.schedule, self.precision, self.chunk)
-        if self.device.type == "cuda" and self.config["graph"] is not False:
-            votes, required = Votes(self.config["timeout"]), self.config["graph"] is True
-            obstacle = votes.first(graph.obstacle(self.config, self.loader.images))
+        if self.device.type == "cuda":
+            votes, wanted = Votes(self.config["timeout"]), self.config["graph"]
+            obstacle = "graph=false" if wanted is False else graph.obstacle(self.config, self.loader.images)
+            obstacle = votes.first(obstacle)
+            if obstacle and wanted is True:
+                raise RunError(f"graph=true: {obstacle}: set graph=auto or false")
+            fusing.choose(self.config, stepper, self.loader, votes, replayed=not obstacle)
             if not obstacle:
                 new = partial(CudaRecording, torch.cuda.graph_pool_handle())
-                return graph.GraphedStepper(stepper, self.loader, required, new, votes)
-            if required:
-                raise RunError(f"graph=true: {obstacle}: set graph=auto or false")
+                return graph.GraphedStepper(stepper, self.loader, wanted is True, new, votes)
             log.info("steps are not replayed as a CUDA graph: %s", obstacle)
         if self.chunk is None:
             stepper.distribute()

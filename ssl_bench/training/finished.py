@@ -65,7 +65,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(choices, dict) or not isinstance(choices.get("dataset"), str):
         raise ConfigError(f"{path} is damaged, or not that of `ssl-bench train`: {again}")
     plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
-    config = config | {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
+    config = {"fused_norm": False} | config | {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
     if trained is not None:
         config["epochs"] = trained["config"].get("epochs", config.get("epochs"))
     try:

@@ -219,7 +219,7 @@ class GraphedStepper:
         except Exception as error:  # whatever the capture raises: the eager steps are complete
             if together and world() > 1:
                 raise
-            reason = _cause(error)
+            reason = cause(error)
         return self._votes.first(reason)
 
     def _capture(self, recorded: _Recorded, diagnostics: bool) -> None:
@@ -261,7 +261,7 @@ class GraphedStepper:
                 results.append(self._values() | {"diagnostics": [*values.values()] if diagnostics else []})
         one, other = results
         start = before | {"diagnostics": [*map(torch.zeros_like, other["diagnostics"])]}
-        return [name for name in start if not _close(one[name], other[name], start[name])]
+        return [name for name in start if not close(one[name], other[name], start[name])]
 
     @torch.no_grad()  # else clones keep nodes of autograd that belong to the default stream: no capture allows them
     def _values(self) -> dict[str, list[Tensor]]:
@@ -309,7 +309,7 @@ def obstacle(config: Mapping[str, Any], images: Source) -> str:
     return next((reason for reason, given in obstacles.items() if given), "")
 
 
-def _cause(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """The first error of a chain, in a sentence: the end of a recording after an error raises another one."""
     while error.__context__ is not None:
         error = error.__context__
@@ -318,7 +318,7 @@ def _cause(error: BaseException) -> str:
 
 
 @torch.no_grad()
-def _close(replayed: list[Tensor], eager: list[Tensor], before: list[Tensor]) -> bool:
+def close(replayed: list[Tensor], eager: list[Tensor], before: list[Tensor], tolerance: float = TOLERANCE) -> bool:
     """Whether two steps changed tensors alike: integers equally, others within the tolerance, all together."""
     change, difference = 0.0, 0.0
     for a, b, start in zip(replayed, eager, before, strict=True):
@@ -328,4 +328,4 @@ def _close(replayed: list[Tensor], eager: list[Tensor], before: list[Tensor]) ->
             continue
         change += float((b.double() - start.double()).square().sum())
         difference += float((a.double() - b.double()).square().sum())
-    return difference <= TOLERANCE**2 * change
+    return difference <= tolerance**2 * change

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,16 @@ log = logging.getLogger("ssl_bench")
 OBJECTIVE = ("negatives", "temperature", "loss")
 MOST_VIEWS = 64  # of one kind
 Networks = Mapping[str, nn.Module | None]
+
+
+def not_fused(config: Mapping[str, Any]) -> str:
+    """Say why a configuration has no fused batch norms on a GPU; empty if it can have them."""
+    obstacles = {
+        "compile=true fuses them": config["compile"],
+        "their kernels compute in single precision": config["precision"] == "fp64",
+        "the package triton is not installed": find_spec("triton") is None,
+    }
+    return next((reason for reason, given in obstacles.items() if given), "")
 
 
 class Parts:
@@ -92,6 +103,8 @@ class Parts:
         other: Dataset = open_dataset(node, self.config["paths"]["data"], "evaluate.on")
         remedy = f"a dataset of images with {self.dataset.channels} channels, as the training has"
         require(other.channels == self.dataset.channels, "evaluate.on", on["dataset"], remedy)
+        remedy = f"a dataset of {self.dataset.dtype}, as the training has: this one is of {other.dtype}"
+        require(other.dtype == self.dataset.dtype, "evaluate.on", on["dataset"], remedy)
         # Images are resized to the size of the training; of photos the same share of the short side is cut out.
         size, short = self.dataset.size, other.eval_view.get("resize", other.size)
         if other.eval_view or size != other.size:
@@ -357,6 +370,21 @@ class Parts:
         for group, key, value, remedy in shapes:
             given = (config[group] or {}).get(key, value)
             require(given == value, f"{group}.{key}", given, remedy)
+        if self.dataset.dtype != "uint8":
+            self._check_unbounded()
+
+    def _check_unbounded(self) -> None:
+        """Refuse what needs values from 0 to 1: images of another type than uint8 have no bounds."""
+        augment, framework, of = self.config["augment"], self.config["framework"], f"images of {self.dataset.dtype}"
+        nodes = {"augment": augment} | {f"augment.{k}": v for k, v in augment.items() if isinstance(v, Mapping)}
+        for key, node in nodes.items():
+            bright = node.get("solarize", 0)
+            require(bright == 0, f"{key}.solarize", bright, f"0: {of} have no brightest value to invert them at")
+        bounded = "uint8" in getattr(find_target(framework, "framework"), "needs", ())
+        remedy = f"another one: its objective is for images of uint8, not for {of}"
+        require(not bounded, "framework", self.choices.get("framework"), remedy)
+        photos = [name for name, node in evaluators(self.config["evaluate"]).items() if "images" in node]
+        require(not photos, "evaluate", photos, f"others: these have photos of their own, in uint8, and not {of}")
 
     def _check_backbone(self) -> None:
         """Refuse a backbone that computes no features of the views, or of the images that it is evaluated on."""
@@ -432,8 +460,10 @@ class Parts:
     def _check_machine(self, processes: int) -> None:
         """Refuse a run of ``processes`` on this machine if it does not have the GPUs or the cores for it."""
         check_devices(processes, self.config["device"])
-        graph, cuda = self.config["graph"], self.config["device"] != "cpu" and torch.cuda.is_available()
-        require(graph is not True or cuda, "graph", graph, "auto or false: there is no GPU")
+        cuda = self.config["device"] != "cpu" and torch.cuda.is_available()
+        for key, reason in {"graph": "", "fused_norm": not_fused(self.config)}.items():
+            reason = reason if cuda else "there is no GPU"
+            require(self.config[key] is not True or not reason, key, True, f"auto or false: {reason}")
         Precision.of(self.config["precision"], cuda)
 
     def _check_evaluators(self) -> None:

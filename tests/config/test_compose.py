@@ -28,7 +28,7 @@ GROUPS = sorted(ALL - {"evaluate"} - TRAINED)
 
 
 def options(group: str) -> list[str]:
-    own = {"folder", "hf"}  # which need images: tests/data/test_own.py
+    own = {"arrays", "folder", "hf"}  # which need images: tests/data/test_own.py
     return sorted({path.stem for path in directory().glob(f"{group}/*.yaml")} - own)
 
 

@@ -79,6 +79,7 @@ REFUSED = {
     "train precision=fp8": "precision=fp8: set precision to one of auto, fp32, fp16, bf16, fp64",
     "train compile=3": "compile=3: set compile to true or false",
     "train graph=3": "graph=3: set graph to true or false or auto",
+    "train fused_norm=true": "fused_norm=true: set fused_norm to auto or false: there is no GPU",
     "train diagnostics.gradient_snr=1": "diagnostics.gradient_snr=1.0: a decay between 0 and 1",
     "train batch_size.chunk=48": "batch_size.chunk=48: a divisor of batch_size.size=64",
     "train tracking.entity=https://wandb.ai/me": "tracking.entity: a name in W&B, not an address",

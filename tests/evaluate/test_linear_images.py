@@ -147,7 +147,7 @@ def test_lighting_adds_the_principal_components_before_the_normalisation() -> No
             expected = sum(float(vectors[c, j]) * float(alpha[i, j]) * values[j] for j in range(3))
             assert float(noise[i, c, 0, 0]) == pytest.approx(expected, abs=1e-5)
     torch.testing.assert_close(vectors.T @ vectors, torch.eye(3), rtol=0, atol=1e-3)
-    many = lit._colours(100_000, generator) * torch.tensor(SETTINGS["std"])
+    many = lit._colours(100_000, generator)
     assert float(many.var(0).sum()) == pytest.approx(0.01 * sum(v * v for v in values), rel=0.02)
 
 

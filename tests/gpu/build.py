@@ -39,8 +39,10 @@ def obstacle() -> str:
 def build(cache: Path) -> Path:
     """The compiled library, from the folder ``cache`` if it was compiled there before."""
     sources = b"".join(path.read_bytes() for path in [*SOURCES, Path(__file__)])
-    library = cache / f"fake_cuda_{torch.__version__}_{hashlib.sha256(sources).hexdigest()[:16]}.so"
+    name = f"fake_cuda_{torch.__version__}_{hashlib.sha256(sources).hexdigest()[:16]}"
+    library = cache / name / "libcuda.so.1"  # Triton links with a file of this name
     if not library.exists():
+        library.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             os.replace(_compile(Path(folder)), library)
     return library

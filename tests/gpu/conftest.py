@@ -43,7 +43,9 @@ def gpus(pytestconfig: pytest.Config) -> Callable[..., dict[str, str]]:
         if not REAL:
             cache = pytestconfig.cache
             assert cache is not None
-            found |= {"FAKE_CUDA_DEVICES": str(count), "LD_PRELOAD": str(build.build(cache.mkdir("fake_cuda")))}
+            library = build.build(cache.mkdir("fake_cuda"))
+            found |= {"FAKE_CUDA_DEVICES": str(count), "LD_PRELOAD": str(library)}
+            found |= {"TRITON_LIBCUDA_PATH": str(library.parent)}
         return found
 
     return environment

@@ -523,7 +523,10 @@ int cuCtxGetCurrent(void **context) { return handle(context); }
 int cuDevicePrimaryCtxRetain(void **context, int device) { return handle(context); }
 int cuModuleLoadData(void **module, const void *image) { return handle(module); }
 int cuModuleGetFunction(void **function, void *module, const char *name) { return handle(function); }
-int cuFuncGetAttribute(int *value, int attribute, void *function) { return *value = 0; }
+int cuFuncGetAttribute(int *value, int attribute, void *function) {
+  *value = attribute ? 0 : 1024;  // the first one is the number of threads
+  return 0;
+}
 int cuPointerGetAttribute(void **value, int attribute, void *p) { *value = p; return 0; }
 int cuGetErrorString(int error, const char **text) { *text = "an error of the fake driver"; return 0; }
 int cuStreamIsCapturing(void *stream, int *status) { return cudaStreamIsCapturing(stream, (void *)status); }

@@ -20,6 +20,7 @@ from ssl_bench.signals import Interrupted
 from ssl_bench.training.engine import train
 from ssl_bench.training.step import Stepper
 from tests.composed import load
+from tests.data.photos import arrays_in
 from tests.gpu.conftest import REAL
 from tests.gpu.runs import TINY
 from tests.launch.test_grid import training_processes
@@ -57,6 +58,17 @@ def interrupted(folder: str, at: int, *overrides: str) -> str:
 def losses(folder: Path) -> dict[int, float]:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return {row["step"]: row["loss"] for row in rows if "loss" in row}
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_arrays_of_five_channels_of_floats_train_as_on_the_cpu(gpu: Callable[..., Any], place: str) -> None:
+    arrays_in(Path("set"), (600, 30), dtype="float32", side=20)
+    words = ["dataset=arrays", f"dataset.root={Path('set').absolute()}", "augment=digits"]
+    words += ["backbone=resnet_digits", "optimizer=sgd", *EXACT, f"images_on={place}"]
+    assert gpu(carried_out, "gpu", *words) == ""
+    Path("cpu").mkdir()
+    train(load([*TINY, *words]), "0123456789", Path("cpu"), torch.device("cpu"), "ssl-bench train")
+    assert losses(Path("gpu")) == pytest.approx(losses(Path("cpu")), rel=1e-8)
 
 
 @pytest.mark.slow

@@ -206,7 +206,7 @@ class Values(TorchDispatchMode):
         out = func(*args, **kwargs)
         places = [At(x) if isinstance(x, Tensor) and x.is_cuda else x for x in tree_leaves(out)]
         if name in NEW:
-            again: Callable[[], None] = functools.partial(_poison, places)
+            again: Callable[[], None] = functools.partial(_poison, [at for at in places if isinstance(at, At)])
         else:
             in_place = bool(returns) and returns[0].alias_info is not None
             again = functools.partial(_again, name, compute, given, draw, [] if in_place else places)

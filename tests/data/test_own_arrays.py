@@ -1,0 +1,405 @@
+"""Arrays of the user's own: what is found in them, how they are read, refusals, identity, training and evaluation."""
+
+import json
+import shutil
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ssl_bench.config.compose import load
+from ssl_bench.config.identity import run_id
+from ssl_bench.data.digits import scatter
+from ssl_bench.data.evalview import EvalView
+from ssl_bench.data.loader import Loader
+from ssl_bench.data.own_arrays import look
+from ssl_bench.data.views import Views
+from ssl_bench.errors import ConfigError
+from ssl_bench.training.parts import Parts
+from tests.conftest import no_pictures, only_run
+from tests.data.photos import arrays_in as write
+from tests.data.photos import patches
+
+SMALL = ["batch_size.size=16", "backbone=resnet_digits", "backbone.width=4", "head.out=16", "tracking=off"]
+
+
+def arrays(root: Path, *overrides: str) -> dict[str, Any]:
+    return load(["dataset=arrays", f"dataset.root={root}", *SMALL, *overrides])
+
+
+# What is found
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float16", "float32", "float64"])
+def test_settings_and_images_come_from_the_arrays(
+    dtype: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = arrays(write(tmp_path / "set", dtype=dtype))
+    node, images = config["dataset"], np.load(tmp_path / "set/train_images.npy").astype(np.float64)
+    white = 255 if dtype == "uint8" else 1
+    assert node["mean"] == pytest.approx((images / white).mean((0, 1, 2)), rel=1e-5)
+    assert node["std"] == pytest.approx((images / white).std((0, 1, 2)), rel=1e-5)
+    found = [
+        node[key] for key in ("channels", "dtype", "size", "resize", "num_classes", "train_images", "least_labels")
+    ]
+    assert found == [5, dtype, 12, None, 5, 60, 12] and config["backbone"]["in_channels"] == 5
+    source: Any = Parts(config).dataset.pretrain()
+    taken = source.take(torch.tensor([7, 3]))
+    assert taken.dtype == (torch.uint8 if dtype == "uint8" else torch.float32)
+    assert np.array_equal(taken.permute(0, 2, 3, 1), images[[7, 3]].astype(np.float32))
+    on_device = source.to(torch.device("cpu"))
+    assert torch.equal(on_device.take(torch.arange(60)), source.take(torch.arange(60)))
+    assert source.nbytes == on_device.nbytes == taken[0].nbytes * 60
+    assert f"set: {dtype} of 12 x 12 x 5, 5 classes, 60 images to train on, 30 to test; views" in capfd.readouterr().err
+
+
+def test_sums_of_large_values_lose_no_digits() -> None:
+    images = patches(60, dtype="float64")[0] * 1e-6 + 1e4
+    assert look(images)["std"] == pytest.approx(images.std((0, 1, 2)), rel=1e-5)
+
+
+def test_oblong_grey_images_are_shrunk_and_their_centre_is_evaluated(tmp_path: Path) -> None:
+    root = write(tmp_path / "set", channels=2)
+    for split in ("train", "test"):
+        images = np.load(root / f"{split}_images.npy")
+        np.save(root / f"{split}_images.npy", np.concatenate([images, images[:, :5]], 1)[..., 0])
+    node = arrays(root)["dataset"]
+    assert (node["channels"], node["size"], node["resize"]) == (1, 12, 12)
+    parts = Parts(arrays(root, "dataset.size=8"))
+    assert parts.dataset.eval_view == {"resize": 8, "size": 8, "interpolation": "bilinear"}
+    view = EvalView(mean=[0.5], std=[0.5], **parts.dataset.eval_view)
+    assert view(parts.dataset.split("test").take(torch.arange(4))).shape == (4, 1, 8, 8)
+
+
+def test_without_labels_there_are_no_classes(tmp_path: Path) -> None:
+    root = write(tmp_path / "set")
+    for path in root.glob("*_labels.npy"):
+        path.unlink()
+    config = arrays(root)
+    assert config["dataset"]["num_classes"] == 0
+    assert "geometry" in config["evaluate"] and not {"knn", "linear"} & config["evaluate"].keys()
+
+
+def test_a_part_is_held_out_where_there_is_no_test_split(tmp_path: Path) -> None:
+    root = write(tmp_path / "set", (60,))
+    config = arrays(root, "dataset.held_out=[10,20]")
+    dataset = Parts(config).dataset
+    assert [len(dataset.split(name)) for name in ("train", "choose", "test")] == [30, 10, 20]
+    assert config["dataset"]["train_images"] == 30
+    with pytest.raises(
+        ConfigError, match=r"test_images\.npy is missing: put it there, or .* or dataset\.held_out to h"
+    ):
+        arrays(root)
+
+
+def test_copies_in_the_test_split_are_counted_and_a_whole_copy_is_refused(tmp_path: Path) -> None:
+    root = write(tmp_path / "set", dtype="float32")
+    images = np.load(root / "test_images.npy")
+    images[:3] = np.load(root / "train_images.npy")[[5, 6, 7]]
+    np.save(root / "test_images.npy", images)
+    said = "3 of 30 test images are copies of training images (image 0 of test is image 5 of train)"
+    assert Parts(arrays(root)).dataset.doubts() == [said]
+    for kind in ("images", "labels"):
+        shutil.copyfile(root / f"train_{kind}.npy", root / f"test_{kind}.npy")
+    with pytest.raises(
+        ConfigError, match=r"all 60 test images are copies of training images .* put other images there"
+    ):
+        arrays(root)
+
+
+def test_arrays_are_read_in_pieces(tmp_path: Path) -> None:
+    """No copy of 200 MB: neither to find the mean, the hash and copies, nor for a batch."""
+    root, shape = write(tmp_path / "set", channels=4, side=64, dtype="float32"), (3000, 64, 64, 4)
+    mapped = np.lib.format.open_memmap(root / "train_images.npy", mode="w+", dtype=np.float32, shape=shape)
+    mapped[:, 0] = np.random.default_rng(0).standard_normal((3000, 64, 4))
+    size = mapped.nbytes
+    del mapped
+    np.save(root / "train_labels.npy", np.arange(3000) % 4)
+    tracemalloc.start()
+    try:
+        batch: Any = Parts(arrays(root)).dataset.pretrain().take(torch.arange(8))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert batch.shape == (8, 4, 64, 64) and 0 < peak < size / 4
+
+
+# Views
+
+
+def test_views_of_floats_do_not_depend_on_their_units() -> None:
+    settings: dict[str, Any] = {"jitter": (0.8, 0.8, 0.8, 0.2), "blur": 0.5, "interpolation": "bicubic"}
+    images = torch.rand(6, 5, 12, 12)
+    generators = (torch.Generator().manual_seed(1) for _ in range(2))
+    mean, std = [0.5, 0.4, 0.6, 0.5, 0.5], [0.2, 0.3, 0.3, 0.2, 0.3]
+    other: dict[str, Any] = {"mean": [300 + 20 * m for m in mean], "std": [20 * s for s in std]}
+    one = Views(10, mean=mean, std=std, **settings)(images, next(generators))
+    same = Views(10, **other, **settings)(300 + 20 * images, next(generators))
+    torch.testing.assert_close(same, one, rtol=0, atol=2e-4)
+    for masked in (True, False):
+        views = Views(10, mean=mean, std=std, **settings)
+        parameters = views.draw(6, 12, 12, torch.Generator().manual_seed(1))
+        torch.testing.assert_close(views.apply(images, parameters, masked=masked), one, rtol=0, atol=1e-6)
+    plain = Views(10, mean=mean, std=std, flip=0.5)
+    whole = (images * 255).round()
+    pair = [plain(x, torch.Generator().manual_seed(1)) for x in (whole.byte(), whole / 255)]
+    torch.testing.assert_close(*pair, rtol=0, atol=1e-5)
+
+
+def test_contrast_changes_around_the_mean_of_all_channels_and_colours_stay() -> None:
+    images = torch.randint(256, (9, 5, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    still: dict[str, Any] = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0), "flip": 0.0, "grayscale": 1.0}
+    views = Views(8, jitter=(0.0, 0.5, 0.8, 0.4), jitter_p=1.0, mean=[0.0] * 5, std=[1.0] * 5, **still)
+    parameters = views.draw(9, 8, 8, torch.Generator().manual_seed(2))
+    x, factor = images / 255, parameters.strength[:, 1].view(-1, 1, 1, 1)
+    expected = (factor * x + (1 - factor) * x.mean((1, 2, 3), keepdim=True)).clamp(0, 1)
+    torch.testing.assert_close(views.apply(images, parameters), expected, rtol=0, atol=1e-6)
+    floats = Views(8, jitter=(0.0, 0.5, 0.8, 0.4), jitter_p=1.0, mean=[0.5] * 3, std=[0.2] * 3, **still)
+    z = (x[:, :3] - 0.5) / 0.2
+    expected = factor * z + (1 - factor) * z.mean((1, 2, 3), keepdim=True)
+    torch.testing.assert_close(floats.apply(x[:, :3], parameters), expected, rtol=0, atol=1e-5)
+
+
+# Refusals
+
+
+def _replace(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    return lambda root: np.save(root / f"{name}.npy", change(np.load(root / f"{name}.npy")))
+
+
+def _with(value: float) -> Callable[[Any], Any]:
+    def change(images: Any) -> Any:
+        images = images.astype(np.float32)
+        images[17, 3, 3, 2] = value
+        return images
+
+    return change
+
+
+def _both(change: Callable[[Any], Any]) -> Callable[[Path], Any]:
+    return lambda root: [_replace(f"{split}_images", change)(root) for split in ("train", "test")]
+
+
+IMAGES, LABELS = "train_images", "train_labels"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (shutil.rmtree, "{root}: set dataset.root to a folder of arrays: there is none of that name"),
+        (lambda root: (root / "train_images.npy").unlink(), "{root}/train_images.npy is missing: put it there, or set"),
+        (lambda root: (root / "test_labels.npy").unlink(), "{root}/test_labels.npy is missing: put it there, or set"),
+        (lambda root: (root / "train_images.npy").write_bytes(b"\x80"), "train_images.npy is cut short, damaged or no"),
+        (_replace(IMAGES, lambda x: x.astype(object)), "train_images.npy is cut short, damaged or no array of numbers"),
+        (_replace(IMAGES, lambda x: x.astype(int)), "int64 [60, 12, 12, 5]: save the images as one of uint8, int16"),
+        (_replace(IMAGES, lambda x: x.astype(">f4")), "save numpy.ascontiguousarray(images, dtype='float32')"),
+        (_replace(IMAGES, np.asfortranarray), "uint8 [60, 12, 12, 5] in another order of axes or bytes: save"),
+        (_replace(IMAGES, lambda x: np.moveaxis(x, 3, 1).copy()), "uint8 [60, 5, 12, 12]: save them as [N, height"),
+        (_replace(IMAGES, lambda x: np.tile(x, 7)), "uint8 [60, 12, 12, 35]: save them as [N, height"),
+        (_replace(IMAGES, lambda x: x[:0]), "uint8 [0, 12, 12, 5]: save them as [N, height"),
+        (_replace(IMAGES, lambda x: x.reshape(60, -1)), "uint8 [60, 720]: save them as [N, height"),
+        (_replace(IMAGES, lambda x: x[..., :4]), "uint8 [N, 12, 12, 5], and train_images.npy has uint8 [N, 12, 12, 4]"),
+        (_replace("test_images", lambda x: x / 255), "test_images.npy: float64 [N, 12, 12, 5], and train_images.npy"),
+        (_replace(IMAGES, lambda x: x[:50]), "train_labels.npy: 60 labels for 50 images: save one for each image"),
+        (_replace(LABELS, lambda x: x / 1), "train_labels.npy: float64 [60]: save the labels as integers [N]"),
+        (_replace(LABELS, lambda x: x - 1), "train_labels.npy: the label -1: number the classes from 0"),
+        (_replace(LABELS, lambda x: x * 0), "train_labels.npy: the classes 0: number two classes or more from 0"),
+        (_replace(LABELS, lambda x: x * 2), "train_labels.npy: the classes 0, 2, 4, 6, 8: number two classes or more"),
+        (_replace("test_labels", lambda x: x + 1), "the class 5, which train_labels.npy does not have"),
+        (_replace(IMAGES, lambda x: x * np.array([1, 1, 1, 0, 1], np.uint8)), "channel 3 of 0 to 4 has one value only"),
+        (
+            _both(lambda x: x + 1e9),
+            "channel 0 of 0 to 4 has one value only, as far as float32 holds it",
+        ),
+    ],
+)
+def test_arrays_that_cannot_be_used_are_refused(spoil: Callable[[Path], Any], sentence: str, tmp_path: Path) -> None:
+    spoil(write(root := tmp_path / "set"))
+    with pytest.raises(ConfigError) as refusal:
+        arrays(root)
+    assert sentence.format(root=root) in str(refusal.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e31])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_values_that_are_not_finite_are_refused(split: str, value: float, tmp_path: Path) -> None:
+    root = write(tmp_path / "set", dtype="float32")
+    _replace(f"{split}_images", _with(value))(root)
+    wrong = rf"{split}_images\.npy: image 17 has NaN, an infinite value or one beyond 1e\+30: replace such values$"
+    for _ in range(2):  # also what the cache has
+        with pytest.raises(ConfigError, match=wrong):
+            arrays(root)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "overrides", "sentence"),
+    [
+        ("uint8", ["dataset.channels=3"], "dataset.channels=3: set dataset.channels to 5 or null"),
+        ("uint8", ["dataset.mean=[0.5]", "dataset.std=[0.5]"], "set dataset.mean to 5 numbers, one per channel, or"),
+        ("uint8", ["dataset.num_classes=9"], "dataset.num_classes=9: set dataset.num_classes to 5 or null"),
+        ("uint8", ["dataset.size=8", "dataset.resize=7"], "set dataset.resize to dataset.size (8) or more, or null"),
+        ("uint8", ["batch_size.size=64"], "set batch_size.size to 60 or less, the images of arrays:set"),
+        (
+            "float32",
+            ["evaluate.on={dataset: arrays, root: other}"],
+            "set evaluate.on to a dataset of float32, as the tr",
+        ),
+        ("float32", ["augment=byol"], "set augment.second.solarize to 0: images of float32 have no brightest value"),
+        ("float32", ["framework=vae", "head.out=16"], "set framework to another one: its objective is for images of"),
+        (
+            "uint8",
+            ["evaluate=local_features", "evaluate.local_features.images=."],
+            "to one or three numbers: its photos",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(dtype: str, overrides: list[str], sentence: str, tmp_path: Path) -> None:
+    root = write(tmp_path / "set", dtype=dtype)
+    write(Path("other"))
+    with pytest.raises(ConfigError) as refusal:
+        Parts(arrays(root, *overrides)).validate(1)
+    assert sentence in str(refusal.value)
+    with pytest.raises(ConfigError, match=r"^dataset\.root=null: set dataset\.root to the folder of your arrays$"):
+        load(["dataset=arrays"])
+
+
+# Identity
+
+
+def test_a_copy_is_the_same_dataset_and_another_value_another_one(tmp_path: Path) -> None:
+    root = write(tmp_path / "set", dtype="float32")
+    first = arrays(root)
+    copy = shutil.copytree(root, tmp_path / "elsewhere", copy_function=shutil.copyfile)
+    assert run_id(arrays(copy)) == run_id(first)
+    images = np.load(root / "train_images.npy", mmap_mode="r+")  # in place, in the same process
+    images[31, 6, 6, 3] += 1
+    images.flush()
+    statistics = [f"dataset.{key}={first['dataset'][key]}" for key in ("mean", "std")]
+    assert run_id(arrays(root, *statistics)) != run_id(first)
+    with pytest.raises(
+        ConfigError, match=r"not those of this run any more \(\w{10}, not \w{10}\): set dataset\.root to"
+    ):
+        Parts(first).dataset.check()
+    labels = np.load(copy / "test_labels.npy")
+    np.save(copy / "test_labels.npy", labels[::-1])
+    assert run_id(arrays(copy)) != run_id(first)
+
+
+def test_arrays_of_a_built_in_dataset_train_to_the_same_bits(train: Callable[..., Any], tmp_path: Path) -> None:
+    images, labels = (part.numpy() for part in scatter(20))
+    for split, rows in (("train", slice(0, 1347)), ("test", slice(1347, None))):
+        (tmp_path / "set").mkdir(exist_ok=True)
+        np.save(tmp_path / f"set/{split}_images.npy", images[rows, 0])
+        np.save(tmp_path / f"set/{split}_labels.npy", labels[rows].astype(np.int32))
+    words = ["max_steps=2", "evaluate=[knn]", "evaluate.baselines=[raw]", "backbone=resnet_digits", "augment=digits"]
+    words += ["batch_size=b64", "epochs=28"]
+    given = ["dataset.mean=[0.214]", "dataset.std=[0.275]", "evaluate.knn.k=20"]
+    assert train(*words, "paths.outputs=one")[0] == 0
+    code, printed = train(*words, "dataset=arrays", f"dataset.root={tmp_path}/set", *given, "paths.outputs=two")
+    assert code == 0, printed
+    one, two = (only_run(Path(outputs)) for outputs in ("one", "two"))
+    results = [json.loads((run / "results.json").read_text())["metrics"] for run in (one, two)]
+    states = [torch.load(run / "checkpoints/last.pt", weights_only=True)["method"] for run in (one, two)]
+    assert results[0] == results[1] and "knn_raw/top1" in results[0]
+    assert states[0].keys() == states[1].keys() and all(map(torch.equal, states[0].values(), states[1].values()))
+
+
+# Commands
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with runs of five-channel floats, loss by batch size by seed, in ``outputs``, and their set."""
+    from ssl_bench.train import main
+
+    folder = tmp_path_factory.mktemp("grid")
+    write(folder / "set", (200, 200), dtype="float32", side=20)
+    words = ["dataset=arrays", f"dataset.root={folder}/set", *SMALL[1:], "evaluate=[knn,geometry]", "augment=crop"]
+    words += ["evaluate.baselines=[init,raw]", "evaluate.knn.k=5", f"paths.outputs={folder}/outputs", "name=g"]
+    with no_pictures(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        assert main(["-m", *words, "loss=infonce,dcl", "batch_size=b32,b64", "seed=0,1", "max_steps=1"]) == 0
+        long = ["seed=0", "epochs=6", "batch_size=b32", "optimizer=adam", "optimizer.lr=0.003", "name=long"]
+        assert main([*words, *long, "backbone.width=8"]) == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_a_grid_has_a_row_for_each_run_and_commands_read_it(grid: Path, cli: Callable[..., Any]) -> None:
+    runs = [json.loads(path.read_text()) for path in (grid / "outputs/g").glob("*/results.json")]
+    assert len(runs) == 8 and len({run["run_id"] for run in runs}) == 8
+    assert {run["config"]["choices"]["dataset"] for run in runs} == {"arrays:set"}
+    compared = cli("compare", "g", "--outputs", str(grid / "outputs"), "--format", "csv").stdout
+    assert "loss" in compared and "batch_size" in compared, compared
+
+
+@pytest.mark.slow
+def test_a_short_training_is_better_than_random_weights_and_raw_pixels(grid: Path) -> None:
+    metrics = json.loads(next(grid.glob("outputs/long/*/results.json")).read_text())["metrics"]
+    assert metrics["knn/top1"] > max(metrics["knn_init/top1"], metrics["knn_raw/top1"]) + 0.1, metrics
+
+
+@pytest.mark.slow
+def test_a_run_is_evaluated_again_on_arrays_that_were_moved(
+    grid: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from ssl_bench.commands.evaluate import main
+
+    trained = next(grid.glob("outputs/g/*/results.json")).parent
+    run, moved = (
+        shutil.copytree(trained, tmp_path / trained.name),
+        shutil.copytree(grid / "set", tmp_path / "elsewhere"),
+    )
+    before = json.loads((run / "results.json").read_text())["metrics"]
+    words = ["evaluate=[linear,linear_simclr]", "evaluate.linear_simclr.epochs=1", f"dataset.root={moved}"]
+    assert main([str(run), *words]) == 0
+    metrics = json.loads((run / "results.json").read_text())["metrics"]
+    assert before.items() <= metrics.items() and {"linear/top1", "linear_simclr/top1"} <= metrics.keys()
+    write(moved, (200, 200), dtype="float32")
+    assert main([str(run), "evaluate=knn", "evaluate.knn.k=3", f"dataset.root={moved}"]) == 2
+    assert "are not those of this run any more" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("channels", "dtype", "part"), [(5, "float32", 3), (2, "uint8", 1)])
+def test_a_sheet_shows_the_first_channels(
+    channels: int, dtype: str, part: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from ssl_bench.commands.prepare import main
+
+    root, sheet = write(tmp_path / "set", channels=channels, dtype=dtype), tmp_path / "sheet.png"
+    assert main(["dataset=arrays", f"dataset.root={root}", "--show", str(sheet)]) == 0
+    said = f"each above its 2 views, with the first {part} of {channels} channels\n"
+    assert capfd.readouterr().out.endswith(said)
+    drawn: Any = torch.from_numpy(np.array(Image.open(sheet))).permute(2, 0, 1)
+    parts = Parts(load(["dataset=arrays", f"dataset.root={root}"]))
+    ids = Loader(parts.dataset.pretrain(), parts.views, 8, torch.device("cpu"), 0, torch.float32).ids(0)
+    images: Any = parts.dataset.pretrain().take(ids)
+    images = images[:, :part].float()
+    if dtype == "float32":
+        low, high = images.amin((0, 2, 3), keepdim=True), images.amax((0, 2, 3), keepdim=True)
+        images = ((images - low) / (high - low) * 255).round()
+    first = drawn[:, :120:10, :120:10]  # of 12 x 12 pixels, magnified ten times
+    assert torch.equal(first, images[0].byte().expand(3, -1, -1))
+
+
+def test_weights_with_another_first_layer_are_refused(tmp_path: Path) -> None:
+    weights = Parts(load(["backbone=resnet_digits", "backbone.width=4"])).backbone.state_dict()
+    torch.save(weights, tmp_path / "grey.pt")
+    refused = r"^init=.*: stem\.0\.weight has the shape \[4, 1, 3, 3\], not \[4, 5, 3, 3\]"
+    with pytest.raises(ConfigError, match=refused):
+        Parts(arrays(write(tmp_path / "set"), f"init={tmp_path}/grey.pt")).validate(1)
+
+
+@pytest.mark.parametrize("backbone", ["resnet18", "resnet18_cifar", "conv_n", "timm"])
+def test_the_first_layer_takes_the_channels(backbone: str, tmp_path: Path) -> None:
+    words = [f"backbone={backbone}", "batch_size.size=8", "tracking=off"]
+    words += ["backbone.name=vit_tiny_patch16_224", "backbone.args={img_size: 32}"] if backbone == "timm" else []
+    root = write(tmp_path / "set", (12, 6), channels=6, side=32)
+    parts = Parts(load(["dataset=arrays", f"dataset.root={root}", *words]))
+    parts.validate(1)
+    assert next(p for p in parts.backbone.parameters() if p.ndim == 4).shape[1] == 6
