@@ -46,14 +46,14 @@ def trained(words: Sequence[str], given: Path | None = None) -> tuple[list[Path]
 
 
 def _of_paper(word: str, outputs: Path) -> list[str]:
-    """The directories, below the results folder, of the runs that fill a table; a word that is none stays."""
+    """The directories of the runs that fill a table; a word that is none stays."""
     if Condition.read(word) or word.partition("/")[0] not in tables.paths() or (outputs / word).exists():
         return [word]
     from ssl_bench.papers.cell_runs import Results
 
     cells = [cell for table in tables.find(word) for cell in table.cells]
     results = Results(outputs, cells)
-    paths = dict.fromkeys(run.path for cell in cells for run in results.of_cell(cell))
+    paths = dict.fromkeys(str(run.folder) for cell in cells for run in results.of_cell(cell))
     if not paths:
         raise ConfigError(f"{word}: no finished run below {outputs} fills a cell of it: ssl-bench reproduce {word}")
     return list(paths)

@@ -62,6 +62,7 @@ class Collector:
 
     def __init__(self, outputs: Path, words: Sequence[str] = ()) -> None:
         self.outputs, self._words = outputs, words
+        self._names = [word.removeprefix(f"{outputs}/").strip("/") for word in words]
         self._scan = Scan(outputs)
         self._files: dict[str, tuple[object, RunFiles]] = {}  # by path, with the marks of the files
         self._verdicts: dict[str, tuple[Any, Any]] = {}  # by experiment, with the finished runs they were made of
@@ -97,7 +98,7 @@ class Collector:
         ]
         its_runs = [entry.run for entry in entries if entry.run]
         names = dict.fromkeys(name for of_run in read for name in of_run.curves)
-        groups = _groups(entries, self._words)
+        groups = _groups(entries, self._names)
         for group in groups:
             members = [run for place in group["runs"] if (run := entries[place].run) and run.done]
             by = [n for n in settings.shown if n != "seed" and len({run.setting(n) for run in members}) > 1]

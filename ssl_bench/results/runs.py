@@ -153,9 +153,9 @@ class RunFolder:
         """Whether its directory is below a folder of the results folder."""
         return f"/{folder}/" in f"/{self.path}/"
 
-    def is_at(self, folder: str) -> bool:
-        """Whether its directory is a folder of the results folder, or below it."""
-        return self.path == folder or self.is_below(folder)
+    def is_named(self, name: str) -> bool:
+        """Whether a name is that of its experiment, its run_id, or its directory or one above it."""
+        return name in (self.name, self.path, self.folder.name) or self.is_below(name)
 
     @property
     def name(self) -> str:

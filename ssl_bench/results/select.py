@@ -114,7 +114,7 @@ def _values(pair: Labelled, key: str, numbers: Numbers) -> list[str | float]:
 
 
 def located(words: Sequence[str], given: Path | None = None) -> tuple[Path, list[str]]:
-    """The results folder, and the words that select in it, their folders as paths below it.
+    """The results folder, and the words that select in it, their folders as paths in it.
 
     Args:
         given: the results folder of ``--outputs``; None: that of the word that is a folder elsewhere, or the usual one.
@@ -134,8 +134,9 @@ def located(words: Sequence[str], given: Path | None = None) -> tuple[Path, list
     outputs = roots[0] if roots else outputs
     if not outputs.is_dir():
         raise ConfigError(f"there is no folder {outputs}: set --outputs to the folder of the results")
-    placed = [_below(word, outputs) or word if word in names else word for word in words]
-    return outputs, [word for word in placed if word != "."]
+    below = {word: _below(word, outputs) for word in names}
+    placed = (word if (at := below.get(word)) is None else str(outputs / at) for word in words)
+    return outputs, [word for word in placed if word != str(outputs)]
 
 
 def _below(word: str, outputs: Path) -> str | None:
@@ -192,7 +193,7 @@ def of_names(entries: Sequence[Entry], names: Sequence[str], outputs: Path) -> l
     kept = list[Entry]() if names else list(entries)
     for word in names:
         name = word.removeprefix(f"{outputs}/").strip("/")
-        of_name = [e for e in entries if name in e.names or (e.run and (e.run.name == name or e.run.is_at(name)))]
+        of_name = [e for e in entries if name in e.names or (e.run and e.run.is_named(name))]
         if not of_name and len(name) >= SHORTEST:
             of_name = [e for e in entries if e.run and e.run.folder.name.startswith(name)]
             several = sorted({e.run.folder.name for e in of_name if e.run})

@@ -51,9 +51,7 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics(monkeypatch: pytest.
         assert [row["seed"] for row in ssl_bench.runs("outputs", where)] == expected
     with pytest.raises(ConfigError, match=r"^los: no run has this key \(did you mean loss"):
         ssl_bench.runs(where={"los": "dcl"})
-    with pytest.raises(
-        ConfigError, match=r"^there is no folder outputz: name the folder that paths.outputs was set to"
-    ):
+    with pytest.raises(ConfigError, match=r"^there is no folder outputz: set --outputs to the folder of the results"):
         ssl_bench.runs("outputz")
     assert ssl_bench.curves(last) == ssl_bench.curves("outputs/a/3") == rows(2)
     with pytest.raises(ConfigError, match=r"^outputs/metrics.jsonl has no rows: name the directory of a run"):

@@ -84,7 +84,7 @@ def test_what_cannot_be_compared_is_refused(grid: None, capfd: pytest.CaptureFix
         "--metric=knn/top: set --metric to one of knn/top1 (did you mean knn/top1?)",
         capfd,
     )
-    refuses("compare nothing grid", "nothing: no finished run is there", capfd)
+    refuses("compare nothing grid", "nothing: no run below outputs has this name", capfd)
 
 
 def test_verdicts_hold_together_and_other_code_is_said(capfd: pytest.CaptureFixture[str]) -> None:

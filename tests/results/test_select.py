@@ -138,9 +138,7 @@ def test_every_form_shows_the_selected_runs(status: Status) -> None:
         "ssl-bench train loss=dclw optimizer.lr=3",
         "ssl-bench train loss=dcl optimizer.lr=3",
     ]
-    assert status("loss=none").stdout == (
-        "there are no runs to show under outputs\n\n0 done, 0 partial, 0 failed\n"
-    )
+    assert status("loss=none").stdout == ("there are no runs to show under outputs\n\n0 done, 0 partial, 0 failed\n")
 
 
 def test_csv_has_the_fields_of_json(status: Status) -> None:
