@@ -32,7 +32,7 @@ def group_statistics(model: nn.Module, groups: int) -> None:
     if groups < world():
         separate_statistics()
     for module in model.modules():
-        if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d) and module.momentum is not None:
+        if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, GroupedBatchNorm) and module.momentum is not None:
             module.__class__ = GroupedBatchNorm
             assert isinstance(module, GroupedBatchNorm)
             module.groups, module.joined = local_groups(groups), groups < world()
