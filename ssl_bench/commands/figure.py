@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="all figures of a paper without tables")
     out = "a .png, .pdf or .svg file; default: the figure's name and .png"
     parser.add_argument("--out", type=Path, metavar="FILE", help=out)
-    parser.add_argument("--x", metavar="KEY", help="of runs: the setting on the x axis, such as batch_size; or epoch, or labels")
+    parser.add_argument("--x", metavar="KEY", help="of runs: setting on the x axis, such as k; epoch or labels: curves")
     lines = parser.add_mutually_exclusive_group()
     lines.add_argument("--lines", metavar="KEY", help="of runs: a line for each value, such as loss")
     lines.add_argument("--y", metavar="KEY", help="of runs: the setting on the y axis of a heat map")

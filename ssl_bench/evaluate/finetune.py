@@ -7,7 +7,7 @@ Shapes: N labelled images, B images of a step, n of this rank, D features, C cla
 """
 
 import copy
-import io
+import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -35,6 +35,8 @@ from ssl_bench.networks.encoder import full_precision
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.seeding import stream
 from ssl_bench.signals import Interrupted, stop_if_asked
+
+log = logging.getLogger("ssl_bench")
 
 PAUSE = 120.0  # seconds between two states that are kept
 
@@ -87,8 +89,8 @@ class FineTune(Evaluator):
 
     def check(self, target: Target) -> None:
         target.labels("train"), target.labels("test")
-        count = len(target.train)
-        require(count > 1, "labels", count, "a list of more images: batch statistics need two")
+        if len(target.train) < 2:
+            raise ConfigError("one image has a label, and batch statistics need two: set evaluate.labels to more")
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
         if target.network is None:
@@ -169,6 +171,8 @@ class Training:
                 self._keep()
                 raise
             if time.monotonic() - kept_at > PAUSE:
+                if self.keeps:
+                    log.info("fine-tuning: step %d of %d", self.step, self.last_step)
                 self._keep()
                 kept_at = time.monotonic()
         finite = all(bool(value.isfinite().all()) for value in self.network.state_dict().values())
@@ -211,9 +215,8 @@ class Training:
         if self.target.kept is None or not self.keeps:
             return
         make_folder(self.target.kept.parent)
-        content = io.BytesIO()
-        torch.save({"step": self.step} | {name: part.state_dict() for name, part in self._parts().items()}, content)
-        files.write_bytes(self.target.kept, content.getbuffer())
+        states = {name: part.state_dict() for name, part in self._parts().items()}
+        files.write_bytes(self.target.kept, torch_files.packed({"step": self.step, **states}))
 
     def _resume(self) -> None:
         """Go on from the state that was kept, if all ranks can read it."""
@@ -235,7 +238,7 @@ def _order(count: int, seed: int, epoch: int) -> Tensor:
 def _read(path: Path | None) -> dict[str, Any] | None:
     """The state in a file; None if there is none that can be read."""
     try:
-        state: dict[str, Any] | None = path and files.read_with(path, torch_files.read)[0]
+        state: dict[str, Any] | None = path and files.read_with(path, torch_files.unpacked)
     except Exception:  # of a missing or damaged file, of many kinds
         return None
     return state
