@@ -55,6 +55,7 @@ class FineTune(Evaluator):
     Args:
         size, mean, std, scale, ratio, interpolation, flip: of the views, as in :class:`ssl_bench.data.views.Views`.
         epochs: passes over the images with labels; None: 60 if these are less than 5% of all images, else 30.
+        least_steps: with a batch of 256 images, if the epochs have fewer; least_steps * 256 / batch_size with another.
         batch_size: images of a step, of all ranks together.
         lr: rate for a batch of 256 images; the rate is lr * batch_size / 256.
         momentum, weight_decay: of SGD; the decay is of all weights.
@@ -73,19 +74,21 @@ class FineTune(Evaluator):
         interpolation: str = "bilinear",
         flip: float = 0.5,
         epochs: int | None = None,
+        least_steps: int = 300,
         batch_size: int = 256,
         lr: float = 0.05,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
     ) -> None:
         require(epochs is None or epochs >= 1, "epochs", epochs, "1 or more, or null")
+        require(least_steps >= 0, "least_steps", least_steps, "0 or more")
         require(batch_size >= 2, "batch_size", batch_size, "2 or more")
         require(0 < lr < math.inf, "lr", lr, "a positive number")
         check_sgd(momentum, weight_decay)
         crop: dict[str, Any] = {"scale": scale, "ratio": ratio, "interpolation": interpolation, "flip": flip}
         self.views = Views(size, **crop, grayscale=0.0, mean=mean, std=std)
-        self.epochs, self.batch_size, self.lr = epochs or 30, batch_size, lr
-        self.momentum, self.weight_decay = momentum, weight_decay
+        self.epochs, self.least_steps, self.batch_size = epochs or 30, least_steps * 256 // batch_size, batch_size
+        self.lr, self.momentum, self.weight_decay = lr * batch_size / 256, momentum, weight_decay
 
     def check(self, target: Target) -> None:
         target.labels("train"), target.labels("test")
@@ -147,12 +150,10 @@ class Training:
         width = target.outputs(target.test, torch.arange(1))["backbone"].shape[1]
         self.recipe, self.target, self.batch, self.keeps = recipe, target, batch, keeps
         self.network = Classifier(target.network, width, target.num_classes)
-        self.rate = recipe.lr * recipe.batch_size / 256
-        momentum, decay = recipe.momentum, recipe.weight_decay
-        weights = self.network.parameters()
-        self.optimizer = torch.optim.SGD(weights, self.rate, momentum, weight_decay=decay, nesterov=momentum > 0)
+        options: dict[str, Any] = {"weight_decay": recipe.weight_decay, "nesterov": recipe.momentum > 0}
+        self.optimizer = torch.optim.SGD(self.network.parameters(), recipe.lr, recipe.momentum, **options)
         self.scaler = torch.amp.GradScaler(target.device.type, enabled=target.autocast is torch.float16)
-        self.step, self.last_step = 0, recipe.epochs * len(target.train) // batch
+        self.step, self.last_step = 0, max(recipe.epochs * len(target.train) // batch, recipe.least_steps)
         self._order = lru_cache(2)(partial(_order, len(target.train), target.seed))
 
     def finished(self) -> Classifier:
@@ -195,7 +196,7 @@ class Training:
 
     def _train(self, views: Tensor, labels: Tensor) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * (1 + math.cos(math.pi * self.step / self.last_step)) / 2
+            group["lr"] = self.recipe.lr * (1 + math.cos(math.pi * self.step / self.last_step)) / 2
         mixed = self.target.autocast
         with torch.autocast(self.target.device.type, mixed, enabled=mixed is not None):
             logits = self.network(views)["logits"]

@@ -30,7 +30,14 @@ from tests.evaluate.test_few_labels import photos
 from tests.evaluate.test_linear_images import CLASSES, SIDE, images
 
 WHOLE: dict[str, Any] = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0), "flip": 0.0}  # views that are the images
-SMALL: dict[str, Any] = {"epochs": 2, "batch_size": 4, "lr": 3.2, "momentum": 0.8, "weight_decay": 0.01}
+SMALL: dict[str, Any] = {
+    "epochs": 2,
+    "least_steps": 0,
+    "batch_size": 4,
+    "lr": 3.2,
+    "momentum": 0.8,
+    "weight_decay": 0.01,
+}
 DIGITS = ["backbone.width=8", "tracking=off", "evaluate=finetune", "evaluate.finetune.flip=0"]
 
 
@@ -183,7 +190,12 @@ def test_few_labels_have_more_epochs() -> None:
 
 def test_photos_and_the_list_of_those_with_labels(capfd: pytest.CaptureFixture[str]) -> None:
     """The list of a share is one for evaluate.labels, and gives the same number."""
-    words = [*photos("photos"), "evaluate=finetune", "evaluate.finetune.epochs=2", "evaluate.finetune.batch_size=4"]
+    words = [
+        *photos("photos"),
+        "evaluate=finetune",
+        "evaluate.finetune.least_steps=2",
+        "evaluate.finetune.batch_size=64",
+    ]
     assert evaluate(["--weights", "random", *words, "evaluate.labels=[0.5]"]) == 0
     run = only_run()
     listed = (run / "labels" / "labels0.5.txt").read_text().split()
@@ -198,7 +210,7 @@ def test_photos_and_the_list_of_those_with_labels(capfd: pytest.CaptureFixture[s
 def test_a_run_goes_on_in_an_evaluation(train: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """A state is kept for each network, and none when the results are there."""
     words = [*DIGITS, "max_steps=1", "evaluate=[knn,finetune]", "evaluate.labels=[0.1]", "evaluate.baselines=[init]"]
-    words += ["evaluate.finetune.epochs=2", "evaluate.finetune.batch_size=64"]
+    words += [f"evaluate.finetune.{key}" for key in ("epochs=2", "batch_size=64", "least_steps=0")]
     monkeypatch.setattr(finetune, "PAUSE", 0.0)
     kept, keep = list[str](), Training._keep
 
