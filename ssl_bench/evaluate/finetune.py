@@ -88,7 +88,7 @@ class FineTune(Evaluator):
         crop: dict[str, Any] = {"scale": scale, "ratio": ratio, "interpolation": interpolation, "flip": flip}
         self.views = Views(size, **crop, grayscale=0.0, mean=mean, std=std)
         self.epochs, self.least_steps, self.batch_size = epochs or 30, least_steps * 256 // batch_size, batch_size
-        self.lr, self.momentum, self.weight_decay = lr * batch_size / 256, momentum, weight_decay
+        self.lr, self.rate, self.momentum, self.weight_decay = lr, lr * batch_size / 256, momentum, weight_decay
 
     def check(self, target: Target) -> None:
         target.labels("train"), target.labels("test")
@@ -151,7 +151,7 @@ class Training:
         self.recipe, self.target, self.batch, self.keeps = recipe, target, batch, keeps
         self.network = Classifier(target.network, width, target.num_classes)
         options: dict[str, Any] = {"weight_decay": recipe.weight_decay, "nesterov": recipe.momentum > 0}
-        self.optimizer = torch.optim.SGD(self.network.parameters(), recipe.lr, recipe.momentum, **options)
+        self.optimizer = torch.optim.SGD(self.network.parameters(), recipe.rate, recipe.momentum, **options)
         self.scaler = torch.amp.GradScaler(target.device.type, enabled=target.autocast is torch.float16)
         self.step, self.last_step = 0, max(recipe.epochs * len(target.train) // batch, recipe.least_steps)
         self._order = lru_cache(2)(partial(_order, len(target.train), target.seed))
@@ -196,7 +196,7 @@ class Training:
 
     def _train(self, views: Tensor, labels: Tensor) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.lr * (1 + math.cos(math.pi * self.step / self.last_step)) / 2
+            group["lr"] = self.recipe.rate * (1 + math.cos(math.pi * self.step / self.last_step)) / 2
         mixed = self.target.autocast
         with torch.autocast(self.target.device.type, mixed, enabled=mixed is not None):
             logits = self.network(views)["logits"]
