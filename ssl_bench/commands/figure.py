@@ -56,8 +56,8 @@ def main(arguments: Sequence[str]) -> int:
 
         outputs = taken_outputs(options.overrides)
         entries = of_experiments(runs_where(outputs, options.overrides), options.names, outputs)
-        lines = curves if options.x == EPOCH else over_labels
-        return _write(drawing.draw_curves(*lines(entries, options.metric)), path)
+        over = curves if options.x == EPOCH else over_labels
+        return _write(drawing.draw_curves(*over(entries, options.metric)), path)
     if options.overrides and not options.names and not options.all:
         outputs = taken_outputs(options.overrides)
         pivots = arrange(runs_where(outputs, options.overrides), options.y or options.lines, options.x, options.metric)

@@ -6,12 +6,12 @@ is not from there. The network of the target is not changed.
 Shapes: N labelled images, B images of a step, n of this rank, D features, C classes.
 """
 
+import contextlib
 import copy
 import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ class FineTune(Evaluator):
         labels, classes, keeps = target.labels("test"), target.num_classes, rank() == 0
         batch = min(self.batch_size, len(target.train))
         gpus = [target.device] if target.device.type == "cuda" else []
-        with torch.random.fork_rng(gpus), alone() if batch % world() else nullcontext():
+        with torch.random.fork_rng(gpus), alone() if batch % world() else contextlib.nullcontext():
             tuned = copy.copy(target)
             tuned.network = Training(self, target, batch, keeps).finished()
             logits = tuned.outputs(target.test, torch.arange(len(labels)))["logits"]
@@ -238,8 +238,8 @@ def _order(count: int, seed: int, epoch: int) -> Tensor:
 
 def _read(path: Path | None) -> dict[str, Any] | None:
     """The state in a file; None if there is none that can be read."""
-    try:
-        state: dict[str, Any] | None = path and files.read_with(path, torch_files.unpacked)
-    except Exception:  # of a missing or damaged file, of many kinds
-        return None
-    return state
+    with contextlib.suppress(Exception):  # of a missing or damaged file, of many kinds
+        if path is not None:
+            state: dict[str, Any] = files.read_with(path, torch_files.unpacked)
+            return state
+    return None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ssl_bench.config.build import near
+from ssl_bench.config.labelled import TUNED
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.metric import Metric, heading
 from ssl_bench.record import rows
@@ -22,7 +23,6 @@ from ssl_bench.results.scan import Entry
 
 MOST_LINES = 12  # of a figure
 CLOCKS = {"step", "epoch", "seconds"}
-TUNED = ".FineTune"  # the class that trains the whole network: the same from random weights has a line beside it
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def over_labels(entries: Sequence[Entry], name: str | None = None) -> tuple[list
         main, of_run = numbers.main(entry.run), dict[str, list[tuple[float, float]]]()
         for number, value in numbers.of(entry.run).items():
             made_by = entry.run.evaluations[numbers.key(number)[1]]["settings"]
-            is_tuned, share = str(made_by.get("_target_")).endswith(TUNED), made_by.get("labels", 1.0)
+            is_tuned, share = made_by.get("_target_") == TUNED, made_by.get("labels", 1.0)
             trained, plain = number.replace("_init/", "/") if is_tuned else number, of_all_labels(number)
             meanings[plain] = numbers.meaning(number)
             is_asked = trained in main and meanings[plain].unit == "share"
@@ -131,12 +131,14 @@ def over_labels(entries: Sequence[Entry], name: str | None = None) -> tuple[list
             if is_asked and isinstance(share, int | float):
                 of_run.setdefault(plain, []).append((share, value))
         for plain, points in of_run.items():
-            if len(points) > 1:
-                members.setdefault((*line, plain), []).append((entry.run, np.array(points), None))
-    if not members:
+            members.setdefault((*line, plain), []).append((entry.run, np.array(points), None))
+    if not any(len(points) > 1 for of in members.values() for _, points, _ in of):
+        if name is None:
+            raise ConfigError(
+                "no run has numbers of several shares of the labels: evaluate.labels=[0.1,1.0] gives them"
+            )
         names = sorted({of_all_labels(number) for number in numbers.names})
-        remedy = "a number of several shares of the labels, from evaluate.labels=[0.01,0.1,1.0]"
-        raise InvalidValue("--metric", name or "", f"{remedy}{near(name or '', names)}")
+        raise InvalidValue("--metric", name, f"a number of several shares of the labels{near(name, names)}")
     _check_count(len(members), settings)
     label = name or "/".join(sorted({plain.rpartition("/")[2] for *_, plain in members}))
     drawn = [

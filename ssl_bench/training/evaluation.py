@@ -159,8 +159,9 @@ class Evaluation:
         for data, targets in self.parts.targets_by_data(networks, self.state.device, self.precision):
             of_labels = self.parts.evaluators_for(*data)
             for entry in (entry for entry in entries if _data(entry) == data):
-                for infix, target in targets if folder is not None else ():
-                    target.kept = _kept(folder, f"{self.state.step} {evaluations.mark(entry)} {infix}")
+                for infix, target in targets:
+                    what = f"{self.state.step} {evaluations.mark(entry)} {infix}"
+                    target.kept = None if folder is None else _kept(folder, what)
                 metrics, artifacts = run_evaluators({entry["evaluator"]: of_labels[entry["evaluator"]]}, targets)
                 yield evaluations.filled(entry, metrics), artifacts
 

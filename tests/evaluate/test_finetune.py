@@ -126,13 +126,19 @@ def test_a_stopped_training_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     target, recipe = make_target(Net().double()), FineTune(SIDE, **SMALL)
     undisturbed = weights(Training(recipe, target, 4, True).finished())
     target.kept = tmp_path / "checkpoints" / "state.pt"
-    training, passes = Training(recipe, target, 4, True), list[Any]()
+    training, passes = Training(recipe, target, 4, True), list[int]()
     with Interrupt(lambda number: number) as interrupt:
         interrupt.saved = True
-        training.network.register_forward_pre_hook(lambda *_: passes.append(len(passes) == 2 and interrupt.ask(15)))
+
+        def stop(*_: Any) -> None:
+            passes.append(training.step)
+            if training.step == 2:
+                interrupt.ask(15)
+
+        training.network.register_forward_pre_hook(stop)
         with pytest.raises(Interrupted):
             training.finished()
-    assert (training.step, len(passes)) == (3, 3)
+    assert passes == [0, 1, 2] and training.step == 3
     again, steps = Training(recipe, target, 4, True), list[int]()
     again.network.register_forward_pre_hook(lambda *_: steps.append(again.step))
     state = weights(again.finished())

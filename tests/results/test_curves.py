@@ -66,7 +66,7 @@ def shares() -> None:
     node["linear"] = {"_target_": "ssl_bench.evaluate.linear.LinearProbe"}
     node["finetune"] = {"_target_": "ssl_bench.evaluate.finetune.FineTune", "epochs": None}
     for number, (loss, seed) in enumerate(itertools.product(("dcl", "infonce"), (0, 1))):
-        words = {"loss": {"_target_": loss}, "evaluate": node, "name": "g", "seed": seed}
+        words: dict[str, Any] = {"loss": {"_target_": loss}, "evaluate": node, "name": "g", "seed": seed}
         folder = make(f"g/{loss}{seed}", choices={"loss": loss}, **words)
         (folder / "command.txt").write_text(f"ssl-bench train name=g loss={loss} seed={seed}")
         config, made = yaml.safe_load((folder / "config.yaml").read_text()), list[dict[str, Any]]()
