@@ -172,8 +172,6 @@ class Training:
                 self._keep()
                 raise
             if time.monotonic() - kept_at > PAUSE:
-                if self.keeps:
-                    log.info("fine-tuning: step %d of %d", self.step, self.last_step)
                 self._keep()
                 kept_at = time.monotonic()
         finite = all(bool(value.isfinite().all()) for value in self.network.state_dict().values())
@@ -215,6 +213,7 @@ class Training:
     def _keep(self) -> None:
         if self.target.kept is None or not self.keeps:
             return
+        log.info("fine-tuning: step %d of %d", self.step, self.last_step)
         make_folder(self.target.kept.parent)
         states = {name: part.state_dict() for name, part in self._parts().items()}
         files.write_bytes(self.target.kept, torch_files.packed({"step": self.step, **states}))
