@@ -87,7 +87,7 @@ class Evaluation:
         if trained is not None:
             kept = [key for key in trained if key in ("environment", "seconds") or key.partition("/")[0] == "classes"]
             content = {**content, **{key: trained[key] for key in kept}, **self._classes()}
-            content["config"] = trained["config"]
+            content |= {"config": trained["config"], "name": trained["config"]["name"]}
             content["units"] = trained.get("units", {}) | content["units"]
         networks = {"": self.state.method.encoder}
         by_data = list(self.parts.targets_by_data(networks, self.state.device, self.precision))
