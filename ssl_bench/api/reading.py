@@ -172,7 +172,7 @@ def figure(
         outputs, where: as of :func:`runs`.
         x: the setting on the x axis; None: as the columns of :func:`table`. ``epoch``: curves over the training with a
             band of one deviation over the seeds, a line for each of what varies; ``metric`` is then ``loss`` or another
-            value of ``metrics.jsonl``.
+            value of ``metrics.jsonl``. ``labels``: the same over the shares of ``evaluate.labels``.
         lines: the setting of which each value is a line; None: as the rows of :func:`table`.
         y: the setting on the y axis of a heat map, in place of ``lines``.
         metric: as of :func:`table`.
@@ -188,10 +188,11 @@ def figure(
     from ssl_bench.results import arrange, curves, drawing  # with numpy and matplotlib
 
     entries = runs_where(files.given_path(outputs), _conditions(where))
-    if x == "epoch":
+    if x in ("epoch", "labels"):
         if lines or y:
-            raise ConfigError("x=epoch: leave out lines and y, or set x to a setting")
-        return drawing.draw_curves(*curves.curves(entries, metric))
+            raise ConfigError(f"x={x}: leave out lines and y, or set x to a setting")
+        read = curves.curves if x == "epoch" else curves.over_labels
+        return drawing.draw_curves(*read(entries, metric))
     pivots = arrange.arrange(entries, y or lines, x, metric)
     return drawing.draw(pivots, bool(y))
 

@@ -16,7 +16,7 @@ from ssl_bench.papers.selection import HELP, Selection
 from ssl_bench.results.arrange import arrange
 from ssl_bench.results.select import of_experiments, runs_where
 
-EPOCH = "epoch"  # in place of a setting: curves over the training
+EPOCH, LABELS = "epoch", "labels"  # in place of a setting: curves over the training, or over shares of the labels
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="all figures of a paper without tables")
     out = "a .png, .pdf or .svg file; default: the figure's name and .png"
     parser.add_argument("--out", type=Path, metavar="FILE", help=out)
-    parser.add_argument("--x", metavar="KEY", help="of runs: the setting on the x axis, such as batch_size, or epoch")
+    parser.add_argument("--x", metavar="KEY", help="of runs: setting on the x axis, such as k; epoch or labels: curves")
     lines = parser.add_mutually_exclusive_group()
     lines.add_argument("--lines", metavar="KEY", help="of runs: a line for each value, such as loss")
     lines.add_argument("--y", metavar="KEY", help="of runs: the setting on the y axis of a heat map")
@@ -49,14 +49,15 @@ def main(arguments: Sequence[str]) -> int:
         outputs = taken_outputs(options.overrides)
         entries = of_experiments(runs_where(outputs, options.overrides), options.names, outputs)
         return _write(drawing.draw_matters(what_matters(entries, options.metric)), path)
-    if options.x == EPOCH:
-        require(not (options.lines or options.y), "--x", EPOCH, "a setting, or leave out --lines and --y")
+    if options.x in (EPOCH, LABELS):
+        require(not (options.lines or options.y), "--x", options.x, "a setting, or leave out --lines and --y")
         from ssl_bench.results import drawing
-        from ssl_bench.results.curves import curves
+        from ssl_bench.results.curves import curves, over_labels
 
         outputs = taken_outputs(options.overrides)
         entries = of_experiments(runs_where(outputs, options.overrides), options.names, outputs)
-        return _write(drawing.draw_curves(*curves(entries, options.metric)), path)
+        over = curves if options.x == EPOCH else over_labels
+        return _write(drawing.draw_curves(*over(entries, options.metric)), path)
     if options.overrides and not options.names and not options.all:
         outputs = taken_outputs(options.overrides)
         pivots = arrange(runs_where(outputs, options.overrides), options.y or options.lines, options.x, options.metric)
