@@ -58,13 +58,18 @@ def tile(image: Tensor, picture: int, side: int) -> Tensor:
     """uint8 [C + E, h, w] -> uint8 [3, height, width]: the picture in a square, the extra channels as bars below."""
     parts = []
     if picture:
-        scale = side / max(image.shape[1:])
-        size = [round(length * scale) for length in image.shape[1:]]
-        # Small images are magnified so that their pixels can be seen.
-        mode: dict[str, Any] = {"mode": "nearest"} if scale >= 1 else {"mode": "bilinear", "antialias": True}
-        square = interpolate(image[None, :picture].float(), size, **mode)[0].round().to(torch.uint8).expand(3, -1, -1)
-        parts.append(pad(square, (0, side - size[1], 0, side - size[0]), value=FRAME))
+        square = scaled(image[:picture], side)
+        parts.append(pad(square, (0, side - square.shape[2], 0, side - square.shape[1]), value=FRAME))
     if len(image) > picture:
         bars = image[None, picture:, 0, 0][None].float()  # [1, 1, E]
         parts.append(interpolate(bars, side).to(torch.uint8).expand(3, STRIP, side))
     return torch.cat([pad(part, (0, GAP, 0, GAP), value=FRAME) for part in parts], 1)
+
+
+def scaled(image: Tensor, side: int) -> Tensor:
+    """uint8 [C, h, w], C 1 or 3 -> uint8 [3, height, width], the longer of which is ``side``."""
+    scale = side / max(image.shape[1:])
+    size = [max(1, round(length * scale)) for length in image.shape[1:]]
+    # Small images are magnified so that their pixels can be seen.
+    mode: dict[str, Any] = {"mode": "nearest"} if scale >= 1 else {"mode": "bilinear", "antialias": True}
+    return interpolate(image[None].float(), size, **mode)[0].round().to(torch.uint8).expand(3, -1, -1)
