@@ -148,7 +148,7 @@ def _map(images: Source, label: Label, drawn: list[int], places: np.ndarray, tit
 
     of_points = [label(number) for number in drawn]
     names = in_order({*of_points} - {""})
-    palette: Any = COLOURS if len(names) <= len(COLOURS) else colormaps["tab20"].colors
+    palette: Any = COLOURS if len(names) <= len(COLOURS) else colormaps["tab10" if len(names) <= 10 else "tab20"].colors
     if len(names) > MOST_NAMED:
         palette = colormaps["hsv"](np.linspace(0, 1, len(names), endpoint=False))
     colours = dict(zip(names, palette, strict=False)) | {"": "#999999" if names else COLOURS[0]}

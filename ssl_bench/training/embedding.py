@@ -1,5 +1,6 @@
 """A network and the images that it makes features of."""
 
+import contextlib
 import csv
 import io
 import itertools
@@ -131,7 +132,8 @@ def open_embedding(
         if given is None:
             seed_everything(config["seed"])
     network = given or parts.method.encoder.to(precision.weights)
-    ((on, name, data),) = parts.evaluated
+    with _images_of_the_command():
+        ((on, name, data),) = parts.evaluated
     require(data.has_images, "dataset", name, "one that has images")
     data.check()
     target = parts.target(network, next(iter(data.probes().values())), device, precision, data)
@@ -181,13 +183,22 @@ def of_run(run: Path, overrides: Sequence[str]) -> dict[str, Any]:
     entries = (as_typed(word).partition("=") for word in others)
     inner = ", ".join(f"{key.removeprefix('dataset.')}: {value}" for key, _, value in entries)
     words += ["evaluate=[]", "evaluate.baselines=[]", f"evaluate.on={{{inner}}}" if inner else "evaluate.on=null"]
-    try:
+    with _images_of_the_command():
         changed = evaluated_again(config, words)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("evaluate.on", "dataset")) from error
     config |= changed | {"init": None, "graph": False, "halt_at": None}  # the checkpoint has all weights
     schema.check(config)
     return find_prepared(config, training=not inner)
+
+
+@contextlib.contextmanager
+def _images_of_the_command() -> Iterator[None]:
+    """Say a refusal of ``evaluate.on``, as which a run takes other images, with the key that they were given by."""
+    try:
+        yield
+    except ConfigError as error:
+        if "evaluate.on" not in str(error):
+            raise
+        raise ConfigError(str(error).replace("evaluate.on", "dataset")) from error
 
 
 def name_of_images(config: Mapping[str, Any]) -> str:
