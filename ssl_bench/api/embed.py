@@ -78,22 +78,28 @@ def embed(
 
 
 def _opened(network: nn.Module | Run, images: Any, options: Mapping[str, Any]) -> Embedding:
-    is_network = isinstance(network, nn.Module)
-    if not isinstance(images, str | os.PathLike):
-        if is_network:
-            return _of_array(network, images, options)
-        view = {key: read_config(folder_of(network))["dataset"][key] for key in ("mean", "std")}
-        return _of_array(move(load(network), local_device(0)), images, view | dict(options))
-    words = _dataset(images, options)
-    if not is_network:
-        embedding = open_embedding(of_run(folder_of(network), words), folder_of(network), SPLITS, local_device(0))
-        move(embedding.network, embedding.device)
+    is_array = not isinstance(images, str | os.PathLike)
+    if not isinstance(network, nn.Module):
+        run, device = folder_of(network), local_device(0)
+        if is_array:
+            view = {key: read_config(run)["dataset"][key] for key in ("mean", "std")}
+            return _of_array(move(load(run), device), images, view | dict(options))
+        embedding = open_embedding(of_run(run, _dataset(images, options)), run, SPLITS, device)
+        move(embedding.network, device)
         return embedding
-    tensor = next(itertools.chain(network.parameters(), network.buffers()), torch.empty(0))
-    words += ["framework=frozen", "evaluate=[]", f"precision={'fp64' if tensor.dtype == torch.float64 else 'fp32'}"]
+    if is_array:
+        return _of_array(network, images, options)
+    tensor = _some_tensor(network)
+    precision = "fp64" if tensor.dtype == torch.float64 else "fp32"
+    words = [*_dataset(images, options), "framework=frozen", "evaluate=[]", f"precision={precision}"]
     config = find_prepared(compose.load(words))
     schema.check(config)
     return open_embedding(config, None, SPLITS, tensor.device, _Alone(network))
+
+
+def _some_tensor(network: nn.Module) -> Tensor:
+    """A tensor of a network, whose device and type are those of its images."""
+    return next(itertools.chain(network.parameters(), network.buffers()), torch.empty(0))
 
 
 def _dataset(images: str | os.PathLike[str], options: Mapping[str, Any]) -> list[str]:
@@ -143,7 +149,7 @@ def _of_array(network: nn.Module, images: Any, options: Mapping[str, Any]) -> Em
     conf.check_known(options, ["mean", "std"], "images of an array")
     view = EvalView(**options) if "uint8" in str(kind) else None
     encoder, images = _Alone(network), Joined([_Array(images)])
-    tensor = next(itertools.chain(network.parameters(), network.buffers()), torch.empty(0))
+    tensor = _some_tensor(network)
     floating = tensor.dtype if tensor.is_floating_point() else torch.float32
 
     def forward(batch: Any) -> Tensor:

@@ -11,6 +11,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -79,7 +80,7 @@ class FeatureFile:
             marks = file.read()  # none if only the renaming is left to do
         return [batch for batch, mark in enumerate(marks) if not mark]
 
-    def _fill(self, file: io.BufferedWriter) -> None:
+    def _fill(self, file: BinaryIO) -> None:
         file.write(self._header)
         file.truncate(self._end + self._batches)
 

@@ -148,9 +148,10 @@ def _map(images: Source, label: Label, drawn: list[int], places: np.ndarray, tit
 
     of_points = [label(number) for number in drawn]
     names = in_order({*of_points} - {""})
-    palette: Any = COLOURS if len(names) <= len(COLOURS) else colormaps["tab10" if len(names) <= 10 else "tab20"].colors
-    if len(names) > MOST_NAMED:
-        palette = colormaps["hsv"](np.linspace(0, 1, len(names), endpoint=False))
+    palette: Any = COLOURS
+    if len(names) > len(COLOURS):
+        table = "tab10" if len(names) <= 10 else "tab20" if len(names) <= MOST_NAMED else "hsv"
+        palette = colormaps[table].resampled(len(names))(range(len(names)))
     colours = dict(zip(names, palette, strict=False)) | {"": "#999999" if names else COLOURS[0]}
     figure = Figure((9.6, 7.6), layout="constrained")
     panel = figure.subplots()
@@ -159,7 +160,7 @@ def _map(images: Source, label: Label, drawn: list[int], places: np.ndarray, tit
     for name in ["", *names]:
         here = places[[i for i, other in enumerate(of_points) if other == name]]
         if len(here):
-            panel.scatter(*here.T, s=9, color=[colours[name]], linewidths=0, label=_short(name) or "no class")
+            panel.scatter(here[:, 0], here[:, 1], 9, [colours[name]], linewidths=0, label=_short(name) or "no class")
     if 1 < len(names) <= MOST_NAMED:
         figure.legend(loc="outside right upper", markerscale=2, frameon=False, fontsize=8)
     shares = (places - places.min(0)) / np.maximum(np.ptp(places, axis=0), 1e-9)

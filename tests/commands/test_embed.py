@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_the_features_are_those_of_the_network_for_each_image_alone(run: Path, w
     for i in (0, BATCH, 1346, 1347, 1796):  # of both splits, and on both sides of a batch
         split, row = rows[i]["split"], int(rows[i]["image"])
         assert (split, row) == (("train", i) if i < 1347 else ("test", i - 1347))
-        image = sources[split].take(torch.tensor([row]))
+        image: Any = sources[split].take(torch.tensor([row]))
         assert int(sources[split].labels[row]) == int(rows[i]["label"])
         with torch.no_grad():
             alone = backbone((image.double() / 255 - 0.214) / 0.275)[0].numpy()
