@@ -26,6 +26,7 @@ from ssl_bench.record.feature_plots import write_pictures
 from ssl_bench.record.progress import PAUSE, clock
 from ssl_bench.signals import Interrupt
 from ssl_bench.training.embedding import RECORD, Embedding, open_embedding
+from ssl_bench.training.precision import set_matmul_options
 
 
 def embed(config: Mapping[str, Any], run: Path | None, splits: Sequence[SplitName], out: Path) -> Outcome:
@@ -43,6 +44,7 @@ def embed(config: Mapping[str, Any], run: Path | None, splits: Sequence[SplitNam
     remedy = "devices=N, by which this command starts its own processes, in place of torchrun"
     require(not under_torchrun(), "devices", count, remedy)
     check_devices(count, config["device"])
+    set_matmul_options(config["tf32"])
     device = torch.device("cuda", 0) if visible_gpus(config["device"]) else torch.device("cpu")
     embedding = open_embedding(config, run, splits, device)
 
@@ -103,6 +105,7 @@ def _in_worker(
     """Write the share of one of several processes."""
     device, count = local_device(number, config["device"]), config["devices"]
     torch.set_num_threads(max(1, available_cores() // count))
+    set_matmul_options(config["tf32"])
 
     def work() -> None:
         _write(open_embedding(config, run, splits, device), file, which, count if number == 0 else 0)

@@ -6,6 +6,7 @@ Shapes: N images; D features; Q drawn images; k neighbours of each; M images on 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from ssl_bench import files
 from ssl_bench.data.sheet import scaled
 from ssl_bench.data.source import Source
 from ssl_bench.data.splits import in_order
+from ssl_bench.errors import reason
 from ssl_bench.evaluate.embedding import rows
 from ssl_bench.evaluate.knn import nearest_entries, read_keys
 from ssl_bench.record.plots import COLOURS, render
@@ -41,6 +43,8 @@ Label = Callable[[int], str]
 def write_pictures(path: Path, images: Source, label: Label, seed: int) -> Iterator[str]:
     """Draw ``neighbours.png`` and ``map.png`` beside a file of features, unless they are there; say what they show.
 
+    Of fewer than LEAST images there are none.
+
     Args:
         path: of the file.
         images: in the order of its rows.
@@ -48,17 +52,22 @@ def write_pictures(path: Path, images: Source, label: Label, seed: int) -> Itera
         seed: draws the images.
     """
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(stream("pictures", seed)))
-    if len(images) > 1 and not (picture := path.with_name("neighbours.png")).exists():
-        drawn = order[:QUERIES]
-        files.write_bytes(picture, render(_neighbours, images, label, drawn, *nearest(path, drawn, NEIGHBOURS)))
-        yield f"{picture}: {len(drawn)} images, drawn by seed {seed}, and the nearest of {len(images):,} by cosine"
-    if len(images) >= LEAST and not (picture := path.with_name("map.png")).exists():
-        drawn = order[:MAPPED]
-        places, method = mapped(np.load(path, mmap_mode="r")[drawn.numpy()], seed)
-        which = f"all {len(images):,}" if len(drawn) == len(images) else f"{len(drawn):,} of {len(images):,}"
-        title = f"{method} of {which} images"
-        files.write_bytes(picture, render(_map, images, label, drawn.tolist(), places, title))
-        yield f"{picture}: {title}{'' if len(drawn) == len(images) else f', drawn by seed {seed}'}"
+    some, many, count = order[:QUERIES], order[:MAPPED], f"{len(images):,}"
+    title = f"{_method()[0]} of {f'all {count}' if len(many) == len(images) else f'{len(many):,} of {count}'} images"
+    sentences = {
+        "neighbours.png": (f"{len(some)} images and the nearest of all {count} by cosine", _neighbours, some),
+        "map.png": (title, partial(_map, title, seed), many),
+    }
+    for name, (sentence, draw, drawn) in sentences.items():
+        picture = path.with_name(name)
+        if len(images) < LEAST or picture.exists():
+            continue
+        try:
+            files.write_bytes(picture, render(draw, path, images, label, drawn))
+        except Exception as error:  # of matplotlib or scikit-learn; the features are there
+            yield f"{picture} was not drawn: {reason(error)}"
+        else:
+            yield f"{picture}: {sentence}, drawn by seed {seed}"
 
 
 def nearest(path: Path, drawn: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -83,33 +92,42 @@ def nearest(path: Path, drawn: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return cosines[others].view(len(drawn), -1), index[others].view(len(drawn), -1)
 
 
-def mapped(features: np.ndarray, seed: int) -> tuple[np.ndarray, str]:
-    """Places [M, 2] of the unit vectors of features [M, D] in the plane, and the name of the method."""
-    unit = normalize(torch.from_numpy(features), dim=1).numpy()
+def mapped(features: Tensor, seed: int) -> np.ndarray:
+    """Places [M, 2] of the unit vectors of features [M, D] in the plane."""
+    method, make = _method()
+    settings = {"n_neighbors": min(15, len(features) - 1)}
+    if method != "UMAP":
+        settings = {"perplexity": min(30, (len(features) - 1) / 3), "init": "pca"}
+    places: np.ndarray = make(**settings, random_state=seed % 2**32).fit_transform(normalize(features, dim=1).numpy())
+    return places
+
+
+def _method() -> tuple[str, Any]:
+    """What makes a map, with its name."""
     try:
         from umap import UMAP
     except ImportError:
         from sklearn.manifold import TSNE
 
-        tsne = TSNE(perplexity=min(30.0, (len(unit) - 1) / 3), init="pca", random_state=seed % 2**32)
-        return tsne.fit_transform(unit), "t-SNE"
-    return UMAP(n_neighbors=min(15, len(unit) - 1), random_state=seed % 2**32).fit_transform(unit), "UMAP"
+        return "t-SNE", TSNE
+    return "UMAP", UMAP
 
 
 def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def _pictures(images: Source, numbers: list[int], side: int) -> list[np.ndarray]:
+def _pictures(images: Source, numbers: Tensor, side: int) -> list[np.ndarray]:
     """Some images as uint8 [h, w, 3]: the first three channels of more, the first one of two."""
-    read = (image[:3] if len(image) > 2 else image[:1] for image in images.take(torch.tensor(numbers)))
+    read = (image[:3] if len(image) > 2 else image[:1] for image in images.take(numbers))
     return [scaled(image, side).permute(1, 2, 0).numpy() for image in read]
 
 
-def _neighbours(images: Source, label: Label, drawn: Tensor, cosines: Tensor, index: Tensor) -> Figure:
+def _neighbours(path: Path, images: Source, label: Label, drawn: Tensor) -> Figure:
     """A row for each drawn image, which stands on its left."""
     from matplotlib.figure import Figure
 
+    cosines, index = nearest(path, drawn, NEIGHBOURS)
     numbers = torch.cat([drawn[:, None], index], 1)  # [Q, 1 + k]
     across, up, gap, labelled = numbers.shape[1], len(numbers), 0.4, any(map(label, drawn.tolist()))
     height = 1.36 if labelled else 1.22  # of a row, with its captions
@@ -119,7 +137,7 @@ def _neighbours(images: Source, label: Label, drawn: Tensor, cosines: Tensor, in
     words = "its nearest neighbours, with the cosine" + ("; blue: of the same class" if labelled else "")
     for x, text in ((0.0, "image"), (1 + gap, words)):
         panel.text(x, -0.12, text, fontsize=10)
-    pictures = iter(_pictures(images, numbers.flatten().tolist(), TILE))
+    pictures = iter(_pictures(images, numbers.flatten(), TILE))
     for row, of_row in enumerate(numbers.tolist()):
         own = label(of_row[0])
         for column, number in enumerate(of_row):
@@ -140,17 +158,18 @@ def _show(panel: Axes, picture: np.ndarray, x: float, y: float) -> None:
     panel.imshow(picture, extent=(left, left + width, top + height, top), interpolation="antialiased")
 
 
-def _map(images: Source, label: Label, drawn: list[int], places: np.ndarray, title: str) -> Figure:
+def _map(title: str, seed: int, path: Path, images: Source, label: Label, drawn: Tensor) -> Figure:
     """Points coloured by class, and thumbnails of some that do not cover each other."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
-    of_points = [label(number) for number in drawn]
+    places = mapped(torch.from_numpy(np.load(path, mmap_mode="r")[drawn.numpy()]), seed)
+    of_points = [label(number) for number in drawn.tolist()]
     names = in_order({*of_points} - {""})
     palette: Any = COLOURS
     if len(names) > len(COLOURS):
-        table = "tab10" if len(names) <= 10 else "tab20" if len(names) <= MOST_NAMED else "hsv"
+        table = "tab10" if len(names) <= 10 else "tab20" if len(names) <= MOST_NAMED else "turbo"
         palette = colormaps[table].resampled(len(names))(range(len(names)))
     colours = dict(zip(names, palette, strict=False)) | {"": "#999999" if names else COLOURS[0]}
     figure = Figure((9.6, 7.6), layout="constrained")
@@ -168,7 +187,7 @@ def _map(images: Source, label: Label, drawn: list[int], places: np.ndarray, tit
     for i in range(len(drawn)):
         if len(chosen) < THUMBNAILS and (abs(shares[chosen] - shares[i]).max(1, initial=0) > APART).all():
             chosen.append(i)
-    for i, picture in zip(chosen, _pictures(images, [drawn[i] for i in chosen], THUMBNAIL), strict=True):
+    for i, picture in zip(chosen, _pictures(images, drawn[chosen], THUMBNAIL), strict=True):
         frame = {"edgecolor": colours[of_points[i]], "linewidth": 1.5}
         panel.add_artist(AnnotationBbox(OffsetImage(picture, zoom=0.45), places[i], pad=0.1, bboxprops=frame))
     return figure

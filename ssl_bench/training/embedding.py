@@ -28,7 +28,7 @@ from ssl_bench.record.baselines import digest
 from ssl_bench.seeding import seed_everything
 from ssl_bench.training.finished import load_run, read_config
 from ssl_bench.training.parts import Parts
-from ssl_bench.training.precision import Precision, set_matmul_options
+from ssl_bench.training.precision import Precision
 
 SPLITS: tuple[SplitName, ...] = ("train", "test")
 RECORD = "embed.json"
@@ -123,7 +123,6 @@ def open_embedding(
         ConfigError: the images or the network are not there, or do not fit each other.
         RunError: the run has no checkpoint that can be read.
     """
-    set_matmul_options(config["tf32"])
     precision = Precision.of(config["precision"], device.type == "cuda")
     if run is not None:
         parts = load_run(run, dict(config), device).parts
@@ -139,7 +138,7 @@ def open_embedding(
     target = parts.target(network, next(iter(data.probes().values())), device, precision, data)
     backbone: Any = network.get_submodule("backbone")
     view = {key: config["dataset"][key] for key in ("mean", "std")} | {"size": data.size, **data.eval_view}
-    tf32 = ", TF32" if device.type == "cuda" and config["tf32"] else ""
+    tf32 = ", TF32" if device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32 else ""
     identity = {
         "network": [digest(backbone), config["backbone"]],
         "images": hashed({"dataset": on or config["dataset"]})["dataset"],
