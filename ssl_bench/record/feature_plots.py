@@ -36,6 +36,7 @@ TILE, THUMBNAIL = 112, 64  # pixels of the longer side
 LONGEST = 16  # characters of a label in a picture
 APART = 0.1  # between two thumbnails, as a share of the map's sides
 THUMBNAILS = 60
+COLLAPSED = 1e-6  # range of each number of the unit vectors
 MOST_NAMED = 20  # classes in a legend
 Label = Callable[[int], str]
 
@@ -93,12 +94,19 @@ def nearest(path: Path, drawn: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def mapped(features: Tensor, seed: int) -> np.ndarray:
-    """Places [M, 2] of the unit vectors of features [M, D] in the plane."""
+    """Places [M, 2] of the unit vectors of features [M, D] in the plane.
+
+    Raises:
+        ValueError: all features are the same, for which scikit-learn 1.9 ends the process.
+    """
+    unit = normalize(features, dim=1).numpy()
+    if np.ptp(unit, axis=0).max() < COLLAPSED:
+        raise ValueError("the features of all images point in one direction")
     method, make = _method()
     settings = {"n_neighbors": min(15, len(features) - 1)}
     if method != "UMAP":
         settings = {"perplexity": min(30, (len(features) - 1) / 3), "init": "pca"}
-    places: np.ndarray = make(**settings, random_state=seed % 2**32).fit_transform(normalize(features, dim=1).numpy())
+    places: np.ndarray = make(**settings, random_state=seed % 2**32).fit_transform(unit)
     return places
 
 

@@ -56,6 +56,13 @@ def table(folder: Path) -> list[dict[str, str]]:
     return list(csv.DictReader((folder / "images.csv").read_text().splitlines()))
 
 
+def without_pictures(folder: Path) -> None:
+    """Make a folder in which no picture is missing, so that none is drawn."""
+    folder.mkdir()
+    for name in ("neighbours.png", "map.png"):
+        (folder / name).touch()
+
+
 def test_the_features_are_those_of_the_network_for_each_image_alone(run: Path, whole: Path) -> None:
     features, rows = np.load(whole / FEATURES), table(whole)
     assert features.dtype == np.float32 and len(features) == len(rows) == 1797 and 1347 % BATCH != 0
@@ -95,7 +102,7 @@ def test_a_second_call_computes_nothing_and_draws_what_is_missing(
 
 def test_a_stopped_command_goes_on_at_its_last_whole_batch(run: Path, whole: Path, tmp_path: Path) -> None:
     expected, out = np.load(whole / FEATURES), tmp_path / "stopped"
-    out.mkdir()
+    without_pictures(out)
     shutil.copy(whole / "embed.json", out)
     file = FeatureFile(out, *expected.shape)
     assert file.begin() == list(range(8))
@@ -118,6 +125,7 @@ def test_a_stopped_command_goes_on_at_its_last_whole_batch(run: Path, whole: Pat
 
 
 def test_two_processes_write_the_same(run: Path, whole: Path) -> None:
+    without_pictures(Path("two"))
     assert main([str(run), "--out", "two", "precision=fp64", "devices=2"]) == 0
     np.testing.assert_allclose(np.load(f"two/{FEATURES}"), np.load(whole / FEATURES), rtol=1e-6, atol=1e-7)
     assert Path("two/images.csv").read_bytes() == (whole / "images.csv").read_bytes()
@@ -193,5 +201,7 @@ def test_the_map_keeps_clusters_apart() -> None:
     places = mapped(torch.from_numpy(x), 0)
     assert places.shape == (90, 2)
     distances = np.linalg.norm(places[:, None] - places[None], axis=2)
+    with pytest.raises(ValueError, match="the features of all images point in one direction"):
+        mapped(torch.ones(9, 4) * torch.arange(1, 10)[:, None], 0)
     np.fill_diagonal(distances, np.inf)
     assert ((distances.argmin(1) // 30) == np.arange(90) // 30).all()
