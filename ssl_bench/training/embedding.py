@@ -21,7 +21,7 @@ from ssl_bench.config.identity import datasets_of, hashed
 from ssl_bench.config.typed import as_typed
 from ssl_bench.data.reader import Reader
 from ssl_bench.data.source import ImageBatch, Joined
-from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.evaluate.embedding import BATCH, FEATURES, Forward, embedded
 from ssl_bench.evaluate.target import SplitName
 from ssl_bench.record.baselines import digest
@@ -75,14 +75,10 @@ class Embedding:
             InvalidValue: saying what differs.
         """
         wanted, there = self.record(), files.read_json(folder / RECORD, dict)
-        if there is None:
-            foreign = (folder / FEATURES).exists()
-            require(not foreign, key, folder, f"another folder: there is no {RECORD} beside its {FEATURES}")
-            return
-        differing = [name for name in wanted if wanted[name] != there.get(name)]
-        if differing:
+        if there is not None or (folder / FEATURES).exists():
+            differing = [name for name in wanted if wanted[name] != (there or {}).get(name)]
             remedy = f"another folder: the features in this one have other {', '.join(differing)} ({RECORD})"
-            raise InvalidValue(key, folder, remedy)
+            require(not differing, key, folder, remedy)
 
     def label(self, i: int) -> str:
         """The label of image i: the name of its class, or its number, or those of several; empty: it has none."""

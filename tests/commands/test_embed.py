@@ -174,7 +174,9 @@ def test_refusals_come_before_images_are_read(run: Path, tmp_path: Path, refused
     assert "dataset=mnist: " in refused(str(run), "dataset=mnist", "paths.data=none")
     (tmp_path / "foreign").mkdir()
     np.save(tmp_path / "foreign" / FEATURES, np.zeros(3))
-    assert "there is no embed.json beside its features.npy" in refused(str(run), "--out", str(tmp_path / "foreign"))
+    assert "the features in this one have other network, images, view, " in refused(
+        str(run), "--out", str(tmp_path / "foreign")
+    )
     assert not (run / "embed").exists() and json.loads((run / "results.json").read_text())["run_id"] == run.name
 
 
