@@ -16,7 +16,7 @@ from ssl_bench.disk.patience import make_folder
 from ssl_bench.errors import RunError, require
 from ssl_bench.evaluate.embedding import BATCH, FEATURES, FeatureFile
 from ssl_bench.evaluate.target import SplitName
-from ssl_bench.hardware import available_cores, check_devices, local_device, move, visible_gpus
+from ssl_bench.hardware import check_devices, cores_per_process, local_device, move, visible_gpus
 from ssl_bench.launch import ranks
 from ssl_bench.launch.lock import locked, remove_locks
 from ssl_bench.launch.nodes import under_torchrun
@@ -104,7 +104,7 @@ def _in_worker(
 ) -> Outcome:
     """Write the share of one of several processes."""
     device, count = local_device(number, config["device"]), config["devices"]
-    torch.set_num_threads(max(1, available_cores() // count))
+    torch.set_num_threads(cores_per_process())
     set_matmul_options(config["tf32"])
 
     def work() -> None:

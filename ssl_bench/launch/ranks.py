@@ -142,7 +142,8 @@ def outcome_of(work: Callable[[], None], device: torch.device, remedy: str) -> O
         return Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")
     except Exception as error:
         if out_of_memory(error):
-            return Outcome.failed(f"out of memory on {device}: {str(error).splitlines()[0]} {remedy}")
+            reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
+            return Outcome.failed(f"{reason} {remedy}")
         if world() == 1:
             return Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
         if _lost_a_rank(error):
