@@ -55,7 +55,7 @@ def write_pictures(path: Path, images: Source, label: Label, seed: int) -> Itera
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(stream("pictures", seed)))
     some, many, count = order[:QUERIES], order[:MAPPED], f"{len(images):,}"
     title = f"{_method()[0]} of {f'all {count}' if len(many) == len(images) else f'{len(many):,} of {count}'} images"
-    sentences = {
+    sentences: dict[str, tuple[str, Callable[..., Figure], Tensor]] = {
         "neighbours.png": (f"{len(some)} images and the nearest of all {count} by cosine", _neighbours, some),
         "map.png": (title, partial(_map, title, seed), many),
     }
@@ -103,9 +103,9 @@ def mapped(features: Tensor, seed: int) -> np.ndarray:
     if np.ptp(unit, axis=0).max() < COLLAPSED:
         raise ValueError("the features of all images point in one direction")
     method, make = _method()
-    settings = {"n_neighbors": min(15, len(features) - 1)}
-    if method != "UMAP":
-        settings = {"perplexity": min(30, (len(features) - 1) / 3), "init": "pca"}
+    settings: dict[str, Any] = {"perplexity": min(30, (len(features) - 1) / 3), "init": "pca"}
+    if method == "UMAP":
+        settings = {"n_neighbors": min(15, len(features) - 1)}
     places: np.ndarray = make(**settings, random_state=seed % 2**32).fit_transform(unit)
     return places
 
