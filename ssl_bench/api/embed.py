@@ -25,7 +25,7 @@ from ssl_bench.hardware import local_device, move
 from ssl_bench.launch.embed import write
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record.baselines import digest
-from ssl_bench.training.embedding import SPLITS, Embedding, first_of, of_run, open_embedding
+from ssl_bench.training.embedding import SPLITS, Embedding, of_run, open_embedding, width_of
 from ssl_bench.training.finished import read_config
 
 Run = str | os.PathLike[str] | Mapping[str, Any]
@@ -160,10 +160,10 @@ def _of_array(network: nn.Module, images: Any, options: Mapping[str, Any]) -> Em
     for ids in torch.arange(len(images)).split(BATCH):
         content.update(images.take(ids).contiguous().numpy().tobytes())
     identity = {
-        "network": [digest(network), type(network).__qualname__],
+        "network": [digest(network), str(network)],
         "images": [shape, content.hexdigest()],
         "view": dict(options),
         "precision": f"{floating} on {tensor.device.type}",
     }
-    width = forward(first_of(images, tensor.device)).shape[1]
+    width = width_of(network, images, forward, tensor.device)
     return Embedding(images, ["images"], encoder, forward, tensor.device, width, identity)

@@ -20,8 +20,8 @@ from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import datasets_of, hashed
 from ssl_bench.config.typed import as_typed
 from ssl_bench.data.reader import Reader
-from ssl_bench.data.source import ImageBatch, Joined
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.data.source import Joined
+from ssl_bench.errors import ConfigError, InvalidValue, in_one_line, require
 from ssl_bench.evaluate.embedding import BATCH, FEATURES, Forward, embedded
 from ssl_bench.evaluate.target import SplitName
 from ssl_bench.record.baselines import digest
@@ -136,7 +136,7 @@ def open_embedding(
     view = {key: config["dataset"][key] for key in ("mean", "std")} | {"size": data.size, **data.eval_view}
     tf32 = ", TF32" if device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32 else ""
     identity = {
-        "network": [digest(backbone), config["backbone"]],
+        "network": [digest(backbone), config["backbone"] if given is None else str(backbone)],
         "images": hashed({"dataset": on or config["dataset"]})["dataset"],
         "view": view,
         "precision": f"{precision.name} on {device.type}{tf32}",
@@ -146,13 +146,20 @@ def open_embedding(
         return target.embed(target.view(images))["backbone"]
 
     images = Joined([target.split(split) for split in splits])
-    width = backbone.num_features if given is None else forward(first_of(images, device)).shape[1]
+    width = backbone.num_features if given is None else width_of(backbone, images, forward, device)
     return Embedding(images, splits, network, forward, device, width, identity, data.class_names())
 
 
-def first_of(images: Joined, device: torch.device) -> ImageBatch:
-    """The first image, on a device, to see what a network makes of it."""
-    return Reader(images, device).take(torch.tensor([0])).images
+def width_of(network: nn.Module, images: Joined, forward: Forward, device: torch.device) -> int:
+    """The number of features that a network makes of the first image. Raises InvalidValue if it cannot take it."""
+    first = Reader(images, device).take(torch.tensor([0])).images
+    try:
+        return forward(first).shape[1]
+    except ConfigError:
+        raise
+    except Exception as error:  # networks have no error class for images of a wrong size
+        remedy = f"one that takes these images, such as {list(first[0].shape)}: {in_one_line(error)}"
+        raise InvalidValue("network", type(network).__name__, remedy) from error
 
 
 def of_run(run: Path, overrides: Sequence[str]) -> dict[str, Any]:

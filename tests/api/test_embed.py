@@ -82,6 +82,8 @@ def test_a_folder_of_photos(tmp_path: Path) -> None:
 def test_what_is_no_network_of_features_or_no_image_is_refused() -> None:
     with pytest.raises(InvalidValue, match=r"^network=\[1,3,5,5\]: set network to one that makes features \[1, D\]"):
         ssl_bench.embed(nn.Identity(), IMAGES)
+    with pytest.raises(InvalidValue, match=r"^network=Network: set network to one that takes these images, such as "):
+        ssl_bench.embed(Network(pixels=7), IMAGES)
     with pytest.raises(InvalidValue, match=r"^images=int64 "):
         ssl_bench.embed(Network(), IMAGES.astype(np.int64))
     with pytest.raises(ssl_bench.errors.RunError, match=r"^the features of 7 are not finite"):
