@@ -217,7 +217,7 @@ def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: there are no rows.
     """
-    path = _folder(run) / METRICS
+    path = folder_of(run) / METRICS
     if not (recorded := rows.read(path)):
         raise ConfigError(f"{path} has no rows: name the directory of a run that was started")
     return _frame([{name: value for name, value in row.items() if name != "evaluations"} for row in recorded])
@@ -242,12 +242,12 @@ def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
 
     from ssl_bench.training.finished import load_run, read_config
 
-    folder = _folder(run)
+    folder = folder_of(run)
     loaded = load_run(folder, read_config(folder) | {"precision": "fp32"}, torch.device("cpu"))
     return loaded.parts.method.encoder.get_submodule("backbone").eval()
 
 
-def _folder(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
+def folder_of(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
     """The directory of a run; that of a run_id is below ``outputs``."""
     if isinstance(run, str):
         return find_named(str(files.given_path(run)), Path("outputs"))
