@@ -1,10 +1,10 @@
 """Contrastive self-supervised learning with loss, negatives, batch size and temperature as independent axes.
 
 ``train`` trains runs and grids. For training loops of one's own: ``PairLoss``, ``knn``, ``linear_probe``,
-``alignment_uniformity``, ``views``, ``chunked`` and ``load_weights``. For the results of runs: ``runs``, ``compare``,
-``table``, ``figure``, ``curves`` and ``load``. Each is imported when it is first used, so that ``import ssl_bench``
-takes no time. Which loss and which negatives: `ssl_bench.objective`. How the losses follow from each other:
-`ssl_bench.objective.losses`.
+``alignment_uniformity``, ``views``, ``chunked``, ``load_weights`` and ``embed``. For the results of runs: ``runs``,
+``compare``, ``table``, ``figure``, ``curves`` and ``load``. Each is imported when it is first used, so that
+``import ssl_bench`` takes no time. Which loss and which negatives: `ssl_bench.objective`. How the losses follow from
+each other: `ssl_bench.objective.losses`.
 """
 
 import importlib
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api.chunked import chunked
+    from .api.embed import embed
     from .api.features import alignment_uniformity, knn, linear_probe
     from .api.pair_loss import PairLoss
     from .api.reading import compare, curves, figure, load, runs, table
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from .train import train
 
 __version__ = "0.3.0"
-__all__ = ["PairLoss", "alignment_uniformity", "chunked", "compare", "curves", "figure", "knn", "linear_probe", "load"]
-__all__ += ["load_weights", "runs", "table", "train", "views"]
+__all__ = ["PairLoss", "alignment_uniformity", "chunked", "compare", "curves", "embed", "figure", "knn", "linear_probe"]
+__all__ += ["load", "load_weights", "runs", "table", "train", "views"]
 
 _MODULES = {
     "PairLoss": "pair_loss",
@@ -29,6 +30,7 @@ _MODULES = {
     "chunked": "chunked",
     "compare": "reading",
     "curves": "reading",
+    "embed": "embed",
     "figure": "reading",
     "knn": "features",
     "linear_probe": "features",

@@ -89,7 +89,7 @@ def no_pictures() -> Iterator[None]:
         one_step = make is learning_curves and len({row["step"] for row in given[0]}) < 2  # which has no curve
         return b"" if one_step else b"no picture"
 
-    with patch("ssl_bench.record.plots._render", render):
+    with patch("ssl_bench.record.plots.render", render):
         yield
 
 

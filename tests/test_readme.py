@@ -121,12 +121,12 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
         chosen = [w for w in first_values(words) if not w.startswith(("hydra", "epochs="))]
         keys = {word.split("=")[0] for word in chosen}
         return [*(word for word in short if word.split("=")[0] not in keys), *chosen]
+    if "--weights" in words or name == "embed":
+        _composed(
+            ["framework=frozen", *(word for word in words if re.match(r"[a-z.]+=", word) and "which=" not in word)]
+        )
+        return ["--help"]
     if name in ("evaluate", "export", "status", "verify"):
-        if "--weights" in words:
-            _composed(
-                ["framework=frozen", *(word for word in words if re.match(r"[a-z.]+=", word) and "which=" not in word)]
-            )
-            return ["--help"]
         words = [re.sub(r"RUN_DIR|outputs/default/(<run_id>|\*)", str(trained), word) for word in words]
         short = ["evaluate.npc.batches=1", "evaluate.npc.batch_sizes=[32]"] if "npc" in text else []
         return [*(word for word in words if word != "--watch"), *short]

@@ -172,7 +172,7 @@ def figure(
         outputs, where: as of :func:`runs`.
         x: the setting on the x axis; None: as the columns of :func:`table`. ``epoch``: curves over the training with a
             band of one deviation over the seeds, a line for each of what varies; ``metric`` is then ``loss`` or another
-            value of ``metrics.jsonl``.
+            value of ``metrics.jsonl``. ``labels``: the same over the shares of ``evaluate.labels``.
         lines: the setting of which each value is a line; None: as the rows of :func:`table`.
         y: the setting on the y axis of a heat map, in place of ``lines``.
         metric: as of :func:`table`.
@@ -188,10 +188,11 @@ def figure(
     from ssl_bench.results import arrange, curves, drawing  # with numpy and matplotlib
 
     entries = runs_where(files.given_path(outputs), _conditions(where))
-    if x == "epoch":
+    if x in ("epoch", "labels"):
         if lines or y:
-            raise ConfigError("x=epoch: leave out lines and y, or set x to a setting")
-        return drawing.draw_curves(*curves.curves(entries, metric))
+            raise ConfigError(f"x={x}: leave out lines and y, or set x to a setting")
+        read = curves.curves if x == "epoch" else curves.over_labels
+        return drawing.draw_curves(*read(entries, metric))
     pivots = arrange.arrange(entries, y or lines, x, metric)
     return drawing.draw(pivots, bool(y))
 
@@ -222,7 +223,7 @@ def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: there are no rows.
     """
-    path = _folder(run) / METRICS
+    path = folder_of(run) / METRICS
     if not (recorded := rows.read(path)):
         raise ConfigError(f"{path} has no rows: name the directory of a run that was started")
     return _frame([{name: value for name, value in row.items() if name != "evaluations"} for row in recorded])
@@ -247,12 +248,12 @@ def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
 
     from ssl_bench.training.finished import load_run, read_config
 
-    folder = _folder(run)
+    folder = folder_of(run)
     loaded = load_run(folder, read_config(folder) | {"precision": "fp32"}, torch.device("cpu"))
     return loaded.parts.method.encoder.get_submodule("backbone").eval()
 
 
-def _folder(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
+def folder_of(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
     """The directory of a run; that of a run_id is below ``outputs``."""
     if isinstance(run, str):
         return find_named(str(files.given_path(run)), Path("outputs"))

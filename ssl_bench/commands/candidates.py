@@ -9,7 +9,7 @@ import argcomplete
 
 from ssl_bench.errors import ConfigError
 
-COMPOSED = ("train", "evaluate", "prepare", "reproduce")
+COMPOSED = ("train", "evaluate", "embed", "prepare", "reproduce")
 
 
 def answer(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     from ssl_bench.config.compose import load
     from ssl_bench.config.schema import check
     from ssl_bench.data.prepare import prepare
-    from ssl_bench.data.sheet import drawn, sheet, write_png
+    from ssl_bench.data.sheet import drawn_channels, sheet, write_png
     from ssl_bench.training.parts import Parts
 
     config, picture = load(options.overrides), options.show
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         images, views = parts.dataset.pretrain(), parts.views
         count = min(8, len(images))
         write_png(picture, sheet(images, views, config["seed"], count))
-        shown, channels = drawn(parts.dataset.channels), parts.dataset.channels
+        shown, channels = drawn_channels(parts.dataset.channels), parts.dataset.channels
         part = f", with the first {shown} of {channels} channels" if shown < channels else ""
         print(f"{picture} shows {count} images of dataset={name}, each above its {len(views)} views{part}")
     return 0

@@ -32,10 +32,7 @@ def evaluate(given: Sequence[str], overrides: Sequence[str], jobs: int) -> int:
     Raises:
         ConfigError: the only file cannot be read, or does not fit the backbone; or all are refused for one reason.
     """
-    if any(override.startswith("framework=") for override in overrides):
-        raise ConfigError("framework: leave it out: the networks of --weights are not trained")
-    which = next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("which=")), None)
-    rest = [word for word in overrides if not word.startswith("which=")]
+    which, rest = _without_which(overrides)
     if len(given) == 1:
         return _alone(given[0], which, rest)
     words, configs, refusals = dict[str, list[str]](), dict[str, dict[str, Any]](), dict[str, str]()
@@ -59,6 +56,26 @@ def evaluate(given: Sequence[str], overrides: Sequence[str], jobs: int) -> int:
     code = each_one(_in_worker, {name: words[name] for name in configs}, jobs)
     print_grid({name: [(folders.find(config), 0)] for name, config in configs.items()})
     return max(code, ConfigError.exit_code if refusals else 0)
+
+
+def _without_which(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The value of ``which``, and the other overrides. Raises ConfigError for a framework."""
+    if any(override.startswith("framework=") for override in overrides):
+        raise ConfigError("framework: leave it out: the networks of --weights are not trained")
+    which = next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("which=")), None)
+    return which, [word for word in overrides if not word.startswith("which=")]
+
+
+def configuration(name: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """The configuration of one network, as :func:`evaluate` takes it.
+
+    Raises:
+        ConfigError: its file cannot be read, or does not fit the backbone.
+    """
+    which, rest = _without_which(overrides)
+    network = _network(name, which, rest)
+    with _said_of(network.path, name):
+        return _validated([FROZEN, *network.words, *rest])
 
 
 def _alone(name: str, which: str | None, overrides: Sequence[str]) -> int:

@@ -17,11 +17,12 @@ from ssl_bench.config.with_hydra import composed, parted
 from ssl_bench.errors import ConfigError
 from ssl_bench.files import given_path
 
+CHANGED = ("device", "devices", "precision", "evaluate", "paths", "dataset")
 _MISSING = object()
 
 
 def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The keys ``device``, ``evaluate``, ``paths`` and ``dataset`` of a run that is evaluated with overrides of them.
+    """The keys of a run that is evaluated with overrides of them: ``CHANGED``.
 
     The options that ``evaluate=...`` names take the place of the run's evaluators, with values of the run where they
     refer to other keys. Without it the run's own evaluators stay, and the overrides change their settings.
@@ -66,4 +67,4 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         resolved: Any = OmegaConf.to_container(root, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(explain(error, overrides)) from error
-    return {key: resolved[key] for key in ("device", "evaluate", "paths", "dataset")}
+    return {key: resolved[key] for key in CHANGED}

@@ -13,6 +13,8 @@ from ssl_bench.disk.shapes import fits
 PER_NEIGHBOUR = 50  # labels, where k is the default of the data set
 FEW = 20  # labels a class, in the mean: of fewer, a tenth is too few to choose by
 RARE = 5  # labels of a class: of fewer, a tenth of all may have all of them
+TUNED = "ssl_bench.evaluate.finetune.FineTune"
+EPOCHS, SHARE = (60, 30), 0.05  # of TUNED with less than that share of the labels, and with more
 DRAWN = "images"  # how images are held out if nothing else is said: a tenth, whatever their class
 
 
@@ -36,7 +38,7 @@ def with_labels(
 
     A linear probe whose ``hold_out`` is null gets one; "images" is left out, so that an identity does not have it. With
     a share of the labels the k of ``knn`` is at most a fiftieth of them, if it is the default: ``dataset.knn_k``, or
-    the lowest one of the data sets of ``evaluate.on``.
+    the lowest one of the data sets of ``evaluate.on``. Fine-tuning whose ``epochs`` are null gets EPOCHS.
 
     Args:
         name: key of the evaluator below ``evaluate``.
@@ -52,6 +54,10 @@ def with_labels(
         if held is None and images and fits(classes, int) and classes:
             held = held_out(images, classes, _part(dataset.get("least_labels"), labels) if share else None)
         settings |= {"hold_out": held} if held not in (None, DRAWN) else {}
+    if settings.get("_target_") == TUNED and settings.get("epochs") is None:
+        every = _labelled(dataset, 1.0)
+        part = labels if share else images / every if images and every else 1.0
+        settings["epochs"] = EPOCHS[not (fits(part, float) and part < SHARE)]
     nodes = [node or trained_on for node in datasets_of(config["evaluate"])]
     defaults = [node["knn_k"] for node in nodes if fits(node.get("knn_k"), int)]
     is_default = name == "knn" and defaults and settings.get("k") == min(defaults)  # others have that of a protocol

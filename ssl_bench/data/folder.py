@@ -47,6 +47,8 @@ class Files(Photos):
     def name(self, i: int) -> str:
         return f"{self.folder}/{self.names[i]}"
 
+    place = name
+
     def encoded(self, i: int) -> Tensor:
         with open_regular(self.name(i), LARGEST) as file:  # a pipe with the name of an image is not waited for
             return torch.from_numpy(np.fromfile(file, dtype=np.uint8))

@@ -45,6 +45,9 @@ class StoredImages(Photos):
     def name(self, i: int) -> str:
         return "{}[{}]".format(*self.ids[i])
 
+    def place(self, i: int) -> str:
+        return str(self.ids[i][1])
+
     def encoded(self, i: int) -> Tensor:
         return torch.from_numpy(
             np.frombuffer(stored_bytes(self.rows, self.column, *self.ids[i]), dtype=np.uint8).copy()

@@ -65,7 +65,7 @@ def in_bytes(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return ((x - low) / (high - low)).nan_to_num_().mul_(255).round_().clamp_(0, 255).to(torch.uint8)
 
 
-def drawn(channels: int) -> int:
+def drawn_channels(channels: int) -> int:
     """How many channels of a picture are drawn: three as colours, or one as grey."""
     return 3 if channels > 2 else 1
 
@@ -74,14 +74,18 @@ def tile(image: Tensor, picture: int, side: int) -> Tensor:
     """uint8 [C + E, h, w] -> uint8 [3, height, width]: the picture in a square, the extra channels as bars below."""
     parts = []
     if picture:
-        scale = side / max(image.shape[1:])
-        size = [round(length * scale) for length in image.shape[1:]]
-        # Small images are magnified so that their pixels can be seen.
-        mode: dict[str, Any] = {"mode": "nearest"} if scale >= 1 else {"mode": "bilinear", "antialias": True}
-        shown = image[None, : drawn(picture)].float()
-        square = interpolate(shown, size, **mode)[0].round().to(torch.uint8).expand(3, -1, -1)
-        parts.append(pad(square, (0, side - size[1], 0, side - size[0]), value=FRAME))
+        square = scaled(image[: drawn_channels(picture)], side)
+        parts.append(pad(square, (0, side - square.shape[2], 0, side - square.shape[1]), value=FRAME))
     if len(image) > picture:
         bars = image[None, picture:, 0, 0][None].float()  # [1, 1, E]
         parts.append(interpolate(bars, side).to(torch.uint8).expand(3, STRIP, side))
     return torch.cat([pad(part, (0, GAP, 0, GAP), value=FRAME) for part in parts], 1)
+
+
+def scaled(image: Tensor, side: int) -> Tensor:
+    """uint8 [C, h, w], C 1 or 3 -> uint8 [3, height, width], the longer of which is ``side``."""
+    scale = side / max(image.shape[1:])
+    size = [max(1, round(length * scale)) for length in image.shape[1:]]
+    # Small images are magnified so that their pixels can be seen.
+    mode: dict[str, Any] = {"mode": "nearest"} if scale >= 1 else {"mode": "bilinear", "antialias": True}
+    return interpolate(image[None].float(), size, **mode)[0].round().to(torch.uint8).expand(3, -1, -1)

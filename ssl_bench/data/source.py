@@ -1,6 +1,6 @@
 """Images of a split, read by their index."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,10 @@ class Source:
     def to(self, device: torch.device) -> "Source":
         """Copy the split to ``device``; the ``take`` of the copy expects ids and returns images there."""
         raise NotImplementedError
+
+    def place(self, i: int) -> str:
+        """Where image i is: the path of its file, or its number among the stored images."""
+        return str(i)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +137,29 @@ class Chosen(Source):
     def take(self, ids: Tensor) -> ImageBatch:
         """Read the images ``ids`` [n] of this part."""
         return self.images.take(self.ids[ids])
+
+    def place(self, i: int) -> str:
+        return self.images.place(int(self.ids[i]))
+
+
+class Joined(Source):
+    """Several sources as one, in their order."""
+
+    def __init__(self, parts: Sequence[Source]) -> None:
+        self.parts, self.labels = parts, torch.cat([part.labels for part in parts])
+        self._starts = torch.tensor([0, *map(len, parts)]).cumsum(0)
+
+    def take(self, ids: Tensor) -> ImageBatch:
+        """Read the images ``ids`` [n]."""
+        parts = torch.bucketize(ids, self._starts, right=True) - 1
+        if len(only := parts.unique()) == 1:
+            return self.parts[int(only)].take(ids - self._starts[only])
+        images = [self.parts[p].take(i[None] - self._starts[p])[0] for p, i in zip(parts.tolist(), ids, strict=True)]
+        return torch.stack(images) if len({image.shape for image in images}) == 1 else images
+
+    def place(self, i: int) -> str:
+        part = int(torch.bucketize(i, self._starts, right=True)) - 1
+        return self.parts[part].place(i - int(self._starts[part]))
 
 
 def without_copies(order: Tensor, count: int, twins: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -45,6 +45,11 @@ class FewLabels(Target):
             return whole
         return cls(whole, stratified(whole.train.labels.cpu(), labels, stream("labels", whole.seed)))
 
+    def names(self) -> list[str]:
+        """The images with labels as lines of a list for ``evaluate.labels``, or as numbers if they have no files."""
+        ids, paths = self._ids.tolist(), _paths(self._whole.train)
+        return [str(i) if paths is None else "/".join(paths[i].split("/")[-2:]) for i in ids]
+
     def shards(self, name: SplitName) -> dict[str, Sharded]:
         shards = self._whole.shards(name)
         if name != "train":
@@ -70,7 +75,10 @@ def listed(source: Source, file: Path, content: str) -> Tensor:
     if digest != content:
         raise ConfigError(f"evaluate.labels={file}: it is not the list of this run any more: bring it back")
     places: dict[str, list[int]] = {name: [] for name in names}
-    for i, path in enumerate(_paths(source)):
+    if (paths := _paths(source)) is None:
+        remedy = "shares of the labels, or dataset to photos in folders that are not packed"
+        raise ConfigError(f"evaluate.labels: these images have no file names to list: set evaluate.labels to {remedy}")
+    for i, path in enumerate(paths):
         folder, name = path.split("/")[-2:]
         for listed in {name, f"{folder}/{name}"} & places.keys():
             places[listed].append(i)
@@ -84,12 +92,9 @@ def listed(source: Source, file: Path, content: str) -> Tensor:
     return torch.tensor([ids[0] for ids in places.values()]).unique()
 
 
-def _paths(source: Source) -> list[str]:
-    """The path of each image."""
+def _paths(source: Source) -> list[str] | None:
+    """The path of each image; None: they have no files."""
     if isinstance(source, Chosen):
         whole = _paths(source.images)
-        return [whole[i] for i in source.ids.tolist()]
-    if not isinstance(source, Files):
-        remedy = "shares of the labels, or dataset to photos in folders that are not packed"
-        raise ConfigError(f"evaluate.labels: these images have no file names to list: set evaluate.labels to {remedy}")
-    return [source.name(i) for i in range(len(source))]
+        return whole and [whole[i] for i in source.ids.tolist()]
+    return [source.name(i) for i in range(len(source))] if isinstance(source, Files) else None

@@ -94,7 +94,7 @@ def nearest_entries(
 ) -> Tensor:
     """Find the k nearest bank entries of every query: their keys, int64 [Q, k], nearest first.
 
-    A key holds a cosine and an index: :func:`rank_classes` reads it.
+    A key holds a cosine and an index: :func:`read_keys` and :func:`rank_classes` read it.
 
     Args:
         queries: [Q, D], finite, of any length from SHORTEST on, or zeros.
@@ -159,6 +159,11 @@ def _index(keys: Tensor) -> Tensor:
     return LOW_HALF - (keys & LOW_HALF)
 
 
+def read_keys(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """The cosines, float32, and the indices that were packed into keys."""
+    return _flip_negative((keys >> 32).int()).view(torch.float32), _index(keys)
+
+
 def _flip_negative(bits: Tensor) -> Tensor:
     """Turn the bits of floats into integers in the same order, or back: flip all but the sign of negative ones."""
     return (bits >> 31).bitwise_and_(0x7FFFFFFF).bitwise_xor_(bits)
@@ -171,8 +176,8 @@ def rank_classes(keys: Tensor, bank_labels: Tensor, k: int, temperature: float, 
     """
     ranking = torch.empty(len(keys), num_classes, dtype=torch.int64, device=keys.device)
     for some_keys, some_ranking in zip(keys.split(4096), ranking.split(4096), strict=True):
-        cosines = _flip_negative((some_keys >> 32).int()).view(torch.float32).double()
-        labels = bank_labels[_index(some_keys)]
+        cosines, index = read_keys(some_keys)
+        cosines, labels = cosines.double(), bank_labels[index]
         weights = ((cosines - cosines[:, :1]) / temperature).exp()  # relative to the nearest: cannot overflow
         scores = weights.new_zeros(len(some_keys), num_classes)
         for j in range(k):  # one neighbour of all queries at a time: additions in a fixed order, so that ties are exact

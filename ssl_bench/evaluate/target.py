@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -133,7 +134,12 @@ class Target:
         augment: the transform of each training view, global crops first; empty if it is not known.
         choose: the split that settings are chosen by; None: a part of ``train``.
         class_names: in the order of the labels; empty: they are numbers.
+
+    Attributes:
+        kept: file of the state of a long evaluation, which goes on from there if the run is started again; None: none.
     """
+
+    kept: Path | None = None
 
     def __init__(
         self,

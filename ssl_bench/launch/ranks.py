@@ -4,6 +4,8 @@ import atexit
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,18 +122,21 @@ def train_here(
     if config["threads"]:
         torch.set_num_threads(config["threads"])
     with logging_to(folder if rank() == 0 else None, quiet):
-        outcome = _train(config, folder, device, command, claim)
+        remedy = "Set batch_size.chunk, a smaller batch_size.size or more devices"
+        outcome = outcome_of(partial(train, config, folder.name, folder, device, command, claim), device, remedy)
     if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
         release_memory(device)
     return outcome
 
 
-def _train(
-    config: dict[str, Any], folder: Path, device: torch.device, command: str | None, claim: Claim | None
-) -> Outcome:
-    """Train. Known errors become the outcome; others of several ranks are raised."""
+def outcome_of(work: Callable[[], None], device: torch.device, remedy: str) -> Outcome:
+    """Do this rank's work. Known errors become the outcome; others of several ranks are raised.
+
+    Args:
+        remedy: what to set if the memory of the device is too small.
+    """
     try:
-        train(config, folder.name, folder, device, command, claim)
+        work()
     except Interrupted as stop:
         return Outcome.interrupted(stop.number)
     except Halted as halt:
@@ -144,7 +149,7 @@ def _train(
     except Exception as error:
         if out_of_memory(error):
             reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
-            return Outcome.failed(f"{reason} Set batch_size.chunk, a smaller batch_size.size or more devices")
+            return Outcome.failed(f"{reason} {remedy}")
         if reason := without_room(error):
             return Outcome.failed(reason)
         if world() == 1:

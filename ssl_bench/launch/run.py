@@ -81,7 +81,7 @@ def carry_out(run: Run, wait: bool, quiet: bool = False) -> Outcome:
         outcome = Outcome.failed(f"{where}: {error.strerror or error}; after fixing that, the same command resumes")
     outcome = replace(outcome, folder=str(folder) if folder else None)
     if not quiet:
-        _report(outcome, not torchrun or os.environ.get("RANK", "0") == "0")
+        report(outcome, not torchrun or os.environ.get("RANK", "0") == "0")
     run.record(outcome)
     return outcome
 
@@ -164,7 +164,7 @@ def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: boo
             files.write_json(folder / "failed.json", {"reason": outcome.reason, "detail": outcome.detail})
 
 
-def _report(outcome: Outcome, first: bool) -> None:
+def report(outcome: Outcome, first: bool) -> None:
     """Print why the run did not finish, on rank 0."""
     if outcome.state is State.INTERRUPTED:
         name = signal.Signals(outcome.signal).name

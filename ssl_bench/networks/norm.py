@@ -30,8 +30,8 @@ def group_statistics(model: nn.Module, groups: int) -> None:
         InvalidValue: the model has a BN of another class, and a group is not all images of a rank.
     """
     for module in model.modules():
-        if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d) and module.momentum is not None:
-            of_maps = type(module) is nn.BatchNorm2d
+        if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, GroupedBatchNorm) and module.momentum is not None:
+            of_maps = getattr(module, "of_maps", type(module) is nn.BatchNorm2d)
             module.__class__ = GroupedBatchNorm
             assert isinstance(module, GroupedBatchNorm)
             module.groups, module.joined = local_groups(groups), groups < world()

@@ -1,8 +1,12 @@
-"""The two formats of ``torch.save``: an archive of a pickle and storages, and before torch 1.6 one after the other."""
+"""The two formats of ``torch.save``: an archive of a pickle and storages, and before torch 1.6 one after the other.
+
+States of this package are written by :func:`packed` and read by :func:`unpacked`, files from elsewhere by :func:`read`.
+"""
 
 import io
 import pickle
 import sys
+import warnings
 import zipfile
 from typing import Any, BinaryIO, cast
 
@@ -14,6 +18,21 @@ from ssl_bench.networks.pickles import LONGEST, STORAGES, numbers, require_plain
 
 MAGIC = 0x1950A86A20F9469CFC6C  # the first number of a file in the format before torch 1.6
 PROTOCOL = 1001
+
+
+def packed(state: dict[str, Any]) -> memoryview:
+    """The file of a state: tensors and plain values."""
+    buffer = io.BytesIO()  # torch.save to a file hides the reason of a failure such as a full disk
+    torch.save(state, buffer)
+    return buffer.getbuffer()
+
+
+def unpacked(file: BinaryIO) -> Any:
+    """The state in a file of :func:`packed`, on the CPU. It raises many kinds of errors if the file is damaged."""
+    files.compare_checksums(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def read(file: BinaryIO) -> tuple[Any, list[str]]:

@@ -24,11 +24,19 @@ row=NAME and col=NAME select rows and columns: by the exact name, by a pattern (
 
 def selects_runs(options: Any) -> bool:
     """Whether the words of a command select runs, and no tables of papers."""
+    if options.all or getattr(options, "claims", False):
+        return False
     papers = tables.paths(options.config_dir and options.config_dir / "papers")
-    of_papers = [word for word in options.names if word.partition("/")[0] in papers or re.search(r"\.ya?ml\b", word)]
+    places = [word.partition("=")[2] for word in options.overrides if word.startswith("paths.outputs=")]
+    outputs = given_path(places[-1]) if places else usual_outputs()
+
+    def of_runs(word: str) -> bool:
+        if Path(word).is_dir() or (outputs / word).is_dir() or re.search("[<>]", word):
+            return True
+        return outputs.is_dir() and "/" not in word and word not in papers and not word.endswith((".yaml", ".yml"))
+
     conditions = [word for word in options.overrides if not word.startswith(("row=", "col=", "paths.outputs="))]
-    whole = options.all or getattr(options, "claims", False)
-    return not (of_papers or whole) and bool(options.names or conditions)
+    return all(map(of_runs, options.names)) and bool(options.names or conditions)
 
 
 @dataclass(frozen=True)

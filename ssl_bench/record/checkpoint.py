@@ -17,10 +17,9 @@ import logging
 import os
 import re
 import shutil
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +28,7 @@ from ssl_bench import files
 from ssl_bench.disk import temporary
 from ssl_bench.disk.patience import NoAnswer, answer, exists, make_folder, patiently
 from ssl_bench.errors import RunError
+from ssl_bench.networks import torch_files
 from ssl_bench.record import results
 from ssl_bench.record.claim import Claim, Taken
 
@@ -46,7 +46,7 @@ def save(folder: Path, state: dict[str, Any], claim: Claim | None = None, rows: 
         Taken: another process has the run: the state was set aside, with the rows.
     """
     make_folder(folder)
-    content = _packed(state)
+    content = torch_files.packed(state)
     last, previous = folder / "last.pt", folder / "previous.pt"
     spare = temporary.beside(previous)
 
@@ -64,7 +64,7 @@ def save(folder: Path, state: dict[str, Any], claim: Claim | None = None, rows: 
     except (Taken, FileNotFoundError):  # the latter: a new owner has removed the temporary files
         if claim is None or not claim.lost_to():
             raise
-        files.write_bytes(folder / _aside(claim, state["step"]), _packed(state | {"rows": list(rows)}))
+        files.write_bytes(folder / _aside(claim, state["step"]), torch_files.packed(state | {"rows": list(rows)}))
         raise Taken(takeover(claim, state["step"])) from None
     finally:
         files.remove(spare)
@@ -83,12 +83,6 @@ def takeover(claim: Claim, step: int) -> str:
 
 def _aside(claim: Claim, step: int) -> str:
     return f"taken-{claim.number}-{step}.pt"
-
-
-def _packed(state: dict[str, Any]) -> memoryview:
-    buffer = io.BytesIO()  # torch.save to a file hides the reason of a failure such as a full disk
-    torch.save(state, buffer)
-    return buffer.getbuffer()
 
 
 def _link(path: Path, copy: Path) -> None:
@@ -220,7 +214,7 @@ def read(path: Path) -> dict[str, Any]:
         NoAnswer: the file system does not answer.
     """
     try:
-        state: Any = files.read_with(path, _unpacked)
+        state: Any = files.read_with(path, torch_files.unpacked)
     except NoAnswer:
         raise
     except OSError as error:
@@ -230,10 +224,3 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or not isinstance(state.get("run_id"), str):
         raise ValueError("cannot be read (it has no run_id)")
     return state
-
-
-def _unpacked(file: BinaryIO) -> Any:
-    files.compare_checksums(file)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.load(file, map_location="cpu", weights_only=True)

@@ -47,7 +47,7 @@ def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact], record: Pat
     def picture(name: str, make: Callable[..., Figure | None], *given: Any) -> None:
         path = folder / f"{_file(name)}.png"
         try:
-            png = _render(make, *given)
+            png = render(make, *given)
         except Exception as error:  # a broken matplotlib raises many kinds of errors
             log.warning("%s was not drawn: %s", path, error)
             return
@@ -71,7 +71,7 @@ def _file(name: str) -> str:
     return name.replace("/", "-")
 
 
-def _render(make: Callable[..., Figure | None], *given: Any) -> bytes:
+def render(make: Callable[..., Figure | None], *given: Any) -> bytes:
     """Draw a figure as PNG with matplotlib's defaults and our style, ignoring the machine's matplotlibrc."""
     import matplotlib.style
 

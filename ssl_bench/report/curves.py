@@ -90,8 +90,8 @@ def over_seeds(entries: Sequence[Entry], names: Iterable[str], most: int) -> dic
 
 def _of_seeds(line: SeedCurve, most: int) -> dict[str, Any]:
     """A curve of equally spaced epochs, of which the last one is kept."""
-    kept = slice(None, None, -(-len(line.epochs) // most) * -1)
-    numbers = (line.epochs, line.mean, line.deviation)
+    kept = slice(None, None, -(-len(line.x) // most) * -1)
+    numbers = (line.x, line.mean, line.deviation)
     epochs, mean, deviation = (_whole(float(f"{n:.{DIGITS}g}") for n in values[kept][::-1]) for values in numbers)
     label = printable(line.legend)
     return {"label": label, "epochs": epochs, "mean": mean, "deviation": deviation}

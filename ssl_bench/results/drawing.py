@@ -156,7 +156,7 @@ def _means(axis: Any, matters: Matters, number: int) -> None:
 
 
 def draw_curves(curves: Sequence[SeedCurve], label: str) -> Figure:
-    """Draw a line for each curve, and a band of one standard deviation over its seeds.
+    """Draw a line for each curve, and a band of one standard deviation over its seeds; shares are on a log axis.
 
     Args:
         label: of the y axis.
@@ -169,12 +169,17 @@ def draw_curves(curves: Sequence[SeedCurve], label: str) -> Figure:
         axis = figure.subplots()
         for i, curve in enumerate(curves):
             colour, line = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
-            marker = MARKERS[i % len(MARKERS)] if len(curve.epochs) < 30 else ""
-            axis.plot(curve.epochs, curve.mean, color=colour, linestyle=line, marker=marker, label=curve.legend)
+            marker = MARKERS[i % len(MARKERS)] if len(curve.x) < 30 else ""
+            axis.plot(curve.x, curve.mean, color=colour, linestyle=line, marker=marker, label=curve.legend)
             if curve.seeds > 1:
                 ends = curve.mean - curve.deviation, curve.mean + curve.deviation
-                axis.fill_between(curve.epochs, *ends, color=colour, alpha=0.2, linewidth=0)
+                axis.fill_between(curve.x, *ends, color=colour, alpha=0.2, linewidth=0)
         axis.set_xlabel("epoch")
+        if shares := sorted({x for curve in curves if curve.axis == "share" for x in curve.x.tolist()}):
+            axis.set_xscale("log")
+            axis.set_xticks(shares, [f"{100 * share:g}%" for share in shares])
+            axis.minorticks_off()
+            axis.set_xlabel("share of the training images with labels")
         axis.set_ylabel(f"{label}\nmean" + " and standard deviation" * any(curve.seeds > 1 for curve in curves))
         axis.legend(frameon=False)
     return figure

@@ -133,7 +133,8 @@ def located(words: Sequence[str], given: Path | None = None) -> tuple[Path, list
         raise ConfigError(f"{roots[0]} and {others[0]} are two results folders: name one")
     outputs = roots[0] if roots else outputs
     if not outputs.is_dir():
-        raise ConfigError(f"there is no folder {outputs}: set --outputs to the folder of the results")
+        what = f"{' '.join(names)}: " if names else ""
+        raise ConfigError(f"{what}there is no folder {outputs}: set --outputs to the folder of the results")
     below = {word: _below(word, outputs) for word in names}
     placed = (word if (at := below.get(word)) is None else str(outputs / at) for word in words)
     return outputs, [word for word in placed if word != str(outputs)]

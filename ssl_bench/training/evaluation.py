@@ -8,9 +8,12 @@ from typing import Any
 from torch import nn
 
 from ssl_bench import files
+from ssl_bench.disk.patience import make_folder
 from ssl_bench.distributed import broadcast, rank
 from ssl_bench.evaluate.artifacts import Artifact
+from ssl_bench.evaluate.few_labels import FewLabels
 from ssl_bench.evaluate.run import doubts, run_evaluators
+from ssl_bench.evaluate.target import Target
 from ssl_bench.hardware import move
 from ssl_bench.networks.weights import footnotes
 from ssl_bench.record import baselines, evaluations, hits, plots, rows, units
@@ -75,7 +78,7 @@ class Evaluation:
             recorded: the evaluations that it has already.
             trained: its ``results.json``, if it was trained by an earlier process.
         """
-        evaluated, artifacts = self._evaluate(evaluations.missing(recorded, self.config), recorded)
+        evaluated, artifacts = self._evaluate(evaluations.missing(recorded, self.config), recorded, folder)
         if tracker is None:
             return
         if tracker.claim is not None:
@@ -85,10 +88,11 @@ class Evaluation:
         if trained is not None:
             kept = [key for key in trained if key in ("environment", "seconds") or key.partition("/")[0] == "classes"]
             content = {**content, **{key: trained[key] for key in kept}, **self._classes()}
-            content["config"] = trained["config"]
+            content |= {"config": trained["config"], "name": trained["config"]["name"]}
             content["units"] = trained.get("units", {}) | content["units"]
         networks = {"": self.state.method.encoder}
-        by_data = self.parts.targets_by_data(networks, self.state.device, self.precision)
+        by_data = list(self.parts.targets_by_data(networks, self.state.device, self.precision))
+        _write_labels(folder, (target for _, some in by_data for target in some))
         of_labels = [s for data, some in by_data for s in doubts(self.parts.evaluators_for(*data), some)]
         recorded_rows, warmup = rows.read(tracker.path, self.config), self.parts.recipe.warmup_epochs
         of_images = [f"{name}: {s}" if name else s for _, name, data in self.parts.evaluated for s in data.doubts()]
@@ -103,10 +107,12 @@ class Evaluation:
         step = self.state.step
         tracker.row(step, {"epoch": self.schedule.epoch(step), **content["metrics"]}, pictures)
         files.write_json(folder / "results.json", content)
+        for path in _kept(folder, "*").parent.glob(_kept(folder, "*").name):
+            files.remove(path)
         tracker.finish(content["metrics"], 0)
 
     def _evaluate(
-        self, wanted: Sequence[Entry], recorded: Sequence[Entry] = ()
+        self, wanted: Sequence[Entry], recorded: Sequence[Entry] = (), folder: Path | None = None
     ) -> tuple[list[Entry], dict[str, Artifact]]:
         """Carry out evaluations; return their entries with metrics, and the artifacts by name.
 
@@ -115,6 +121,7 @@ class Evaluation:
         Args:
             wanted: entries without metrics.
             recorded: other entries of the run, from which the names of artifacts must differ.
+            folder: of the run, where long evaluations keep their state; None: they keep none.
         """
         kept, evaluated, artifacts = rng_state(), list[Entry](), dict[str, Artifact]()
         initial = self.state.initial if any(entry["network"] == "_init" for entry in wanted) else None
@@ -127,7 +134,8 @@ class Evaluation:
             shared = _read_baselines(entries, paths) if suffix else []
             shared_ids = {entry["id"] for entry in shared}
             evaluated += shared
-            for entry, drawn in self._run([entry for entry in entries if entry["id"] not in shared_ids], network):
+            left = [entry for entry in entries if entry["id"] not in shared_ids]
+            for entry, drawn in self._run(left, network, folder):
                 evaluated.append(entry)
                 artifacts |= {evaluations.named(name, entry, [*recorded, *wanted]): a for name, a in drawn.items()}
                 if suffix and rank() == 0 and not drawn:
@@ -143,19 +151,21 @@ class Evaluation:
         names = {entry["id"]: f"{entry['id']} {entry['images']}" for entry in entries}
         return {key: baselines.place(self.config, name, weights, formats) for key, name in names.items()}
 
-    def _run(self, entries: Sequence[Entry], network: nn.Module | None) -> Iterator[tuple[Entry, dict[str, Artifact]]]:
+    def _run(
+        self, entries: Sequence[Entry], network: nn.Module | None, folder: Path | None
+    ) -> Iterator[tuple[Entry, dict[str, Artifact]]]:
         """Evaluate a network; yield each of its entries with metrics, and its artifacts by name."""
         if not entries:
             return
         networks = {entries[0]["network"]: network}
         for data, targets in self.parts.targets_by_data(networks, self.state.device, self.precision):
-            on_data = [entry for entry in entries if _data(entry) == data]
             of_labels = self.parts.evaluators_for(*data)
-            evaluators = {entry["evaluator"]: of_labels[entry["evaluator"]] for entry in on_data}
-            metrics, artifacts = run_evaluators(evaluators, targets)
-            for entry in on_data:
-                drawn = {name: value for name, value in artifacts.items() if name.startswith(_start(entry))}
-                yield evaluations.filled(entry, metrics), drawn
+            for entry in (entry for entry in entries if _data(entry) == data):
+                for infix, target in targets:
+                    what = f"{self.state.step} {evaluations.mark(entry)} {infix}"
+                    target.kept = None if folder is None else _kept(folder, what)
+                metrics, artifacts = run_evaluators({entry["evaluator"]: of_labels[entry["evaluator"]]}, targets)
+                yield evaluations.filled(entry, metrics), artifacts
 
     def _results(self, run_id: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> dict[str, Any]:
         """Content of ``results.json`` with all evaluations of the run, ``entries``."""
@@ -200,6 +210,20 @@ def _read_baselines(entries: Sequence[Entry], paths: Mapping[str, Path]) -> list
         if broadcast(metrics is not None):  # rank 0 decides for all
             shared.append({**entry, "metrics": metrics})
     return shared
+
+
+def _kept(folder: Path, what: str) -> Path:
+    """The file in a run's folder in which a long evaluation keeps its state until the run's results are written."""
+    return folder / "checkpoints" / f"evaluation-{'-'.join(what.replace('/', ' ').split())}.pt"
+
+
+def _write_labels(folder: Path, targets: Iterable[tuple[str, Target]]) -> None:
+    """Write which training images have labels, where not all have: lists for ``evaluate.labels``."""
+    for infix, target in targets:
+        if isinstance(target, FewLabels):
+            make_folder(folder / "labels")
+            name = infix.strip("/").replace("/", "-")
+            files.write_text(folder / "labels" / f"{name}.txt", "\n".join(target.names()) + "\n")
 
 
 def _start(entry: Entry) -> str:

@@ -263,7 +263,7 @@ class Parts:
         devices, size = self.config["devices"], self.config["batch_size"]["size"]
         multiple = math.ceil(size / devices) * devices
         remedy = f"a multiple of devices={devices}, such as {multiple}, or devices to a divisor of {size}"
-        require(size % devices == 0, "batch_size.size", size, remedy)
+        require(size % devices == 0 or untrained(self.config), "batch_size.size", size, remedy)
         self._check_epochs()
         _ = self.dataset, self.views, self.recipe, self.evaluators
         self._check_projection()

@@ -118,7 +118,7 @@ def test_many_runs_are_evaluated_by_one_command(train: Train, capfd: pytest.Capt
     assert main(["other", *asked]) == 2
     assert "other: no run below outputs has this name or folder" in capfd.readouterr().err
     assert main(["seed=7", *asked]) == 2
-    assert "seed=7: no finished run below outputs has these settings" in capfd.readouterr().err
+    assert "seed=7: no finished run below outputs has this name and these settings" in capfd.readouterr().err
 
 
 @pytest.mark.slow

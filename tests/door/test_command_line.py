@@ -178,8 +178,10 @@ REFUSED = {
     "reproduce dcl/table1 skip=all": "skip=all: set skip to impossible",
     "reproduce dcl/table1 col=32 negatives=random_k negatives.k=64 --dry-run": "8 of 8 cells cannot be: to 62 or less",
     "reproduce dcl/table1 seed=-1": "seed=[-1]: set seed to integers of 0 or more",
-    "evaluate nowhere": "nowhere is no run directory",
-    "status nowhere": "no folder nowhere paths.outputs",
+    "evaluate nowhere": "nowhere: there is no folder outputs: set --outputs",
+    "status nowhere": "nowhere: there is no folder outputs: set --outputs",
+    "report paths.outputs=x": "paths.outputs is a setting of a training: set --outputs",
+    "table --rows loss --rows seed": "--rows is given twice: leave one of them out",
     "status --json --csv": "argument --csv: not allowed with argument --json",
     "completion fish": "invalid choice: 'fish'",
 }

@@ -28,7 +28,7 @@ NODES: dict[str, dict[str, Any]] = {  # these two are several of them
 }
 DATASET = {"size": 64, "mean": [0.5], "std": [0.25], "knn_k": 5}
 # Small values of arguments, for every option that has them.
-SMALL = {"epochs": 1, "batch_size": 15, "batch_sizes": [4, 9], "batches": 2}
+SMALL = {"epochs": 1, "least_steps": 1, "batch_size": 15, "batch_sizes": [4, 9], "batches": 2}
 SMALL |= {"ks": [2, 9], "queries": 5, "keys": 20, "draws": 2}
 SMALL |= {"views": 3, "k": 5}
 SMALL |= {"images": "photos", "annotations": None, "size": 64, "clusters": [2], "n_init": 1}

@@ -1,5 +1,6 @@
 """Every evaluator on two ranks, whose shares of the images are unequal, measures what it does on one."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -8,9 +9,10 @@ import torch
 from ssl_bench.data.gaussians import Pairs
 from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
-from ssl_bench.distributed import world
+from ssl_bench.distributed import alone, world
 from ssl_bench.evaluate.artifacts import Artifact, Distribution, Histogram
 from ssl_bench.evaluate.contrast_statistics import BLOCK, ContrastStatistics
+from ssl_bench.evaluate.finetune import FineTune, Training
 from ssl_bench.evaluate.geometry import Geometry, pair_statistics
 from ssl_bench.evaluate.gradient_weight import GradientWeight
 from ssl_bench.evaluate.knn import KNN
@@ -24,7 +26,9 @@ from ssl_bench.evaluate.of_loss import Objective
 from ssl_bench.evaluate.projections import Projections
 from ssl_bench.evaluate.spectrum import Spectrum
 from ssl_bench.evaluate.target import Target
+from ssl_bench.networks.norm import group_statistics
 from tests.composed import load
+from tests.evaluate import test_finetune as tuned
 from tests.evaluate import test_geometry as geometry
 from tests.evaluate import test_linear_images as on_images
 from tests.evaluate import test_target as plain
@@ -33,7 +37,7 @@ from tests.ranks import on_two_ranks
 
 def measured(rank: int = 0) -> dict[str, Any]:
     torch.manual_seed(rank)  # the results must not depend on the global generator
-    return features() | fitted() | distances() | contrasts() | of_losses()
+    return features() | fitted() | fine_tuned() | distances() | contrasts() | of_losses()
 
 
 def features() -> dict[str, Any]:
@@ -59,6 +63,19 @@ def fitted() -> dict[str, Any]:
     probe = LinearOnImages(on_images.SIDE, **on_images.SETTINGS | {"batch_size": 20})
     fit = {name: (weight, bias, norm.mean, norm.var) for name, (weight, bias, norm) in probe._fit(target).items()}
     return {"classifiers": fit, "on_images": dict(probe.run(target))}
+
+
+def fine_tuned() -> dict[str, Any]:
+    """Batches that ranks can share equally, and that they cannot, of a network that was trained in groups."""
+    network = tuned.Net().double()
+    group_statistics(network, world())
+    parts = dict[str, Any]()
+    for batch in (4, 5):
+        recipe, target = FineTune(tuned.SIDE, **tuned.SMALL | {"batch_size": batch}), tuned.make_target(network)
+        with alone() if batch % world() else nullcontext():
+            state = Training(recipe, target, batch, False).finished().state_dict()
+        parts[f"tuned/{batch}"] = [dict(recipe.run(target)), *state.values()]
+    return parts
 
 
 def distances() -> dict[str, Any]:
@@ -99,6 +116,9 @@ def check(found: Any, expected: Any, name: str) -> None:
     elif isinstance(expected, dict):
         for part, value in expected.items():
             check(found[part], value, f"{name}: {part}")
+    elif isinstance(expected, list):
+        for part, value in zip(found, expected, strict=True):
+            check(part, value, name)
     elif not isinstance(expected, Artifact):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=name)
 

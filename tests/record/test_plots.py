@@ -118,7 +118,7 @@ def test_a_signal_while_a_plot_is_drawn_is_not_taken_for_an_error(
     def stop(*_: Any) -> None:
         raise Interrupted(signal.SIGTERM)
 
-    monkeypatch.setattr(plots, "_render", stop)
+    monkeypatch.setattr(plots, "render", stop)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
     with pytest.raises(Interrupted):
         plots.write_artifacts(tmp_path, {}, tmp_path / "metrics.jsonl")

@@ -144,11 +144,12 @@ def test_the_command_writes_a_file_and_refuses_wrong_words(capsys: pytest.Captur
     assert command.main(["--out", "r.html"]) == 0
     assert capsys.readouterr().out.startswith("r.html: 24 runs, 2.")
     assert Path("r.html").stat().st_size < 8e6
+    Path("no").mkdir()
     for words, says in [
         (["--out", "r.pdf"], "--out=r.pdf: set --out to an .html file, which a browser prints to PDF"),
-        (["--out", "no/r.html"], "--out=no/r.html: set --out to a file in a folder that exists: there is no no"),
-        (["loss=dcl"], "loss=dcl: set paths.outputs, the only key that a report reads"),
-        (["outputs", "paths.outputs=x"], "x and outputs are two results folders: name one"),
+        (["--out", "x/r.html"], "--out=x/r.html: set --out to a file in a folder that exists: there is no x"),
+        (["lost=dcl"], "lost: no run has this key (did you mean loss?); set it to a field, a metric, a group or a key"),
+        (["no", "--outputs", "outputs"], "no and outputs are two results folders: name one"),
     ]:  # fmt: skip
         assert command.main(words) == 2
         assert capsys.readouterr().err == f"ssl-bench: {says}\n"

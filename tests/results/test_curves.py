@@ -1,14 +1,18 @@
 """``ssl-bench figure --x epoch``: mean and deviation over seeds at the epochs that all runs of a line have."""
 
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import ssl_bench
 from ssl_bench.commands import figure
-from ssl_bench.results.curves import curves
+from ssl_bench.record.evaluations import asked
+from ssl_bench.results.curves import curves, over_labels
 from ssl_bench.results.select import runs_where
 from tests.door.door import refuses
 from tests.results.folders import make
@@ -32,7 +36,7 @@ def grid() -> None:
 def test_mean_and_deviation_over_the_seeds(grid: None) -> None:
     dcl, infonce = curves(runs_where(Path("outputs"), ["name=g"]))[0]
     assert (dcl.label, infonce.label, dcl.seeds) == ("loss=dcl", "loss=infonce", 3)
-    assert dcl.epochs.tolist() == [1, 2] and infonce.epochs.tolist() == [1, 2, 3, 4]
+    assert dcl.x.tolist() == [1, 2] and infonce.x.tolist() == [1, 2, 3, 4]
     assert dcl.legend == "loss=dcl (3 seeds, to epoch 2 of 4: one has no more)" and infonce.legend.endswith("(3 seeds)")
     assert infonce.mean == pytest.approx(5 - np.arange(1, 5) / 4 + 1) and infonce.deviation == pytest.approx([1] * 4)
     (of_dcl, _), label = curves(runs_where(Path("outputs"), []), "knn/top1")
@@ -53,3 +57,44 @@ def test_evaluations_that_differ_are_no_line(grid: None, capfd: pytest.CaptureFi
     path.write_text(path.read_text().replace('"knn/top1"', '"evaluations": ["0123456789"], "knn/top1"'))
     assert figure.main(["g", "--x", "epoch", "--out", "c.png"]) == 0 and capfd.readouterr()
     refuses("figure g --x epoch --metric knn/top1", "is of different evaluations: set one aside", capfd)
+
+
+@pytest.fixture
+def shares() -> None:
+    """Two losses of two seeds, whose networks were fine-tuned and probed with a tenth of the labels and with all."""
+    node: dict[str, Any] = {"labels": [0.1, 1.0], "baselines": ["init"]}
+    node["linear"] = {"_target_": "ssl_bench.evaluate.linear.LinearProbe"}
+    node["finetune"] = {"_target_": "ssl_bench.evaluate.finetune.FineTune", "epochs": None}
+    for number, (loss, seed) in enumerate(itertools.product(("dcl", "infonce"), (0, 1))):
+        words: dict[str, Any] = {"loss": {"_target_": loss}, "evaluate": node, "name": "g", "seed": seed}
+        folder = make(f"g/{loss}{seed}", choices={"loss": loss}, **words)
+        (folder / "command.txt").write_text(f"ssl-bench train name=g loss={loss} seed={seed}")
+        config, made = yaml.safe_load((folder / "config.yaml").read_text()), list[dict[str, Any]]()
+        for entry in asked(config):
+            labels = entry["settings"].get("labels", 1.0)
+            name = f"{entry['evaluator']}{entry['network']}{'' if labels == 1 else f'/labels{labels}'}/top1"
+            better = 0.1 * (entry["evaluator"] == "finetune") - 0.2 * (entry["network"] == "_init")
+            made.append({**entry, "metrics": {name: 0.5 + 0.2 * (labels == 1) + better + 0.01 * number}})
+        metrics = {name: value for entry in made for name, value in entry["metrics"].items()}
+        content = {"run_id": folder.name, "config": config, "metrics": metrics, "seconds": 1.0, "evaluations": made}
+        (folder / "results.json").write_text(json.dumps(content))
+
+
+def test_curves_over_the_labels(shares: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """Random weights have a line beside fine-tuning, and the linear probe has none of them."""
+    lines, label = over_labels(runs_where(Path("outputs"), ["name=g"]))
+    names = [f"loss={loss} {name}" for loss in ("dcl", "infonce") for name in ("linear", "finetune", "finetune_init")]
+    assert sorted(line.label for line in lines) == sorted(names) and label == "top1 (%)"
+    by_name = {line.label: line for line in lines}
+    assert by_name["loss=dcl finetune"].mean == pytest.approx([60.5, 80.5])
+    assert by_name["loss=infonce finetune_init"].mean == pytest.approx([42.5, 62.5])
+    assert all(line.x.tolist() == [0.1, 1.0] and line.deviation == pytest.approx([0.5**0.5] * 2) for line in lines)
+    lines, label = over_labels(runs_where(Path("outputs"), ["loss=dcl"]), "linear/top1")
+    assert [line.legend for line in lines] == ["linear (2 seeds)"] and label == "linear/top1 (%)"
+    assert figure.main(["g", "--x", "labels", "--out", "c.png"]) == 0 and Path("c.png").stat().st_size > 10_000
+    (axis,) = ssl_bench.figure(x="labels", metric="finetune/top1").axes
+    assert axis.get_xscale() == "log" and [tick.get_text() for tick in axis.get_xticklabels()] == ["10%", "100%"]
+    assert len(axis.lines) == 4 and axis.get_ylabel() == "finetune/top1 (%)\nmean and standard deviation"
+    capfd.readouterr()
+    refuses("figure g --x labels --metric knn/top1", "to a number of several shares of the labels", capfd)
+    refuses("figure g --x labels --y loss", "--x=labels: set --x to a setting, or leave out --lines", capfd)

@@ -154,6 +154,7 @@ def test_the_same_training_is_found_under_another_name(train: Train) -> None:
     assert code == 0 and f"already done: {run}" in printed
     assert train("max_steps=3", "evaluate=knn", "evaluate.baselines=[]", "evaluate.knn.k=7", "name=new")[0] == 0
     assert only_run() == run and {"knn/top1", "knn[k=7]/top1"} <= results(run)["metrics"].keys()
+    assert results(run)["name"] == results(run)["config"]["name"] == "default"  # a reader refuses two names
 
 
 def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:

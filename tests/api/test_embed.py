@@ -1,0 +1,98 @@
+"""``ssl_bench.embed``: features of arrays and folders by any network, in memory or mapped from a file."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ssl_bench
+from ssl_bench.errors import InvalidValue
+from ssl_bench.evaluate.embedding import BATCH
+from tests.data.photos import photos
+
+
+class Network(nn.Module):
+    """A linear map of the pixels, which counts its images and stops as Ctrl-C does after ``most``."""
+
+    def __init__(self, width: int = 4, pixels: int = 3 * 5 * 5, most: int = 10**9) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.map, self.dropout = nn.Linear(pixels, width), nn.Dropout(0.9)
+        self.seen, self.most, self.memory = 0, most, list[int]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.seen + len(x) > self.most:
+            raise KeyboardInterrupt
+        self.seen += len(x)
+        status = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines())
+        self.memory.append(int(status["RssAnon"].removesuffix(" kB")))
+        features: Tensor = self.dropout(self.map(x.flatten(1)))
+        return features
+
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (3 * BATCH + 10, 3, 5, 5), dtype=np.uint8)
+
+
+def naive(network: Network, views: Tensor) -> np.ndarray:
+    with torch.no_grad():
+        return torch.cat([network.map(view.flatten()[None]) for view in views]).numpy()
+
+
+def test_arrays_give_the_features_of_a_loop_in_evaluation_mode() -> None:
+    network, views = Network(), torch.from_numpy(IMAGES).float() / 255
+    features = ssl_bench.embed(network, IMAGES)
+    assert features.dtype == np.float32 and network.training and network.dropout.training
+    np.testing.assert_allclose(features, naive(network, views), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(ssl_bench.embed(network, views), features, rtol=1e-5, atol=1e-6)
+    mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
+    normalised = (views - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    made = ssl_bench.embed(network, torch.from_numpy(IMAGES), mean=mean, std=std)
+    np.testing.assert_allclose(made, naive(network, normalised), rtol=1e-5, atol=1e-5)
+
+
+def test_a_stopped_call_goes_on_and_maps_its_file_into_memory(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        ssl_bench.embed(Network(most=2 * BATCH + 1), IMAGES, out=tmp_path)
+    assert not (tmp_path / "features.npy").exists()
+    network = Network()
+    features = ssl_bench.embed(network, IMAGES, out=tmp_path)
+    assert isinstance(features, np.memmap) and (features == ssl_bench.embed(Network(), IMAGES)).all()
+    assert network.seen == 1 + BATCH + 10  # the first image, for the width, and two batches
+    rows = list(csv.DictReader((tmp_path / "images.csv").read_text().splitlines()))
+    assert len(rows) == len(IMAGES) and rows[-1] == {"image": str(len(IMAGES) - 1), "label": "", "split": "images"}
+    with pytest.raises(InvalidValue, match="set out to another folder: the features in this one have other images "):
+        ssl_bench.embed(Network(), IMAGES[::-1], out=tmp_path)
+    with pytest.raises(InvalidValue, match="have other network, width "):
+        ssl_bench.embed(Network(5), IMAGES, out=tmp_path)
+
+
+def test_a_folder_of_photos(tmp_path: Path) -> None:
+    root, network = photos(tmp_path / "birds", "owl", "swan"), Network(pixels=3 * 8 * 8)
+    features = ssl_bench.embed(network, root, size=8, workers=1, out=tmp_path / "out")
+    rows = list(csv.DictReader((tmp_path / "out" / "images.csv").read_text().splitlines()))
+    assert features.shape == (20, 4) and {Path(row["image"]).parent.name for row in rows} == {"owl", "swan"}
+    assert (ssl_bench.embed(network, str(root), size=8, workers=1) == features).all()
+    with pytest.raises(InvalidValue, match=r"^images=nowhere: set images to a folder, an array or one of bits, "):
+        ssl_bench.embed(network, "nowhere")
+
+
+def test_what_is_no_network_of_features_or_no_image_is_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"^network=\[1,3,5,5\]: set network to one that makes features \[1, D\]"):
+        ssl_bench.embed(nn.Identity(), IMAGES)
+    with pytest.raises(InvalidValue, match=r"^network=Network: set network to one that takes these images, such as "):
+        ssl_bench.embed(Network(pixels=7), IMAGES)
+    with pytest.raises(InvalidValue, match=r"^images=int64 "):
+        ssl_bench.embed(Network(), IMAGES.astype(np.int64))
+    with pytest.raises(ssl_bench.errors.RunError, match=r"^the features of 7 are not finite"):
+        ssl_bench.embed(Network(), np.where(np.arange(9)[:, None, None, None] == 7, np.nan, IMAGES[:9].astype(float)))
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_images(tmp_path: Path) -> None:
+    images = np.lib.format.open_memmap(tmp_path / "images.npy", "w+", np.uint8, (60_000, 1, 8, 8))
+    network = Network(1024, 64)
+    features = ssl_bench.embed(network, images, out=tmp_path / "out")
+    assert features.nbytes > 240e6 and max(network.memory) - network.memory[2] < 30_000  # kB
