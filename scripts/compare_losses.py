@@ -32,6 +32,7 @@ from ssl_bench.config.asked import Asked
 from ssl_bench.config.compositions import compositions
 from ssl_bench.config.identity import recipe_id
 from ssl_bench.errors import ConfigError
+from ssl_bench.files import usual_outputs
 from ssl_bench.launch.outcome import DIVERGED, State
 from ssl_bench.launch.plan import Plan, Strategy
 from ssl_bench.launch.run import Run
@@ -87,7 +88,7 @@ class Machine:
 
     def _collect(self, numbers: Numbers, configs: Configs) -> None:
         """Add the runs that have their results to the numbers."""
-        done = {run.training: run for run in finished(taken_outputs([*self.overrides]))}
+        done = {run.training: run for run in finished(taken_outputs([*self.overrides]) or usual_outputs())}
         for one, config in configs.items():
             if one.text not in numbers.runs and (run := done.get(recipe_id(config))) is not None:
                 numbers.add(one, run)

@@ -8,7 +8,9 @@ from typing import Any
 import argcomplete
 
 from ssl_bench.errors import ConfigError
+from ssl_bench.files import usual_outputs
 
+OF_RUNS = ("status", "compare", "report", "prune", "table", "figure", "evaluate", "export")
 COMPOSED = ("train", "evaluate", "embed", "prepare", "reproduce")
 
 
@@ -23,6 +25,8 @@ def answer(parser: argparse.ArgumentParser) -> None:
 def _candidates(prefix: str, parser: argparse.ArgumentParser, parsed_args: Any = None, **_: object) -> Iterator[str]:
     """Tables, groups, options and keys that begin with ``prefix``."""
     command = parser.prog.split()[-1]
+    if command in OF_RUNS and (outputs := usual_outputs()).is_dir():
+        yield from (folder.name for folder in outputs.iterdir() if folder.is_dir() and folder.name[0] != ".")
     if command in ("table", "figure", "reproduce"):
         from ssl_bench.papers import tables
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ssl_bench.commands import weights
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
+from ssl_bench.commands.words import one_trained
 from ssl_bench.errors import ConfigError
 
 NO_EVALUATION = ["evaluate=[]", "evaluate.baselines=[]"]
@@ -27,8 +28,9 @@ def main(arguments: Sequence[str]) -> int:
     text = "the folder to write to, embed/<images> in the folder of the run by default"
     parser.add_argument("--out", type=Path, metavar="DIR", help=text)
     parser.epilog = """Then key=value: dataset=OPTION and its keys for images, such as dataset=folder
-        dataset.root=DIR, by default those of the run; devices=N processes, device=cpu, precision=NAME, paths.data=DIR,
-        paths.outputs=DIR."""
+        dataset.root=DIR, by default those of the run; devices=N processes, device=cpu, precision=NAME,
+        paths.data=DIR."""
+    parser.add_outputs()
     options = parser.read(arguments)
     if (options.run is None) == (options.weights is None):
         raise ConfigError("name one run, or give --weights FILE")
@@ -38,11 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     from ssl_bench.launch.embed import embed
     from ssl_bench.launch.outcome import State
     from ssl_bench.launch.run import report
-    from ssl_bench.record.folders import find_named
     from ssl_bench.training.embedding import SPLITS, name_of_images, of_run
 
     if options.weights is None:
-        run = find_named(options.run, taken_outputs(options.overrides))
+        run = one_trained(options.run, taken_outputs(options.overrides))
         config, folder = of_run(run, options.overrides), run
     else:
         config = weights.configuration(options.weights, [*options.overrides, *NO_EVALUATION])

@@ -32,11 +32,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     outputs = taken_outputs(options.overrides)
     from ssl_bench.check.verify import answers
-    from ssl_bench.commands.words import trained
+    from ssl_bench.commands.words import one_trained
 
-    (folder, *others), _ = trained([options.run], outputs)
-    if others:
-        raise ConfigError(f"{options.run}: {1 + len(others)} runs: name one of them")
+    folder = one_trained(options.run, outputs)
     changes = {}
     for key, _, value in (override.partition("=") for override in options.overrides):
         if key not in KEYS:

@@ -36,9 +36,8 @@ def test_a_trained_run_is_evaluated_again_with_the_same_metrics(
     assert main([str(run), "evaluate=[knn,linear]", "evaluate.linear.epochs=5"]) == 0
     again = json.loads((run / "results.json").read_text())["metrics"]
     assert {name: again[name] for name in trained["metrics"]} == trained["metrics"] and "linear/top1" in again
-    for override in ("seed=1", "export=timm"):
-        assert f"{override}: only device, evaluate and paths.data can be changed" in refusal(str(run), override)
-    assert "outputs is no run directory" in refusal("outputs")
+    assert "dataset.root=x: only device, evaluate and paths.data can be changed" in refusal(str(run), "dataset.root=x")
+    assert f"{run} seed=1: no finished run below outputs has this name and these" in refusal(str(run), "seed=1")
     assert "no run is named" in refusal()
     shutil.rmtree(run / "checkpoints")
     sentence = f"{run} has no checkpoints/last.pt: remove {run}/results.json, and start its training again"

@@ -323,7 +323,7 @@ def test_wrong_files_are_refused_in_a_sentence_before_a_run_begins(
         (["--weights", "random", "epochs=3"], "epochs=3: set epochs to nothing: framework=frozen trains nothing"),
         (["--weights", "random", "evaluate.baselines=[init]"], "evaluate.baselines=[init]: set evaluate.baselines to"),
         (["--weights", "timm:absent_network"], "timm:absent_network: its weights cannot be had"),
-        (["--weights", "random", "outputs/x", "a=b"], "give files of weights, or name runs, not both"),
+        (["outputs/x", "--weights", "random"], "give files of weights, or name runs, not both"),
     ):
         assert main(words) == 2
         err = capfd.readouterr().err
