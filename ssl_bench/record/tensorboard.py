@@ -2,8 +2,8 @@
 
 ``tensorboard --logdir outputs`` shows every run by its directory: the curves over the steps, the plots of the
 evaluation under ``figures/``, and the configuration under HPARAMS, where runs are compared by their metrics, and as
-YAML under TEXT. ``epoch``, which is proportional to the step, and shares of bins are not shown. A process that resumes a
-run writes a file of its own, whose beginning hides the later rows of earlier files: they are computed again.
+YAML under TEXT. ``epoch``, which is proportional to the step, and shares of bins are not shown. A process that resumes
+a run writes a file of its own, whose beginning hides the later rows of earlier files: they are computed again.
 """
 
 import json
