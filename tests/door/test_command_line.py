@@ -31,6 +31,7 @@ REFUSED = {
     "train --cfg nope": "invalid choice: 'nope' 'job'",
     "train -m --cfg job": "argument --cfg/-c: not allowed with argument --multirun/-m",
     "train --dry-run": "--dry-run lists the runs of a grid: add -m",
+    "train --json": "--json is the form of --dry-run: add --dry-run",
     "train --resolve": "--resolve and --package are part of --cfg: add --cfg job",
     "train --config-dir nowhere": "config directory nowhere not found",
     # groups and their options
@@ -185,7 +186,7 @@ REFUSED = {
     "evaluate nowhere": "nowhere is no run directory",
     "status nowhere": "no folder nowhere paths.outputs",
     "status --json --csv": "argument --csv: not allowed with argument --json",
-    "completion fish": "invalid choice: 'fish'",
+    "completion csh": "invalid choice: 'csh'",
 }
 # A command with --help, and words of its first lines.
 HELP = {
@@ -193,6 +194,7 @@ HELP = {
     "help status": "usage: ssl-bench status",
     "train --help": "ssl-bench train [group=option]",
     "train experiment=growing_k --package loss --cfg job": "_target_: ssl_bench.objective.losses.InfoNCE",
+    "completion fish": "complete --command ssl-bench",
     "--version": f"ssl-bench {__version__}\n",
     "train --version": f"ssl-bench {__version__}\n",
 }
