@@ -80,7 +80,7 @@ def test_a_dry_run_lists_the_runs_that_are_not_done_and_writes_nothing(train: Tr
     folder = run_dir(compose.load([*SMALL, "max_steps=1", "seed=0"]))
     assert common == f"all of them: {' '.join([*SMALL, 'max_steps=1', 'dataset.train_images=1347'])}"
     assert head.split() == ["hours", "seed", "directory"] and run.split() == ["0.00", "0", str(folder)]
-    assert total.startswith("1 runs to go, about 0.0 h of pre-training on ")
+    assert total.startswith("1 runs to go, about 0.01 h of pre-training on this machine, ")
     code, printed = train("-m", "max_steps=1", "seed=0,1", "dataset.train_images=1347", "--dry-run", "--json")
     (planned,) = json.loads(printed)
     assert (
