@@ -1,7 +1,9 @@
 """``ssl-bench train -m ... --dry-run``: the runs of a grid that are not finished, and what they cost."""
 
+import contextlib
 import json
 import math
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +34,8 @@ def show(plan: Plan, as_json: bool = False) -> None:
     """
     if any(override.is_interval_sweep() for override in plan.asked.space.values()):
         raise ConfigError("--dry-run lists the runs of a grid: values of an interval are proposed one by one")
-    runs = plan.every()
+    with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
+        runs = plan.every()
     left = [run for run in runs if not run.done]
     on = cost.rates(Path(plan.asked.cfg.paths.outputs))
     timed = _timed([run.config for run in left if run.config]) if plan.asked.where != "slurm" else {}

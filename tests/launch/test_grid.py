@@ -82,7 +82,7 @@ def test_a_dry_run_lists_the_runs_that_are_not_done_and_writes_nothing(train: Tr
     assert head.split() == ["hours", "seed", "directory"] and run.split() == ["0.00", "0", str(folder)]
     assert total.startswith("1 runs to go, about 0.01 h of pre-training on this machine, ")
     code, printed = train("-m", "max_steps=1", "seed=0,1", "dataset.train_images=1347", "--dry-run", "--json")
-    (planned,) = json.loads(printed)
+    (planned,) = json.loads(printed.splitlines()[0])  # before what stands on standard error
     assert (
         code == 0 and planned["folder"] == str(folder) and "seed=0" in planned["overrides"] and planned["hours"] < 0.1
     )
