@@ -25,6 +25,8 @@ def main() -> None:
     """Run the command that ``sys.argv`` names and exit with its code."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # a process without outputs, such as after >&-
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if sys.platform == "win32":
+        sys.exit(refuse("it runs on Linux and macOS, and on Windows in WSL2: install it there"))
     try:
         try:
             command, arguments = _chosen(*(sys.argv[1:] or ["--help"]))

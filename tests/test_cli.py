@@ -1,9 +1,11 @@
 """``ssl-bench``: the help texts of all commands, and the end of the process."""
 
+import os
 import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +43,15 @@ def test_a_command_ends_without_a_last_look_for_garbage() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0 and ended.stdout.splitlines()[-1] == "True", ended
+
+
+@pytest.mark.parametrize("arguments", (["--version"], ["train", "seed=1"], []))
+def test_windows_is_refused_in_a_sentence(arguments: list[str], tmp_path: Path) -> None:
+    """In a Python without the modules and signals that Windows lacks."""
+    lacking = "import signal, sys\nsys.platform = 'win32'\ndel signal.SIGHUP, signal.SIGUSR2, signal.pthread_sigmask\n"
+    (tmp_path / "sitecustomize.py").write_text(f"{lacking}sys.modules |= dict.fromkeys(('fcntl', 'resource'))\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    command = [sys.executable, "-m", "ssl_bench", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": paths})
+    said = "ssl-bench: it runs on Linux and macOS, and on Windows in WSL2: install it there\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", said)

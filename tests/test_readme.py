@@ -22,7 +22,7 @@ from tests.data.photos import arrays_in
 
 ROOT = Path(__file__).parents[1]
 READMES = ["README.md", "conf/README.md", "scripts/README.md", "ssl_bench/papers/README.md"]
-READMES += ["ssl_bench/papers/measured/README.md", "CONTRIBUTING.md"]
+READMES += ["ssl_bench/papers/measured/README.md", "CONTRIBUTING.md", "AGENTS.md"]
 READMES += [f"ssl_bench/{room}/README.md" for room in ("launch", "data", "check", "networks")]
 SETUP = (
     "pip ",
@@ -92,6 +92,10 @@ def test_a_command_of_a_readme_works(
         assert _code(words[0], _shortened(words[0], words[1:], trained)) == 0, capsys.readouterr()
     elif program == "python" and scripts:
         subprocess.run([sys.executable, str(ROOT / scripts[0]), "--help"], check=True, capture_output=True, cwd=ROOT)
+    elif "--wrap" in words:  # what each job runs is the last word
+        job = shlex.split(words[-1])
+        assert job[:3] == ["srun", "ssl-bench", "train"]
+        _composed(job[3:])
     elif program in ("torchrun", "sbatch"):
         _composed(words)
     else:  # commands that install or test the package, and W&B's

@@ -178,7 +178,8 @@ def on_random_images(config: dict[str, Any], side: int, folder: Path, device: to
     target = f"{RandomDataset.__module__}.{RandomDataset.__name__}"
     dataset = {"_target_": target, "side": side, "count": 4 * config["batch_size"]["size"]}
     dataset |= {key: value for key, value in config["dataset"].items() if key in kept}
-    run = Training(config | {"dataset": dataset, "images_on": "device"}, "check", folder, device)
+    changed = {"dataset": dataset, "images_on": "device", "max_steps": None}  # which may be fewer than are timed
+    run = Training(config | changed, "check", folder, device)
     run.state.method.train()
     return run
 

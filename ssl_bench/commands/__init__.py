@@ -17,5 +17,5 @@ COMMANDS = {
     "figure": "the same as a plot: figure dcl/fig3 --out fig3.png",
     "prune": "free disk space: finished runs without their optimiser's state: prune [grid] [loss=dcl]",
     "prepare": "write a dataset's arrays: prepare dataset=cifar10 [--source FOLDER]",
-    "completion": 'completion of the Tab key: eval "$(ssl-bench completion bash)", or zsh',
+    "completion": 'completion of the Tab key: eval "$(ssl-bench completion bash)", zsh or fish',
 }

@@ -1,7 +1,8 @@
-"""``ssl-bench completion bash|zsh``: print the script that completes commands, flags, options and keys.
+"""``ssl-bench completion bash|zsh|fish``: print the script that completes commands, flags, options and keys.
 
-``eval "$(ssl-bench completion bash)"`` in ``~/.bashrc``. At every Tab the script, which is argcomplete's, starts
-``ssl-bench`` with the line in ``COMP_LINE``; what can stand there says ``candidates.py``.
+``eval "$(ssl-bench completion bash)"`` in ``~/.bashrc``, or ``ssl-bench completion fish | source`` in ``config.fish``.
+At every Tab the script, which is argcomplete's, starts ``ssl-bench`` with the line in ``COMP_LINE``; what can stand
+there says ``candidates.py``.
 """
 
 import argparse
@@ -21,7 +22,7 @@ ZSH = "autoload -Uz compinit; (( ${+functions[compdef]} )) || compinit -i\n"
 def main(arguments: Sequence[str]) -> int:
     """Print a script."""
     parser = Parser("completion", __doc__.partition("\n")[0].replace("``", ""))
-    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell to complete for")
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell to complete for")
     shell: str = parser.parse_args(arguments).shell
     print((ZSH if shell == "zsh" else "") + argcomplete.shellcode(["ssl-bench"], shell=shell))
     return 0

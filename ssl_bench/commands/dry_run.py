@@ -1,7 +1,9 @@
 """``ssl-bench train -m ... --dry-run``: the runs of a grid that are not finished, and what they cost."""
 
+import contextlib
 import json
 import math
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,21 +21,29 @@ MOST_GFLOP = 300  # of a step that is timed: a few seconds on a core
 Config = Mapping[str, Any]
 
 
-def show(plan: Plan) -> None:
+def show(plan: Plan, as_json: bool = False) -> None:
     """Print a line for each run: its hours, the values of the keys that vary, and its directory.
 
     What all runs have is printed once; under Slurm, the script of their jobs too.
+
+    Args:
+        as_json: print a list of objects instead: ``folder``, ``hours`` (null if they are unknown) and ``overrides``.
 
     Raises:
         ConfigError: the runs are proposed one by one.
     """
     if any(override.is_interval_sweep() for override in plan.asked.space.values()):
         raise ConfigError("--dry-run lists the runs of a grid: values of an interval are proposed one by one")
-    runs = plan.every()
+    with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
+        runs = plan.every()
     left = [run for run in runs if not run.done]
     on = cost.rates(Path(plan.asked.cfg.paths.outputs))
     timed = _timed([run.config for run in left if run.config]) if plan.asked.where != "slurm" else {}
     hours = [_hours(run.config, on, timed) if run.config else None for run in left]
+    if as_json:
+        of_runs = [{"folder": str(run.folder), "overrides": run.overrides} for run in left]
+        print(json.dumps([run | {"hours": took} for run, took in zip(of_runs, hours, strict=True)]))
+        return
     common = set(runs[0].overrides).intersection(*(run.overrides for run in runs))
     if left and common:
         print("all of them:", *(override for override in runs[0].overrides if override in common))

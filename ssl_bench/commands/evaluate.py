@@ -101,7 +101,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         if not outcome.finished:
             print(f"ssl-bench: {outcome.reason}", file=sys.stderr)
             return outcome.code
-    print_run(folder, config)
+    print_run(folder, config, timed=False)
     return 0
 
 

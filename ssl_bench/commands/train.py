@@ -57,7 +57,7 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
         _check_together(words, asked)
         plan = Plan(asked, words.skip)
         if words.dry_run:
-            dry_run.show(plan)
+            dry_run.show(plan, words.json)
             return 0, [], {}
         if not asked.many:
             run = _alone(plan)
@@ -104,6 +104,7 @@ def read(arguments: Sequence[str]) -> Any:
     modes.add_argument("--multirun", "-m", action="store_true")
     modes.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
     parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--json", action="store_true")
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--package", "-p")
     parser.add_config_dir()
@@ -116,6 +117,8 @@ def read(arguments: Sequence[str]) -> Any:
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
     if options.cfg is None and (options.resolve or options.package):
         raise ConfigError("--resolve and --package are part of --cfg: add --cfg job")
+    if options.json and not options.dry_run:
+        raise ConfigError("--json is the form of --dry-run: add --dry-run")
     under_torchrun()  # or refused, before anything is composed
     options.skip = impossible.taken_skip(options.overrides)
     options.flags = [word for word in parser.split(arguments)[0] if word != "--dry-run"]

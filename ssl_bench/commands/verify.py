@@ -4,6 +4,8 @@ Its first and last steps are trained again and its network is evaluated again, i
 into that of the run. The four questions are those of :mod:`ssl_bench.check.verify`.
 """
 
+import json
+import sys
 from collections.abc import Sequence
 
 import yaml
@@ -29,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         "Then key=value: paths.data=DIR (or dataset.root, dataset.path), where its images are; device=cpu, devices=N, "
         "threads=N, to carry it out here. What this cannot show is in ssl_bench/check/README.md."
     )
+    parser.add_argument("--json", action="store_true", help="print an object, and the lines to standard error")
     options = parser.read(arguments)
     outputs = taken_outputs(options.overrides)
     from ssl_bench.check.verify import answers
@@ -40,9 +43,12 @@ def main(arguments: Sequence[str]) -> int:
         if key not in KEYS:
             raise ConfigError(f"{key}={value}: leave it out: {', '.join(KEYS)} are what can be set here")
         changes[key] = yaml.safe_load(value)
-    open_questions = []
+    answered, lines = dict[str, dict[str, str]](), sys.stderr if options.json else sys.stdout
     for answer in answers(folder, changes):
-        print(f"{answer.verdict.value:<7} {answer.name:<8} {answer.figure}", flush=True)
-        open_questions += [answer.name] * (answer.verdict.value != "good")
-    print(f"not verified: {', '.join(open_questions)}" if open_questions else "verified", flush=True)
+        print(f"{answer.verdict.value:<7} {answer.name:<8} {answer.figure}", file=lines, flush=True)
+        answered[answer.name] = {"verdict": answer.verdict.value, "figure": answer.figure}
+    open_questions = [name for name, answer in answered.items() if answer["verdict"] != "good"]
+    print(f"not verified: {', '.join(open_questions)}" if open_questions else "verified", file=lines, flush=True)
+    if options.json:
+        print(json.dumps({"verified": not open_questions, "answers": answered}))
     return int(bool(open_questions))

@@ -23,6 +23,25 @@ from ssl_bench.errors import ConfigError, reason
 LACKING = ConfigAttributeError, ConfigKeyError  # the causes of Hydra's error for a key that is not there
 # The key that group=0.1 may mean.
 NUMBER_KEYS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}
+# Words of other tools, and what they are called here.
+FOREIGN = {
+    **dict.fromkeys(("arch", "architecture", "encoder", "model"), "backbone"),
+    **dict.fromkeys(("bs", "batch"), "batch_size.size"),
+    **dict.fromkeys(("gpu", "gpus", "nproc_per_node", "num_gpus"), "devices"),
+    **dict.fromkeys(("algorithm", "method", "ssl_method"), "framework"),
+    **dict.fromkeys(("logger", "wandb"), "tracking"),
+    "criterion": "loss",
+    "data": "dataset or paths.data",
+    "learning_rate": "optimizer.lr",
+    "wd": "optimizer.weight_decay",
+}
+# Methods that are no framework here, by their names without dashes: an option of another group, and what it goes with.
+METHODS = {
+    "barlowtwins": "loss=barlow_twins negatives=none head=expander",
+    "nnclr": "positives=nearest negatives=cross_view",
+    "supcon": "loss=supcon positives=label",
+    "vicreg": "loss=vicreg negatives=none head=expander",
+}
 
 
 class NoSuchKey(ConfigError):
@@ -120,7 +139,9 @@ def _no_option(file: str, options: Sequence[str] | None) -> str:
     remedy = f"set {group} to one of {', '.join(options)}"
     if group == "experiment" and "/" in option:
         remedy += f", or train a paper's table by `ssl-bench reproduce {option}`"
-    return f"{group}={option}: there is no such option{near(option, options)}; {remedy}"
+    method = METHODS.get(re.sub(r"[-_]", "", option.lower())) if group == "framework" else None
+    hint = f" (did you mean {method}?)" if method else near(option, options)
+    return f"{group}={option}: there is no such option{hint}; {remedy}"
 
 
 def _key_of_group(group: str, key: str, value: str = "") -> str:
@@ -133,6 +154,8 @@ def _key_of_group(group: str, key: str, value: str = "") -> str:
 
 def _meant(key: str, keys: Collection[str]) -> str:
     """`` (did you mean X or Y?)`` for an unknown key: keys of that name in other groups, or one that is similar."""
+    if foreign := FOREIGN.get(key.lower()):
+        return f" (did you mean {foreign}?)"
     group, _, name = key.rpartition(".")
     elsewhere = sorted(other for other in keys if other.rpartition(".")[2] == name and other.count(".") < 2)
     owners = [group] if group in groups() else sorted(groups() - {"evaluate"})

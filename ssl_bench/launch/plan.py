@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import shlex
+import socket
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -56,7 +57,8 @@ class Plan:
     def begin(self, typed: str) -> None:
         """Let the grid have a folder, with the command that was typed in ``grid.json``."""
         outputs = given_path(str(self.asked.cfg.paths.outputs))
-        self.folder = outputs / ".sweeps" / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
+        started = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{socket.gethostname()}-{os.getpid()}"  # pods have one number
+        self.folder = outputs / ".sweeps" / started
         self._typed = typed
 
     def compose(self, overrides: tuple[str, ...]) -> Run:

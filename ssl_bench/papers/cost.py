@@ -141,9 +141,8 @@ def steps(config: Mapping[str, Any], images: int) -> float:
 def price(total: float, on: Rates | None) -> str:
     """The hours of some runs in words; None: by their steps on this machine."""
     if on is None:
-        return (
-            f"about {total:.2g} h of pre-training on this machine, one run after another, by three steps of each kind"
-        )
+        hours = f"{max(total, 0.01):.2g} h"
+        return f"about {hours} of pre-training on this machine, one run after another, by three steps of each kind"
     hint = " at MoCo's published pace (ssl-bench check measures this machine)" if on is V100 else ""
     return f"about {total:.1f} h of pre-training on {on.machine}{hint}"
 

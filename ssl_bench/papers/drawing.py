@@ -14,7 +14,7 @@ from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import ERROR, PaperClaim
 from ssl_bench.papers.fill import Filled, fill
 from ssl_bench.papers.selection import Selection
-from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE
+from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE, share_range
 from ssl_bench.results.statistics import deviation, half_width, mean
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def draw(drawn: Sequence[Panel]) -> Figure:
     """Draw panels side by side: hollow markers and dashes for the paper, filled ones with error bars for measurements.
 
     A cell without own runs has the number that is committed with the package, which the legend calls "project". A claim
-    has the interval of its seeds for an error bar, and theory as a line.
+    has the interval of its seeds for an error bar, and theory as a line. Panels of one quantity have one range.
     """
     from matplotlib import style
     from matplotlib.figure import Figure
@@ -75,6 +75,7 @@ def draw(drawn: Sequence[Panel]) -> Figure:
         axes = figure.subplots(1, len(drawn), squeeze=False)[0]
         for axis, panel in zip(axes, drawn, strict=True):
             panel.draw(axis)
+        share_range(axes)
         return figure
 
 

@@ -139,12 +139,15 @@ def prune(run: Path, dry: bool) -> int:
         dry: only count.
 
     Returns:
-        The bytes that this frees.
+        The bytes that this frees; 0 where there is no last state.
 
     Raises:
         RunError: as :func:`final`; nothing is removed then.
     """
-    state, last = final(run), run / "checkpoints" / "last.pt"
+    last = run / "checkpoints" / "last.pt"
+    if not exists(last):
+        return 0
+    state = final(run)
     earlier = [path for path in last.parent.iterdir() if path.suffix == ".pt" and path != last]
     freed, buffer = sum(path.stat().st_size for path in earlier), io.BytesIO()
     if not state.get("pruned"):
@@ -170,7 +173,8 @@ def final(run: Path) -> dict[str, Any]:
     """
     path, run_id, content = run / "checkpoints" / "last.pt", run.resolve().name, results.read(run)
     finished = content is not None and content["run_id"] == run_id  # those of another run are no results of this one
-    again = f"remove {run / results.NAME}, and start its training again" if finished else "start its training again"
+    again = f"move {run / results.NAME} elsewhere, and start its training again"
+    again = again if finished else "start its training again"
     if not exists(path):
         raise RunError(f"{run} has no checkpoints/last.pt: {again}")
     try:

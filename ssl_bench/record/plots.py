@@ -112,6 +112,18 @@ def learning_curves(recorded: Sequence[Mapping[str, Any]]) -> Figure | None:
     return figure
 
 
+def share_range(axes: Sequence[Any]) -> None:
+    """Give the panels of one quantity, which the first line of their label says, one range of the y axis."""
+    of_quantity: dict[str, list[Any]] = {}
+    for axis in axes:
+        if label := axis.get_ylabel():
+            of_quantity.setdefault(label.partition("\n")[0], []).append(axis)
+    for same in of_quantity.values():
+        lows, highs = zip(*(axis.get_ylim() for axis in same), strict=True)
+        for axis in same:
+            axis.set_ylim(min(lows), max(highs))
+
+
 def _histogram(histogram: Histogram, title: str) -> Figure:
     """Groups over each other as long as there are colours for them, else in panels side by side."""
     shares = {name: [n / max(1, sum(counts)) for n in counts] for name, counts in histogram.counts.items()}

@@ -195,7 +195,7 @@ def markdown(sheet: Sheet) -> str:
 
 
 def _tex(sheet: Sheet) -> str:
-    """A ``tabular``, for which no package is needed."""
+    """A ``tabular`` with the rules of the package booktabs."""
 
     def text(entry: SheetEntry) -> str:
         escaped = tex(entry.text)
@@ -208,8 +208,9 @@ def _tex(sheet: Sheet) -> str:
     lines = "".join(f"\n{{\\footnotesize {note}}}\n" for note in notes)
     return (
         (f"% {sheet.title}\n" if sheet.title else "")
-        + f"\\begin{{tabular}}{{{'l' * sheet.left}{'r' * (len(sheet.columns) - sheet.left)}}}\n\\hline\n"
-        + f"{' & '.join(map(tex, sheet.columns))} \\\\\n\\hline\n{body}\\hline\n\\end{{tabular}}\n{lines}"
+        + "% needs \\usepackage{booktabs}\n"
+        + f"\\begin{{tabular}}{{{'l' * sheet.left}{'r' * (len(sheet.columns) - sheet.left)}}}\n\\toprule\n"
+        + f"{' & '.join(map(tex, sheet.columns))} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n{lines}"
     )
 
 

@@ -24,11 +24,12 @@ def targets(config: Mapping[str, Any]) -> dict[str, str]:
     return TARGETS | ({} if config.get("epochs", 1) else {"": TARGETS["_init"]}) | given
 
 
-def print_run(folder: Path, config: Mapping[str, Any]) -> None:
+def print_run(folder: Path, config: Mapping[str, Any], timed: bool = True) -> None:
     """Print the accuracies of a finished run beside its baselines, its directory and the next command.
 
     Args:
         config: what asks for the evaluations that are shown.
+        timed: say how long the run took when it was trained.
     """
     results = read(folder)
     if results is None:  # removed or damaged meanwhile
@@ -40,7 +41,7 @@ def print_run(folder: Path, config: Mapping[str, Any]) -> None:
         print(text_of([sheet], "rich"))
     elif metrics:
         print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
-    print(_end(results, config, folder))
+    print(_end(results, config, folder, timed))
     if evaluated:
         print(f"evaluate it again: {pasteable(shlex.join(['ssl-bench', 'evaluate', str(folder)]))}")
 
@@ -151,9 +152,9 @@ def short(folder: Path, config: Mapping[str, Any]) -> str:
     return "  ".join([*numbers, f"{results['seconds']:.0f} s"])
 
 
-def _end(results: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> str:
+def _end(results: Mapping[str, Any], config: Mapping[str, Any], folder: Path, timed: bool) -> str:
     """How long a run took when it was trained, where it is, and whether it has gone on from what ``config`` asks."""
     epochs = results["config"].get("epochs") or 0
     further = f", which has gone on to epoch {epochs}" if epochs > (config.get("epochs") or 0) else ""
     done = ("trained" if config.get("epochs", 1) else "evaluated") if "evaluate" in config else "computed"
-    return f"{done} in {results['seconds']:.0f} s, {folder}{further}"
+    return f"{done} in {results['seconds']:.0f} s, " * timed + f"{folder}{further}"

@@ -1,15 +1,18 @@
 """TensorBoard: a view of a run's files, in ``<run>/tensorboard/``. A failure here never stops or changes a run.
 
 ``tensorboard --logdir outputs`` shows every run by its directory: the curves over the steps, the plots of the
-evaluation under ``figures/``, and the configuration under HPARAMS, where runs are compared by their metrics. ``epoch``,
-which is proportional to the step, and shares of bins are not shown. A process that resumes a run
-writes a file of its own, whose beginning hides the later rows of earlier files: they are computed again.
+evaluation under ``figures/``, and the configuration under HPARAMS, where runs are compared by their metrics, and as
+YAML under TEXT. ``epoch``, which is proportional to the step, and shares of bins are not shown. A process that resumes
+a run writes a file of its own, whose beginning hides the later rows of earlier files: they are computed again.
 """
 
 import json
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from ssl_bench.errors import shown
 from ssl_bench.record.dashboard import Dashboard, flat_config
@@ -30,6 +33,8 @@ class TensorBoardRun(Dashboard):
         values = {name: value if type(value) in (int, float) else shown(value) for name, value in flat}
         # SummaryWriter.add_hparams would write the metrics again, to a run of its own.
         writer.file_writer.add_summary(hparams(values, {})[1])
+        content = yaml.safe_dump(dict(self.config), sort_keys=False)
+        writer.add_text("config", textwrap.indent(content, "    "), done + 1)  # code in Markdown
         return writer
 
     def _show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:

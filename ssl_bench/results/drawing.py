@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE
+from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE, share_range
 from ssl_bench.results.arrange import Pivot, text_of_value
 from ssl_bench.results.curves import SeedCurve
 from ssl_bench.results.matters import Matters
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def draw(pivots: Sequence[Pivot], heat: bool) -> Figure:
     """Draw a panel for each table: its columns lie on the x axis, its rows are lines, or the y axis of a heat map.
 
-    Lines have the mean and the 95% interval over the seeds; a cell of a heat map has its mean and number of runs. The
-    colours of all heat maps have one scale.
+    Lines have the mean and the 95% interval over the seeds; a cell of a heat map has its mean and number of runs. All
+    panels have one range of the y axis, and all heat maps one scale of colours.
     """
     from matplotlib import style
     from matplotlib.figure import Figure
@@ -34,6 +34,8 @@ def draw(pivots: Sequence[Pivot], heat: bool) -> Figure:
             _heat(axis, pivot, means) if heat else _lines(axis, pivot)
             axis.set_title(pivot.title, fontsize="medium")
             axis.set_xlabel(pivot.names[1])
+        if not heat:
+            share_range(figure.axes)
     return figure
 
 

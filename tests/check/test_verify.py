@@ -1,5 +1,6 @@
 """``ssl-bench verify``: forged runs are found, each by the question that it must fail, and honest ones pass."""
 
+import json
 import os
 import subprocess
 import sys
@@ -167,9 +168,14 @@ def test_the_command_prints_four_answers_and_a_question_without_one_is_not_verif
     assert [line.split()[1] for line in lines[:-1]] == ["identity", "start", "end", "results"]
     assert lines[1].endswith("steps 1 to 3: 3 losses and all weights have the same bits")
     (run / "checkpoints" / "last.pt").unlink()
-    answer = enter(f"verify {run}", capfd)
-    assert answer.code == 1 and answer.out.splitlines()[-1] == "not verified: end, results"
-    assert "skipped end      last.pt" in answer.out
+    answer = enter(f"verify {run} --json", capfd)
+    assert answer.code == 1 and answer.err.splitlines()[-1] == "not verified: end, results"
+    assert "skipped end      last.pt" in answer.err
+    record = json.loads(answer.out)
+    verdicts = {name: of_question["verdict"] for name, of_question in record["answers"].items()}
+    assert not record["verified"] and verdicts == dict.fromkeys(("identity", "start"), "good") | dict.fromkeys(
+        ("end", "results"), "skipped"
+    )
     (run / "metrics.jsonl").unlink()
     assert "skipped start    steps 1 to 3: no row of metrics.jsonl is of them" in enter(f"verify {run}", capfd).out
     refuses("verify nowhere", "nowhere is no run directory", capfd)

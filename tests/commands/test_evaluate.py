@@ -34,13 +34,14 @@ def test_a_trained_run_is_evaluated_again_with_the_same_metrics(
     (run / "results.json").write_text(json.dumps(trained | {"metrics": {}, "evaluations": []}))
     shutil.rmtree("outputs/.baselines")
     assert main([str(run), "evaluate=[knn,linear]", "evaluate.linear.epochs=5"]) == 0
+    assert f"\n{run}\n" in capfd.readouterr().out  # and not how long the training took
     again = json.loads((run / "results.json").read_text())["metrics"]
     assert {name: again[name] for name in trained["metrics"]} == trained["metrics"] and "linear/top1" in again
     assert "dataset.root=x: only device, evaluate and paths.data can be changed" in refusal(str(run), "dataset.root=x")
     assert f"{run} seed=1: no finished run below outputs has this name and these" in refusal(str(run), "seed=1")
     assert "no run is named" in refusal()
     shutil.rmtree(run / "checkpoints")
-    sentence = f"{run} has no checkpoints/last.pt: remove {run}/results.json, and start its training again"
+    sentence = f"{run} has no checkpoints/last.pt: move {run}/results.json elsewhere, and start its training again"
     assert sentence in refusal(str(run), "evaluate=geometry", code=1)
     (run / "results.json").unlink()
     assert f"{run} is not trained to its end: start its training again" in refusal(str(run), code=1)

@@ -85,13 +85,18 @@ def test_what_is_not_finished_or_in_use_or_damaged_is_left_alone(train: Train, c
     (Path("outputs/unfinished") / run.name / "results.json").unlink()
     last = Path("outputs/damaged", run.name, "checkpoints", "last.pt")
     last.write_bytes(last.read_bytes()[:-100])
+    gone = Path("outputs/without checkpoints", run.name)
+    shutil.copytree(run, gone)
+    shutil.rmtree(gone / "checkpoints")
     lock = Lock(run)
     assert lock.take() is None
     other = Path("outputs/started again", run.name)
     before = {path: path.read_bytes() for path in Path("outputs").rglob("*.pt") if other not in path.parents}
     text = told(capfd, code=1)
     lock.release(True)
-    assert "in 1 of 2 finished runs" in text and f"{last.parents[1]} is left as it is: {last} cannot be read" in text
+    assert "in 1 of 3 finished runs" in text and f"{gone}" not in text
+    assert f"{last.parents[1]} is left as it is: {last} cannot be read" in text
+    assert "remove" not in text
     assert {path: path.read_bytes() for path in before} == before
     assert "pruned" in checkpoint.read(other / "checkpoints" / "last.pt")
     assert "nowhere: no run below outputs has this name" in told(capfd, "nowhere", code=2)

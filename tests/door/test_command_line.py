@@ -31,6 +31,7 @@ REFUSED = {
     "train --cfg nope": "invalid choice: 'nope' 'job'",
     "train -m --cfg job": "argument --cfg/-c: not allowed with argument --multirun/-m",
     "train --dry-run": "--dry-run lists the runs of a grid: add -m",
+    "train --json": "--json is the form of --dry-run: add --dry-run",
     "train --resolve": "--resolve and --package are part of --cfg: add --cfg job",
     "train --config-dir nowhere": "config directory nowhere not found",
     # groups and their options
@@ -46,6 +47,11 @@ REFUSED = {
     "train seeed=1": "no key seeed (did you mean seed?); `ssl-bench train --cfg job` prints them all",
     "train loss=dclw loss.sigm=1": "no key loss.sigm (did you mean loss.sigma?)",
     "train lr=0.3": "no key lr (did you mean optimizer.lr?)",
+    "train model=resnet18": "no key model (did you mean backbone?)",
+    "train wandb=true": "no key wandb (did you mean tracking?)",
+    "train bs=256": "no key bs (did you mean batch_size.size?)",
+    "train framework=Barlow-Twins": "no such option (did you mean loss=barlow_twins negatives=none head=expander?)",
+    "train framework=nnclr": "no such option (did you mean positives=nearest negatives=cross_view?); set framework to",
     "train loss.tau=0.1": "no key loss.tau (did you mean temperature.tau?)",
     "train negatives.k=16": "(did you mean negatives.k with negatives=memory_bank or queue or random_k?)",
     "train batch_size=48": "batch_size=48: set batch_size to the name of an option, or write batch_size.size=48",
@@ -183,7 +189,7 @@ REFUSED = {
     "report paths.outputs=x": "paths.outputs is a setting of a training: set --outputs",
     "table --rows loss --rows seed": "--rows is given twice: leave one of them out",
     "status --json --csv": "argument --csv: not allowed with argument --json",
-    "completion fish": "invalid choice: 'fish'",
+    "completion csh": "invalid choice: 'csh'",
 }
 # A command with --help, and words of its first lines.
 HELP = {
@@ -191,6 +197,7 @@ HELP = {
     "help status": "usage: ssl-bench status",
     "train --help": "ssl-bench train [group=option]",
     "train experiment=growing_k --package loss --cfg job": "_target_: ssl_bench.objective.losses.InfoNCE",
+    "completion fish": "complete --command ssl-bench",
     "--version": f"ssl-bench {__version__}\n",
     "train --version": f"ssl-bench {__version__}\n",
 }

@@ -1,5 +1,6 @@
 """Grids: every run once, one after another or several at a time, and a summary at the end."""
 
+import json
 import os
 import subprocess
 import sys
@@ -79,7 +80,12 @@ def test_a_dry_run_lists_the_runs_that_are_not_done_and_writes_nothing(train: Tr
     folder = run_dir(compose.load([*SMALL, "max_steps=1", "seed=0"]))
     assert common == f"all of them: {' '.join([*SMALL, 'max_steps=1', 'dataset.train_images=1347'])}"
     assert head.split() == ["hours", "seed", "directory"] and run.split() == ["0.00", "0", str(folder)]
-    assert total.startswith("1 runs to go, about 0.0 h of pre-training on ")
+    assert total.startswith("1 runs to go, about 0.01 h of pre-training on this machine, ")
+    code, printed = train("-m", "max_steps=1", "seed=0,1", "dataset.train_images=1347", "--dry-run", "--json")
+    (planned,) = json.loads(printed.splitlines()[0])  # before what stands on standard error
+    assert (
+        code == 0 and planned["folder"] == str(folder) and "seed=0" in planned["overrides"] and planned["hours"] < 0.1
+    )
 
 
 def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -210,3 +211,14 @@ def test_the_batch_script_requeues_a_run_that_is_preempted() -> None:
     slurm.wait_until(lambda: job_is("Restarts=1", job), 60)
     slurm.wait_until(lambda: job_is("JobState=COMPLETED", job), 200)
     assert_resumed_once(run)
+
+
+def test_the_jobs_of_an_array_divide_a_grid_and_each_run_is_trained_once() -> None:
+    """As launch/README.md has it for whole nodes."""
+    words = ["srun", *COMMAND, "-m", *SMALL, "hydra/launcher=local", "seed=0,1,2,3", "epochs=4"]
+    options = ["--array=0-1", "--nodes=1", "--exclusive", "--signal=USR2@120", "--output=slurm.%a.out"]
+    subprocess.run(["sbatch", "--wait", *options, "--wrap", shlex.join(words)], check=True, capture_output=True)
+    printed = [Path(f"slurm.{job}.out").read_text() for job in range(2)]
+    assert [int(text.split("4 runs: ")[1][0]) for text in printed] == [2, 2], printed  # trained by each
+    runs = [path.parent for path in Path("outputs").glob("*/*/results.json")]
+    assert len(runs) == 4 and all([step for step, _ in losses(run)] == list(range(1, 85)) for run in runs)

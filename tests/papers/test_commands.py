@@ -146,6 +146,7 @@ def test_a_figure_is_drawn_over_the_papers_points(capsys: Output) -> None:
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["SimCLR (paper)", "DCL (paper)", "DCL"] and right.get_xscale() == "log"
+    assert left.get_ylim() == right.get_ylim()
     assert figure.main(["less/fig1a", "--out", "empty.pdf"]) == 0  # no numbers at all
 
 

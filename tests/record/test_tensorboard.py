@@ -2,12 +2,14 @@
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -86,6 +88,8 @@ def test_the_configuration_and_a_good_end_are_shown(code: int, tmp_path: Path) -
         **{"negatives.k": 62.0, "facts.negatives_per_anchor": 62.0},
     }
     ends = [entry.session_end_info.status for name, entry in entries.items() if name == "session_end_info"]
+    (text,) = read(tmp_path).Tensors("config/text_summary")
+    assert yaml.safe_load(textwrap.dedent(text.tensor_proto.string_val[0].decode())) == CONFIG
     assert ends == ([api_pb2.STATUS_SUCCESS] if code == 0 else [])
 
 

@@ -85,6 +85,8 @@ def test_python_has_what_the_commands_have(grid: None, capsys: Output, monkeypat
     assert lines["loss=dcl"][0].get_xdata().tolist() == pytest.approx([32, 128], rel=0.04)
     ((_, low), (_, high)) = lines["loss=dcl"][2][0].get_segments()[0]
     assert (high - low) / 2 == pytest.approx(4.302652729911275 * 2 / 3**0.5)
+    left, right = ssl_bench.figure(x="seed", lines="batch_size").axes  # a panel for each loss
+    assert left.get_ylim() == right.get_ylim() and left.get_ylim()[0] < 50 and left.get_ylim()[1] > 64
     panels = ssl_bench.figure(x="seed", y="batch_size", metric="knn/top1").axes
     images = {axis.get_title(): axis.images[0].get_array().tolist() for axis in panels if axis.images}
     assert images["knn/top1 (%), loss=dcl"] == [pytest.approx([50, 52, 54]), pytest.approx([60, 62, 64])]

@@ -218,7 +218,7 @@ def test_readers_take_the_last_checkpoint_or_nothing(train: Train, capfd: pytest
     content = bytearray(last.read_bytes())
     content[len(content) // 2] ^= 1
     last.write_bytes(content)
-    again = f"remove {run}/results.json, and start its training again"
+    again = f"move {run}/results.json elsewhere, and start its training again"
     damaged = f"{last} cannot be read (it is cut short, damaged or no checkpoint): {again}"
     with pytest.raises(RunError, match=re.escape(damaged)):
         load(run)
