@@ -28,17 +28,12 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def _in_python(**renamed: str) -> Iterator[None]:
-    """Let a refusal name the argument of the function where that of a command names a flag: ``to=x``, not ``--to x``.
-
-    Args:
-        renamed: arguments that have another name than the flag.
-    """
+def _in_python() -> Iterator[None]:
+    """Let a refusal name the argument of a function, as ``to=x``, where that of a command has ``--to x``."""
     try:
         yield
     except InvalidValue as refusal:
-        name = refusal.key.removeprefix("--")
-        raise InvalidValue(renamed.get(name, name), refusal.value, refusal.remedy) from None
+        raise InvalidValue(refusal.key.removeprefix("--"), refusal.value, refusal.remedy) from None
     except ConfigError as refusal:
         if not (flag := re.match(r"--(\w+) ", str(refusal))):
             raise
@@ -60,12 +55,13 @@ def runs(
     The columns are ``run_id``, ``name``, the main groups (``loss``, ``negatives``, ``temperature``, ``batch_size``,
     ``framework``, ``dataset``), what else varies, ``seed``, the main metrics (accuracies in [0, 1]; of an unfinished
     run the best so far), the keys of ``where``, ``state``, ``seconds``, ``warnings`` and ``path``. What a run does not
-    have is None, or NaN among numbers. With ``all`` the other settings and metrics and ``environment.<name>`` follow.
+    have is None, or NaN among numbers.
 
     Args:
         outputs: the results folder.
         where: conditions that all hold, as those of ``ssl-bench status``: a group, a key, a metric or ``state``
             with its value, a list of values, or a text such as ``">4"`` or ``"!=dcl"``.
+        all: after these columns, also those of all other settings and metrics, and ``environment.<name>``.
 
     Returns:
         A ``pandas.DataFrame``; a list of dictionaries if pandas is not installed.
@@ -234,8 +230,7 @@ def figure(
             raise ConfigError(f"x={x}: leave out lines and y, or set x to a setting")
         read = curves.curves if x == "epoch" else curves.over_labels
         return drawing.draw_curves(*read(entries, metric))
-    with _in_python(rows="y" if y else "lines", columns="x"):
-        pivots = arrange.arrange(entries, y or lines, x, metric)
+    pivots = arrange.arrange(entries, y or lines, x, metric, ("y" if y else "lines", "x"))
     return drawing.draw(pivots, bool(y))
 
 
