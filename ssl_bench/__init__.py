@@ -1,10 +1,10 @@
 """Contrastive self-supervised learning with loss, negatives, batch size and temperature as independent axes.
 
-``train`` trains runs and grids. For training loops of one's own: ``PairLoss``, ``knn``, ``linear_probe``,
-``alignment_uniformity``, ``views``, ``chunked``, ``load_weights`` and ``embed``. For the results of runs: ``runs``,
-``compare``, ``table``, ``figure``, ``curves`` and ``load``. Each is imported when it is first used, so that
-``import ssl_bench`` takes no time. Which loss and which negatives: `ssl_bench.objective`. How the losses follow from
-each other: `ssl_bench.objective.losses`.
+``train`` trains runs and grids, and ``show_views`` draws what a network sees. For training loops of one's own:
+``PairLoss``, ``knn``, ``linear_probe``, ``alignment_uniformity``, ``views``, ``chunked``, ``load_weights`` and
+``embed``. For the results of runs: ``runs``, ``compare``, ``table``, ``figure``, ``curves`` and ``load``. Each is
+imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss and which negatives:
+`ssl_bench.objective`. How the losses follow from each other: `ssl_bench.objective.losses`.
 """
 
 import importlib
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from .api.features import alignment_uniformity, knn, linear_probe
     from .api.pair_loss import PairLoss
     from .api.reading import compare, curves, figure, load, runs, table
-    from .api.views import views
+    from .api.views import show_views, views
     from .api.weights import load_weights
     from .train import train
 
 __version__ = "0.3.0"
 __all__ = ["PairLoss", "alignment_uniformity", "chunked", "compare", "curves", "embed", "figure", "knn", "linear_probe"]
-__all__ += ["load", "load_weights", "runs", "table", "train", "views"]
+__all__ += ["load", "load_weights", "runs", "show_views", "table", "train", "views"]
 
 _MODULES = {
     "PairLoss": "pair_loss",
@@ -37,6 +37,7 @@ _MODULES = {
     "load": "reading",
     "load_weights": "weights",
     "runs": "reading",
+    "show_views": "views",
     "table": "reading",
     "views": "views",
 }

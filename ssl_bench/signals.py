@@ -1,6 +1,8 @@
 """The signals that stop a run. Their handler keeps the number, and the run reads it where it can stop."""
 
+import logging
 import signal
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -9,7 +11,7 @@ from typing import Any, ClassVar
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)  # Slurm sends SIGUSR2 before the time limit
 # Exit codes of stopped processes: after saving their state, or by the signal itself, before they listened to it.
 STOPPED = {code: number for number in STOPS for code in (128 + number, -number)}
-
+IN_A_THREAD = "trained from a thread, to which no signal comes: after a stop, the run goes on from its last checkpoint"
 
 COPIES = 1.0  # seconds in which a signal comes again: from Slurm or a terminal, and passed on by the parent
 
@@ -31,7 +33,9 @@ class Halted(BaseException):
 
 
 def stops() -> list[signal.Signals]:
-    """The signals that stop this process: not SIGHUP if it is ignored, as ``nohup`` has it."""
+    """The signals that can be caught here: none in a thread; not SIGHUP if it is ignored, as ``nohup`` has it."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
     hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [number for number in STOPS if number != signal.SIGHUP or not hangup_ignored]
 
@@ -69,6 +73,8 @@ class Interrupt:
         Interrupt.listening = self
         for number in stops():
             self._former[number] = signal.signal(number, self._handle)
+        if not self._former:
+            logging.getLogger("ssl_bench").info(IN_A_THREAD)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

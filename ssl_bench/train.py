@@ -12,10 +12,13 @@ from types import ModuleType
 from typing import Any
 
 from ssl_bench import cli
+from ssl_bench.api.options import parted
 from ssl_bench.commands.train import main as main
 from ssl_bench.commands.train import read, run_command
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.errors import ConfigError, RunError, require
 from ssl_bench.launch.outcome import State
+
+_ONE = threading.RLock()  # Hydra, the log and torch's generator are those of the whole process
 
 
 def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int = 1) -> Any:
@@ -24,6 +27,7 @@ def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int =
         table = ssl_bench.train(["loss=infonce,dcl", "seed=0,1"], name="mine", jobs=2)
 
     It does what ``ssl-bench train -m`` does: what is finished is not trained again, and what was interrupted goes on.
+    In a thread, such as that of W&B's agent or of Streamlit, signals stop nothing; calls of two threads train in turn.
 
     Args:
         overrides: as on the command line: ``group=option``, ``key=value``, several values between commas, and
@@ -40,15 +44,12 @@ def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int =
         RunError: all runs failed.
         KeyboardInterrupt: Ctrl-C, or a notebook's stop button; the state of what trained is on disk.
     """
-    if isinstance(overrides, str) or not all(isinstance(word, str) for word in overrides):
-        raise ConfigError(f"overrides={overrides}: set overrides to a list of texts, such as ['seed=0,1']")
-    if flags := [word for word in overrides if word.startswith("-") and not word.startswith("--config-dir=")]:
-        raise ConfigError(f"{flags[0]} is a flag of the command: leave it out, ssl_bench.train takes overrides")
-    if threading.current_thread() is not threading.main_thread():
-        raise RunError("only the main thread receives signals: call ssl_bench.train there")
+    parted(overrides)
+    require(isinstance(jobs, int) and jobs >= 1, "jobs", jobs, "1 or more")
     words = [f"name={name}"] if name is not None else []
     words += ["hydra/launcher=local", f"hydra.launcher.n_jobs={jobs}"] if jobs != 1 else []
-    code, runs, ends = run_command(read(["-m", *overrides, *words]))
+    with _ONE:
+        code, runs, ends = run_command(read(["-m", *overrides, *words]))
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
     if code > 128:

@@ -1,8 +1,9 @@
-"""``ssl_bench.train``: the rows of a grid from Python, the command's sentences as exceptions, scripts and notebooks."""
+"""``ssl_bench.train``: the rows of a grid from Python, the command's sentences as exceptions, threads and scripts."""
 
+import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import ssl_bench
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.signals import IN_A_THREAD, STOPS
 from tests.conftest import SMALL, no_pictures
 
 RUN = [*SMALL, "max_steps=1", "evaluate=knn"]
@@ -54,23 +56,25 @@ def test_errors_are_the_sentences_of_the_command(capfd: pytest.CaptureFixture[st
             ssl_bench.train(words)
     with pytest.raises(ConfigError, match="overrides=seed=3: set overrides to a list of texts"):
         ssl_bench.train("seed=3")
-    with pytest.raises(ConfigError, match=r"n_jobs=0: set hydra\.launcher\.n_jobs to 1 or more"):
+    with pytest.raises(ConfigError, match=r"^jobs=0: set jobs to 1 or more"):
         ssl_bench.train(["seed=3"], jobs=0)
     with pytest.raises(RunError, match="not finite"):
         ssl_bench.train([*SMALL, "max_steps=3", "optimizer.lr=1e38"])
     assert capfd.readouterr().err == ""
-    caught: list[BaseException] = []
 
-    def elsewhere() -> None:
-        try:
-            ssl_bench.train([*RUN])
-        except RunError as error:
-            caught.append(error)
 
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert "only the main thread receives signals" in str(caught[0])
+def test_threads_train_in_turn_with_the_bits_of_the_main_thread(capfd: pytest.CaptureFixture[str]) -> None:
+    handlers = [signal.getsignal(number) for number in STOPS]
+    with no_pictures(), ThreadPoolExecutor(2) as threads:
+        words = [[*RUN, f"seed={seed}", "paths.outputs=threads"] for seed in (0, 1)]
+        pairs = [listed(table)[0] for table in threads.map(ssl_bench.train, words)]
+        rows = listed(ssl_bench.train([*RUN, "seed=0,1"]))
+    assert [signal.getsignal(number) for number in STOPS] == handlers
+    for row, same in zip(pairs, rows, strict=True):
+        results, others = (files.read_json(Path(of["path"]) / "results.json") for of in (row, same))
+        assert results["run_id"] == others["run_id"] and results["metrics"] == others["metrics"]
+        assert (Path(row["path"]) / "train.log").read_text().count(IN_A_THREAD) == 1
+        assert IN_A_THREAD not in (Path(same["path"]) / "train.log").read_text()
 
 
 def test_a_run_that_failed_beside_others_is_a_row(capfd: pytest.CaptureFixture[str]) -> None:
@@ -86,23 +90,3 @@ def test_a_script_is_not_run_again_in_the_processes_of_its_runs() -> None:
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=170)
     assert done.returncode == 0 and done.stdout.splitlines().count("once") == 1, done.stdout + done.stderr
     assert "2 runs: 2 trained" in done.stdout and done.stdout.splitlines()[-1] == "2"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-@pytest.mark.filterwarnings("ignore")  # of the client of notebooks
-def test_a_notebook_trains_a_grid() -> None:
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    cells = [
-        f"import ssl_bench\nrows = {CALL}",
-        "sorted(rows['loss']), rows['state'].tolist()",
-        "ssl_bench.train(['x'])",
-    ]
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(book, timeout=300, kernel_name="python3", allow_errors=True).execute()
-    texts = [[output.get("text", "") for output in cell["outputs"]] for cell in book.cells]
-    assert "2 of 2  loss=" in "".join(texts[0]) and "2 runs: 2 trained" in "".join(texts[0]), book.cells[0]
-    (answer,) = book.cells[1]["outputs"]
-    assert answer["data"]["text/plain"] == "(['dcl', 'infonce'], ['done', 'done'])"
-    (error,) = [output for output in book.cells[2]["outputs"] if output["output_type"] == "error"]
-    assert error["ename"] == "ConfigError" and error["evalue"].startswith("x is no key=value")

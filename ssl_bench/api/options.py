@@ -2,7 +2,8 @@
 
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
@@ -11,6 +12,23 @@ from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError, InvalidValue, require
 
 Node = dict[str, Any]  # a class as ``_target_``, and its arguments
+
+
+def parted(overrides: Sequence[str]) -> tuple[list[str], Path | None]:
+    """The overrides of a call, and the folder with further options that ``--config-dir=FOLDER`` among them names.
+
+    Raises:
+        ConfigError: they are no list of texts, or one is another flag.
+    """
+    if isinstance(overrides, str) or not all(isinstance(word, str) for word in overrides):
+        raise ConfigError(f"overrides={overrides}: set overrides to a list of texts, such as ['seed=0,1']")
+    flags = [word for word in overrides if word.startswith("-")]
+    if others := [flag for flag in flags if not flag.startswith("--config-dir=")]:
+        raise ConfigError(f"{others[0]} is a flag of the command: leave it out, overrides are key=value")
+    folder = files.given_path(flags[-1].partition("=")[2]) if flags else None
+    if folder and not folder.is_dir():
+        raise ConfigError(f"config directory {folder} not found: name a folder with options")
+    return [word for word in overrides if word not in flags], folder
 
 
 def names(group: str) -> list[str]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.record import rows
 from ssl_bench.record.folders import find_named
 from ssl_bench.record.index import METRICS, as_text
-from ssl_bench.record.printing import text_of
+from ssl_bench.record.printing import html, text_of
+from ssl_bench.results.rows import first_columns
 from ssl_bench.results.rows import rows as rows_of
-from ssl_bench.results.scan import Scan
+from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.results.select import runs_where
 
 if TYPE_CHECKING:
@@ -24,20 +27,41 @@ if TYPE_CHECKING:
     from ssl_bench.results.matters import Matters
 
 
-def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] | None = None) -> Any:
+@contextlib.contextmanager
+def _in_python() -> Iterator[None]:
+    """Let a refusal name the argument of a function, as ``to=x``, where that of a command has ``--to x``."""
+    try:
+        yield
+    except InvalidValue as refusal:
+        raise InvalidValue(refusal.key.removeprefix("--"), refusal.value, refusal.remedy) from None
+    except ConfigError as refusal:
+        if not (flag := re.match(r"--(\w+) ", str(refusal))):
+            raise
+        raise ConfigError(f"{flag[1]}={str(refusal)[flag.end() :]}") from None
+
+
+@_in_python()
+def runs(
+    outputs: str | os.PathLike[str] = "outputs",
+    where: Mapping[str, Any] | None = None,
+    *,
+    all: bool = False,
+) -> Any:
     """Make a table of the runs of a results folder, in the order of ``ssl-bench status``.
 
         table = ssl_bench.runs("outputs", where={"loss": ["dcl", "infonce"], "state": "done"})
         table.groupby(["loss", "batch_size"])["knn/top1"].agg(["mean", "std", "count"])
 
-    A column for each group (``loss``, ``dataset``, ...), ``seed``, each other setting, each metric (of an unfinished
-    run the best accuracies so far, in [0, 1]), ``state``, ``seconds``, ``warnings``, ``environment.<name>``,
-    ``path`` and ``run_id``. What a run does not have is None, or NaN among numbers.
+    The columns are ``run_id``, ``name``, the main groups (``loss``, ``negatives``, ``temperature``, ``batch_size``,
+    ``framework``, ``dataset``), what else varies, ``seed``, the main metrics (accuracies in [0, 1]; of an unfinished
+    run the best so far), the keys of ``where``, ``state``, ``seconds``, ``warnings`` and ``path``. What a run does not
+    have is None, or NaN among numbers.
 
     Args:
         outputs: the results folder.
         where: conditions that all hold, as those of ``ssl-bench status``: a group, a key, a metric or ``state``
             with its value, a list of values, or a text such as ``">4"`` or ``"!=dcl"``.
+        all: after these columns, also those of all other settings and metrics, and ``environment.<name>``.
 
     Returns:
         A ``pandas.DataFrame``; a list of dictionaries if pandas is not installed.
@@ -45,16 +69,24 @@ def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] |
     Raises:
         ConfigError: there is no such folder, or no run has a key of ``where``.
     """
-    return _frame(rows_of(runs_where(files.given_path(outputs), _conditions(where))))
+    return _table(runs_where(files.given_path(outputs), _conditions(where)), where or (), all)
 
 
 def table_of(folders: Sequence[Path], outputs: Iterable[Path]) -> Any:
     """The rows of :func:`runs` for the runs with some directories below some results folders, in their order."""
     entries = [entry for results_folder in outputs for entry in Scan(results_folder).update(time.time())[0]]
     by_folder = {entry.run.folder: entry for entry in entries if entry.run}
-    return _frame(rows_of([by_folder[folder] for folder in dict.fromkeys(folders) if folder in by_folder]))
+    return _table([by_folder[folder] for folder in dict.fromkeys(folders) if folder in by_folder])
 
 
+def _table(entries: list[Entry], asked: Iterable[str] = (), all_columns: bool = False) -> Any:
+    table, columns = rows_of(entries), first_columns(entries, asked)
+    if all_columns and table:
+        columns = list(dict.fromkeys([*columns, *table[0]]))
+    return _frame([{name: row[name] for name in columns if name in row} for row in table])
+
+
+@_in_python()
 def compare(
     outputs: str | os.PathLike[str] = "outputs",
     *,
@@ -97,7 +129,7 @@ def compare(
 
 
 class WhatMatters:
-    """The settings that matter in a grid; ``str()`` of it is the text of ``ssl-bench compare``.
+    """The settings that matter in a grid: as text that of ``ssl-bench compare``, in a notebook a table.
 
     Attributes:
         sentence: the answer.
@@ -111,7 +143,7 @@ class WhatMatters:
         self.shares = _frame(self.record["shares"])
 
     def figure(self) -> Any:
-        """A ``matplotlib.figure.Figure`` of the shares and of the means of each setting's values."""
+        """A ``matplotlib.figure.Figure`` of the shares and of the means of each setting's values, as :func:`figure`."""
         from ssl_bench.results.drawing import draw_matters
 
         return draw_matters(self._matters)
@@ -121,7 +153,11 @@ class WhatMatters:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        return html(self._matters.sheet())
 
+
+@_in_python()
 def table(
     outputs: str | os.PathLike[str] = "outputs",
     *,
@@ -155,6 +191,7 @@ def table(
     return _frame([record for pivot in pivots for record in records(pivot.sheet())])
 
 
+@_in_python()
 def figure(
     outputs: str | os.PathLike[str] = "outputs",
     *,
@@ -178,7 +215,7 @@ def figure(
         metric: as of :func:`table`.
 
     Returns:
-        A ``matplotlib.figure.Figure``, with a panel for each value of what else varies.
+        A ``matplotlib.figure.Figure`` with a panel for each value of what else varies, which a notebook shows.
 
     Raises:
         ConfigError: as :func:`table`; or both ``lines`` and ``y`` are given.
@@ -193,7 +230,7 @@ def figure(
             raise ConfigError(f"x={x}: leave out lines and y, or set x to a setting")
         read = curves.curves if x == "epoch" else curves.over_labels
         return drawing.draw_curves(*read(entries, metric))
-    pivots = arrange.arrange(entries, y or lines, x, metric)
+    pivots = arrange.arrange(entries, y or lines, x, metric, ("y" if y else "lines", "x"))
     return drawing.draw(pivots, bool(y))
 
 

@@ -1,7 +1,7 @@
 """Random views of batches of images, as the options of conf/augment make them."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from ssl_bench.api import options as conf
 from ssl_bench.api.arguments import tensor
 from ssl_bench.data.views import Views
 from ssl_bench.errors import require
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 def views(augment: str, size: int, *, count: int = 2, **options: Any) -> "BatchViews":
@@ -38,6 +41,30 @@ def views(augment: str, size: int, *, count: int = 2, **options: Any) -> "BatchV
         conf.check_known(options, conf.arguments(views_node, "augment"), f"augment={augment}")
         makers += [conf.make({"size": size} | views_node, "augment", options)] * times
     return BatchViews(makers)
+
+
+def show_views(overrides: Sequence[str] = ()) -> "Image":
+    """Draw the first eight images of a training, each above its views: what the network sees. A notebook shows it.
+
+        ssl_bench.show_views(["dataset=folder", "dataset.root=photos", "dataset.size=32"])
+
+    It is the picture of ``ssl-bench prepare ... --show FILE.png``.
+
+    Args:
+        overrides: as of :func:`ssl_bench.train`, each with one value.
+
+    Raises:
+        ConfigError: the configuration cannot be used, or the files of its dataset are missing.
+    """
+    from ssl_bench.config import compose, schema
+    from ssl_bench.data.sheet import sheet
+    from ssl_bench.training.parts import Parts
+
+    config = compose.load(*conf.parted(overrides))
+    schema.check(config)
+    parts = Parts(config)
+    images = parts.dataset.pretrain()
+    return sheet(images, parts.views, config["seed"], min(8, len(images)))
 
 
 class BatchViews:

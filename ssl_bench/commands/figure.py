@@ -79,7 +79,9 @@ def _of_runs(options: Namespace) -> Any:
 
         over = curves if options.x == EPOCH else over_labels
         return drawing.draw_curves(*over(entries, options.metric))
-    return drawing.draw(arrange(entries, options.y or options.lines, options.x, options.metric), bool(options.y))
+    flags = "--y" if options.y else "--lines", "--x"
+    pivots = arrange(entries, options.y or options.lines, options.x, options.metric, flags)
+    return drawing.draw(pivots, bool(options.y))
 
 
 def _write(figure: Any, path: Path) -> int:

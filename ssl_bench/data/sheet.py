@@ -9,7 +9,7 @@ C channels of the picture  E extra channels
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,12 +21,17 @@ from ssl_bench.data.source import Source
 from ssl_bench.data.views import Views
 from ssl_bench.disk import temporary
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 LEAST, STRIP, GAP = 112, 16, 4  # pixels: the smallest side of a tile, the height of its bars, the gap between tiles
 FRAME = 96  # grey level between and around images
 
 
-def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Tensor:
-    """Draw the first ``count`` images of a training and their views, uint8 [3, height, width]."""
+def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> "Image":
+    """Draw the first ``count`` images of a training and their views."""
+    from PIL import Image
+
     step = next(Loader(images, views, count, torch.device("cpu"), seed, torch.float32).steps(0, 1))
     taken, made = step.images, [unnormalised(x, view) for x, view in zip(step.batch().views, views, strict=True)]
     picture, _ = views[0].normalize.split(taken)
@@ -36,18 +41,16 @@ def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Tens
         taken = in_bytes(taken, low, high)
     rows = [taken, *(in_bytes(x, low, high) for x in made)]
     side = views[0].size * -(-LEAST // views[0].size)
-    return torch.cat([torch.cat([tile(image, picture, side) for image in row], 2) for row in rows], 1)
+    tiles = torch.cat([torch.cat([tile(image, picture, side) for image in row], 2) for row in rows], 1)
+    return Image.fromarray(tiles.permute(1, 2, 0).numpy())
 
 
-def write_png(path: Path, image: Tensor) -> None:
-    """Write uint8 [3, height, width] as a PNG.
+def write_png(path: Path, picture: "Image") -> None:
+    """Write a picture as a PNG.
 
     Raises:
         OSError: the file cannot be written.
     """
-    from PIL import Image
-
-    picture = Image.fromarray(image.permute(1, 2, 0).numpy())
     temporary.remove(path.parent)
     files.write(path, lambda file: picture.save(file, "PNG"))
 

@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from typing import Any
 
 from ssl_bench.errors import printable
@@ -192,6 +193,22 @@ def markdown(sheet: Sheet) -> str:
     notes = [f"<sup>{number}</sup> {note}" for number, note in enumerate(sheet.notes, 1)]
     body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     return body + "".join(f"\n{paragraph}\n" for paragraph in (*notes, *sheet.below) if paragraph)
+
+
+def html(sheet: Sheet) -> str:
+    """A sheet as HTML, for a notebook."""
+
+    def cell(entry: SheetEntry, tag: str = "td") -> str:
+        text = escape(printable(entry.text))
+        marks = f"<sup>{', '.join(map(str, entry.notes))}</sup>" if entry.notes else ""
+        return f"<{tag}>{f'<b>{text}</b>' if entry.best else text}{marks}</{tag}>"
+
+    head = "".join(cell(SheetEntry(column), "th") for column in sheet.columns)
+    rows = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in sheet.rows)
+    notes = [f"<sup>{number}</sup> {escape(printable(note))}" for number, note in enumerate(sheet.notes, 1)]
+    below = ["<br>".join(escape(printable(line)) for line in part.splitlines()) for part in sheet.below]
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<p>{escape(printable(sheet.title))}</p>{table}" + "".join(f"<p>{part}</p>" for part in [*notes, *below])
 
 
 def _tex(sheet: Sheet) -> str:

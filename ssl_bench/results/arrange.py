@@ -122,13 +122,20 @@ class Pivot:
         return best
 
 
-def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, name: str | None) -> list[Pivot]:
+def arrange(
+    entries: Sequence[Entry],
+    rows: str | None,
+    columns: str | None,
+    name: str | None,
+    flags: tuple[str, str] = ("--rows", "--columns"),
+) -> list[Pivot]:
     """Tables of finished runs.
 
     Args:
         rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``, or several of them with
             commas between; None: of the settings that the commands vary, the first and the second.
         name: of the number; None: the main one of most runs.
+        flags: what a refusal calls rows and columns.
 
     Raises:
         ConfigError: there is no such setting or metric, or too much else varies.
@@ -140,7 +147,7 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
     numbers = Numbers(runs)
     name, chosen = numbers.choose("--metric", name, runs)
     settings = [{**varying.common, **dict(zip(varying.names, values, strict=True))} for values in varying.values]
-    axes = _axes(varying, rows, columns)
+    axes = _axes(varying, _full_names(flags[0], rows, varying), _full_names(flags[1], columns, varying))
     keys = [(_value(axes[0], of_run), _value(axes[1], of_run)) for of_run in settings]
     on_axes = [name for axis in axes for name in axis.split(",")]
     others = [n for n in varying.names if n not in (*on_axes, "seed") and is_hashed(n)]
@@ -188,13 +195,8 @@ def dividing(varying: Differing, given: Collection[str]) -> list[str]:
     return kept
 
 
-def _axes(varying: Differing, rows: str | None, columns: str | None) -> tuple[str, str]:
-    """The settings of the rows and of the columns, empty for none.
-
-    Raises:
-        InvalidValue: there is no such setting.
-    """
-    row, column = _full_names("--rows", rows, varying), _full_names("--columns", columns, varying)
+def _axes(varying: Differing, row: str | None, column: str | None) -> tuple[str, str]:
+    """The settings of the rows and of the columns, empty for none; the next ones that vary for None."""
     free = (name for name in asked(varying) if name not in f"{row},{column}".split(","))
     return (next(free, "") if row is None else row), (next(free, "") if column is None else column)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib import style
+from matplotlib.figure import Figure
 
 from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE, share_range
 from ssl_bench.results.arrange import Pivot, text_of_value
@@ -14,22 +18,25 @@ from ssl_bench.results.curves import SeedCurve
 from ssl_bench.results.matters import Matters
 from ssl_bench.results.statistics import half_width
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+
+class Picture(Figure):
+    """A figure that a notebook shows."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
 
 
-def draw(pivots: Sequence[Pivot], heat: bool) -> Figure:
+def draw(pivots: Sequence[Pivot], heat: bool) -> Picture:
     """Draw a panel for each table: its columns lie on the x axis, its rows are lines, or the y axis of a heat map.
 
     Lines have the mean and the 95% interval over the seeds; a cell of a heat map has its mean and number of runs. All
     panels have one range of the y axis, and all heat maps one scale of colours.
     """
-    from matplotlib import style
-    from matplotlib.figure import Figure
-
     means = [fmean(cell.values) for pivot in pivots for cell in pivot.cells.values()]
     with style.context(["default", STYLE]):
-        figure = Figure((5.2 * len(pivots), 4.3), layout="constrained")
+        figure = Picture((5.2 * len(pivots), 4.3), layout="constrained")
         for axis, pivot in zip(figure.subplots(1, len(pivots), squeeze=False)[0], pivots, strict=True):
             _heat(axis, pivot, means) if heat else _lines(axis, pivot)
             axis.set_title(pivot.title, fontsize="medium")
@@ -98,18 +105,15 @@ def _heat(axis: Any, pivot: Pivot, scale: Sequence[float]) -> None:
     axis.figure.colorbar(image, ax=axis, label=f"{pivot.label}, mean (runs)")
 
 
-def draw_matters(matters: Matters) -> Figure:
+def draw_matters(matters: Matters) -> Picture:
     """Draw a bar for each share of the variance, and a panel for each setting with the means of its values.
 
     Intervals are of 95%. The panels have one axis, so that what matters little is flat.
     """
-    from matplotlib import style
-    from matplotlib.figure import Figure
-
     count = len(matters.settings)
     with style.context(["default", STYLE]):
         size = (4.4 + 2.2 * count, max(3.4, 1.6 + 0.3 * len(matters.shares)))
-        figure = Figure(size, layout="constrained")
+        figure = Picture(size, layout="constrained")
         ratios = [2.0, *[max(1.0, 0.35 * len(levels)) for levels in matters.levels]]
         grid = figure.add_gridspec(1, 1 + count, width_ratios=ratios)
         _bars(figure.add_subplot(grid[0]), matters)
@@ -157,17 +161,14 @@ def _means(axis: Any, matters: Matters, number: int) -> None:
     axis.set_xlabel(matters.settings[number])
 
 
-def draw_curves(curves: Sequence[SeedCurve], label: str) -> Figure:
+def draw_curves(curves: Sequence[SeedCurve], label: str) -> Picture:
     """Draw a line for each curve, and a band of one standard deviation over its seeds; shares are on a log axis.
 
     Args:
         label: of the y axis.
     """
-    from matplotlib import style
-    from matplotlib.figure import Figure
-
     with style.context(["default", STYLE]):
-        figure = Figure((6.4, 4.3), layout="constrained")
+        figure = Picture((6.4, 4.3), layout="constrained")
         axis = figure.subplots()
         for i, curve in enumerate(curves):
             colour, line = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]

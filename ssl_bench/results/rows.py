@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ssl_bench.results.differing import overrides_of, rank, value_of
+from ssl_bench.results.differing import MAIN_GROUPS, differing, overrides_of, rank, requested, value_of
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import settings_of
 from ssl_bench.results.scan import Entry
@@ -40,6 +40,20 @@ def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
         row |= {f"environment.{name}": run.environment.get(name) if run else None for name in facts}
         table.append(row | {"path": str(run.folder) if run else None, "run_id": run.folder.name if run else None})
     return table
+
+
+def first_columns(entries: Sequence[Entry], asked: Iterable[str] = ()) -> list[str]:
+    """The keys of :func:`rows` that a person looks for: what identifies a run, what varies, the main metrics.
+
+    Args:
+        asked: further keys.
+    """
+    from ssl_bench.results.arrange import dividing  # with numpy
+
+    runs = [entry.run for entry in entries if entry.run]
+    names = ["run_id", "name", *MAIN_GROUPS, *dividing(differing(entries), requested(entries)), "seed"]
+    names += [*Numbers(runs).usual(runs), *asked, "state", "seconds", "warnings", "path"]
+    return list(dict.fromkeys(names))
 
 
 def _asked(entry: Entry) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """``ssl_bench.runs``, ``curves`` and ``load``: the runs of a results folder."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,7 @@ def make_runs() -> None:
 def test_runs_are_rows_with_groups_all_settings_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
     make_runs()
-    first, second, _, last = ssl_bench.runs()
+    first, second, _, last = ssl_bench.runs(all=True)
     size = {"batch_size": 64, "batch_size.size": 64}
     metrics = {"knn/top1": 0.5, "geometry/uniformity": -2.0}
     groups = configuration()["choices"]
@@ -36,6 +37,14 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics(monkeypatch: pytest.
     assert first == groups | size | same | {"loss": "dcl", "seed": 0} | metrics | {
         **{"state": "done", "seconds": 20.0, "path": str(OUTPUTS / "a/0"), "run_id": "0"}
     }
+    main = ["run_id", "loss", "batch_size", "dataset", "seed", "knn/top1"]
+    end = ["state", "seconds", "warnings", "path"]
+    assert list(ssl_bench.runs()[0]) == [*main, *end] and list(first)[: len(main)] == main
+    choices = configuration()["choices"] | {"batch_size": "b64"}
+    make("a/4", choices=choices, batch_size={"size": 64}, dim=64, other=1)  # of which one follows from the other
+    where = {"epochs": 10, "state": ["done", "partial"]}
+    assert list(ssl_bench.runs(where=where)[0]) == [*main[:4], "dim", *main[4:], "epochs", *end]
+    shutil.rmtree(OUTPUTS / "a/4")
     (only,) = ssl_bench.runs(where={"seed": 3})  # in which nothing varies
     assert only["loss"] == "eqco" and only["batch_size"] == 64
     assert second["batch_size"] == 48 and list(second) == list(first)
@@ -64,6 +73,24 @@ def test_tables_are_those_of_pandas() -> None:
     table = ssl_bench.runs(where={"state": "done"})
     assert isinstance(table, pandas.DataFrame) and table.groupby("loss")["knn/top1"].mean().tolist() == [0.55, 0.7]
     assert ssl_bench.curves(table.iloc[0])["step"].tolist() == [2, 4]
+
+
+def test_a_refusal_names_the_argument() -> None:
+    make_runs()
+    calls: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+        (ssl_bench.table, {"rows": "los"}, r"rows=los: set rows to a setting of these runs, such as .*mean loss\?"),
+        (ssl_bench.table, {"columns": "paths.outputs"}, "columns=paths.outputs: set columns to a setting"),
+        (ssl_bench.table, {"metric": "knn/top2"}, r"metric=knn/top2: set metric to one of .*knn/top1"),
+        (ssl_bench.figure, {"x": "los"}, "x=los: set x to a setting"),
+        (ssl_bench.figure, {"lines": "los"}, "lines=los: set lines to a setting"),
+        (ssl_bench.figure, {"y": "los"}, "y=los: set y to a setting"),
+        (ssl_bench.figure, {"x": "epoch", "metric": "los"}, "metric=los: set metric to a value of metrics.jsonl"),
+        (ssl_bench.compare, {"metric": "los"}, "metric=los: set metric to one of"),
+        (ssl_bench.compare, {"by": "epochs"}, "by=epochs: all of these runs have one value of it"),
+    ]
+    for call, arguments, sentence in calls:
+        with pytest.raises(ConfigError, match=f"^{sentence}"):
+            call(**arguments)
 
 
 def test_load_gives_the_trained_backbone(train: Callable[..., tuple[int, str]]) -> None:

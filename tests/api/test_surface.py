@@ -9,7 +9,7 @@ import ssl_bench
 from tests.test_layout import graph
 
 NAMES = ["PairLoss", "alignment_uniformity", "chunked", "curves", "knn", "linear_probe", "load", "runs", "views"]
-NAMES += ["compare", "embed", "figure", "load_weights", "table"]
+NAMES += ["compare", "embed", "figure", "load_weights", "show_views", "table"]
 
 
 def test_every_name_is_listed_and_documented() -> None:

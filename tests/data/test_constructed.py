@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+import ssl_bench
 from ssl_bench.commands.prepare import main as prepare
 from ssl_bench.data.batch import Batch
 from ssl_bench.data.bits import WithBits, binary
@@ -380,3 +381,13 @@ def test_a_sheet_shows_images_and_views(tmp_path: Path, capsys: pytest.CaptureFi
     assert pixels.shape == (3 * (116 + 20), 8 * 116, 3)
     rows = pixels[:, :, 0].unflatten(0, (3, 136))[:, 116:132]  # the bars below images and views
     assert torch.equal(rows[0], rows[1]) and torch.equal(rows[0], rows[2]) and len(rows.unique()) == 3
+    words = ["dataset=randbit_mnist", f"paths.data={tmp_path}"]
+    assert np.array_equal(np.array(ssl_bench.show_views(words)), pixels)
+    assert not np.array_equal(np.array(ssl_bench.show_views([*words, "seed=1"])), pixels)
+    for refused, sentence in (
+        ("--show=x.png", "--show=x.png is a flag of the command: leave it out"),
+        ("--config-dir=no", "config directory no not found"),
+        ("dataset.root=no", "dataset.root"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            ssl_bench.show_views([*words, refused])

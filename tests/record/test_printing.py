@@ -2,7 +2,7 @@
 
 import pytest
 
-from ssl_bench.record.printing import Sheet, SheetEntry, lines, text_of
+from ssl_bench.record.printing import Sheet, SheetEntry, html, lines, text_of
 
 ROWS = [["loss=dcl", "漢字", "1.5", "10.25"], ["infonce", "b", "22.5", "9.5"]]
 
@@ -20,6 +20,18 @@ def test_words_stand_at_the_left_and_digits_below_each_other() -> None:
         "infonce   b      22.5    9.5",
     ]
     assert lines(sheet(), bold=True)[1].endswith("  \x1b[1m10.25¹\x1b[0m")
+
+
+def test_html_has_each_text_as_it_is() -> None:
+    made = sheet(title="a < b", below=["one\ntwo & three"])
+    made.rows[1][0] = SheetEntry("<img src=x>\x1b[1m")
+    assert html(made) == (
+        "<p>a &lt; b</p><table>"
+        "<thead><tr><th>run</th><th>state</th><th>k</th><th>top1</th></tr></thead><tbody>"
+        "<tr><td>loss=dcl</td><td>漢字</td><td>1.5</td><td><b>10.25</b><sup>1</sup></td></tr>"
+        "<tr><td>&lt;img src=x&gt;\\x1b[1m</td><td>b</td><td>22.5</td><td>9.5</td></tr></tbody></table>"
+        "<p><sup>1</sup> a note</p><p>one<br>two &amp; three</p>"
+    )
 
 
 def test_a_narrow_terminal_has_blocks_or_spares_columns_and_cuts_words_off() -> None:

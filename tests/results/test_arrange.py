@@ -105,6 +105,9 @@ def test_python_has_what_the_commands_have(grid: None, capsys: Output, monkeypat
 )
 def test_what_runs_do_not_have_is_refused(arguments: Sequence[str], message: str, grid: None, capsys: Output) -> None:
     assert table.main(["name=grid", *arguments]) == 2 and message in capsys.readouterr().err
+    for flag in ("--x", "--lines", "--y"):
+        assert figure.main(["name=grid", flag, "lss"]) == 2
+        assert f"{flag}=lss: set {flag} to a setting of these runs" in capsys.readouterr().err
 
 
 def test_a_grid_is_drawn_as_lines_and_as_a_heat_map(grid: None) -> None:

@@ -255,7 +255,7 @@ def shown_by(
 
 
 def runs_in_python(numbers: list[Number], capfd: Capture) -> None:
-    assert shown_by(ssl_bench.runs().to_dict("records"), "path", numbers) == by_folder(numbers)
+    assert shown_by(ssl_bench.runs(all=True).to_dict("records"), "path", numbers) == by_folder(numbers)
 
 
 def status_as_csv(numbers: list[Number], capfd: Capture) -> None:

@@ -165,7 +165,7 @@ def test_what_an_earlier_version_left_unsaid_is_no_difference(capfd: Capture) ->
             for group, key in (("optimizer", "factors"), ("backbone", "freeze"), ("dataset", "share")):
                 content["config"][group].pop(key, None)
             path.write_text(json.dumps(content))
-    rows = ssl_bench.runs()
+    rows = ssl_bench.runs(all=True)
     assert [
         n for n in ("positives", "similarity", "optimizer.factors", "dataset.share") if rows[n].nunique() != 1
     ] == []

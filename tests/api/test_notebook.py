@@ -1,0 +1,87 @@
+"""A notebook, run by a kernel: what its cells show of a training, of tables and of figures."""
+
+import base64
+import io
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import ssl_bench
+from tests.conftest import SMALL
+
+RUN = [*SMALL, "max_steps=1", "evaluate=knn"]
+CELLS = {
+    "train": f"import ssl_bench\nssl_bench.train({[*RUN, 'loss=infonce,dcl', 'seed=0,1']}, name='mine', jobs=2)",
+    "runs": "ssl_bench.runs(where={'state': 'done'})",
+    "compare": "ssl_bench.compare()",
+    "by": "ssl_bench.compare(by='loss')",
+    "table": "ssl_bench.table(rows='loss')",
+    "figure": "ssl_bench.figure(lines='loss')",
+    "curves": "ssl_bench.figure(x='epoch')",
+    "matters": "ssl_bench.compare().figure()",
+    "views": "ssl_bench.show_views(['seed=1'])",
+    "thread": f"""import threading
+rows = []
+thread = threading.Thread(target=lambda: rows.append(ssl_bench.train({[*RUN, "seed=2"]}, name="mine")))
+thread.start()
+thread.join()
+rows[0][["seed", "state"]].values.tolist()""",
+    "word": "ssl_bench.train(['x'])",
+    "rows": "ssl_bench.table(rows='los')",
+}
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """The outputs of the cells."""
+    reason = "notebooks need the extra dev"
+    pytest.importorskip("pandas", reason=reason)
+    nbformat = pytest.importorskip("nbformat", reason=reason)
+    nbclient = pytest.importorskip("nbclient", reason=reason)
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS.values()])
+    place = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
+    client = nbclient.NotebookClient(book, timeout=300, kernel_name="python3", allow_errors=True, resources=place)
+    client.execute()
+    return {name: cell["outputs"] for name, cell in zip(CELLS, book.cells, strict=True)}
+
+
+def shown(outputs: list[Any]) -> Any:
+    """What the last line of a cell shows, by its type."""
+    (answer,) = [output for output in outputs if output["output_type"] == "execute_result"]
+    return answer["data"]
+
+
+def picture(outputs: list[Any]) -> Image.Image:
+    content = base64.b64decode(shown(outputs)["image/png"])
+    assert content.startswith(b"\x89PNG")
+    return Image.open(io.BytesIO(content)).convert("RGB")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.filterwarnings("ignore")  # of the client of notebooks
+def test_a_notebook_shows_tables_and_pictures(outputs: dict[str, list[Any]]) -> None:
+    said = "".join(output.get("text", "") for output in outputs["train"])
+    assert "4 of 4  loss=" in said and "4 runs: 4 trained" in said, outputs["train"]
+    groups = ["loss", "negatives", "temperature", "batch_size", "framework", "dataset"]
+    for name in ("train", "runs"):
+        page = shown(outputs[name])["text/html"]
+        _, _, *heads = page.partition("</thead>")[0].split("<th>")  # after that of the numbers of rows
+        heads = [head.partition("</th>")[0] for head in heads]
+        columns = ["run_id", "name", *groups, "seed", "knn/top1"]
+        assert heads[: len(columns)] == columns and heads[-4:] == ["state", "seconds", "warnings", "path"]
+        assert page.count("<td>done</td>") == 4 and len(heads) < 20
+    page = shown(outputs["compare"])["text/html"]
+    assert "<th>share of variance</th>" in page and "<tr><td>loss</td>" in page
+    assert "What matters for knn/top1" in shown(outputs["compare"])["text/plain"]
+    for name, head in (("table", "mean"), ("by", "verdict")):
+        assert f"<th>{head}</th>" in shown(outputs[name])["text/html"]
+    for name in ("figure", "curves", "matters"):
+        drawn = picture(outputs[name])
+        assert min(drawn.size) > 300 and len(set(drawn.getdata())) > 20
+    assert picture(outputs["views"]).tobytes() == ssl_bench.show_views(["seed=1"]).tobytes()
+    assert shown(outputs["thread"])["text/plain"] == "[[2, 'done']]"
+    for name, sentence in (("word", "x is no key=value"), ("rows", "rows=los: set rows to a setting of these runs")):
+        (error,) = [output for output in outputs[name] if output["output_type"] == "error"]
+        assert error["evalue"].startswith(sentence), error
