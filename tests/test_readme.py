@@ -131,7 +131,9 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
         )
         return ["--help"]
     if name in ("evaluate", "export", "status", "verify"):
-        words = [re.sub(r"RUN_DIR|outputs/default/(<run_id>|\*)", str(trained), word) for word in words]
+        words = [re.sub(r"RUN_DIR|outputs/default/<run_id>|^default$", str(trained), word) for word in words]
+        if name == "status":  # other commands evaluate the run with another k
+            words = [word.replace("knn/top1", "epoch") for word in words if word != "grid"]
         short = ["evaluate.npc.batches=1", "evaluate.npc.batch_sizes=[32]"] if "npc" in text else []
         return [*(word for word in words if word != "--watch"), *short]
     if any(word.startswith(("name=", "mine")) or word == "grid" for word in words):

@@ -235,7 +235,7 @@ def _resolved(flag: str, key: str, shown: Sequence[Labelled], numbers: Numbers) 
     if not shown or key in FIELDS or any(_values(pair, key, numbers) for pair in shown):
         return key
     if key in numbers.metrics:
-        return numbers.choose(flag, key, [entry.run for entry, _ in shown if entry.run])[0]
+        return numbers.choose(flag or "the metric", key, [entry.run for entry, _ in shown if entry.run])[0]
     configs = {entry.run.shared.key: entry.run.shared for entry, _ in shown if entry.run}
     keys = [*FIELDS, *numbers.names]
     keys += [name for config in configs.values() for name in config.settings]

@@ -75,7 +75,9 @@ def test_a_folder_of_photos(tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "out" / "images.csv").read_text().splitlines()))
     assert features.shape == (20, 4) and {Path(row["image"]).parent.name for row in rows} == {"owl", "swan"}
     assert (ssl_bench.embed(network, str(root), size=8, workers=1) == features).all()
-    with pytest.raises(InvalidValue, match=r"^images=nowhere: set images to a folder, an array or one of bits, "):
+    with pytest.raises(
+        InvalidValue, match=r"^images=nowhere: set images to a folder, an array or one of arrays, bits, "
+    ):
         ssl_bench.embed(network, "nowhere")
 
 

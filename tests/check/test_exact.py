@@ -187,7 +187,7 @@ def another_mean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return parallel(module, device)
 
     monkeypatch.setattr(dist, "all_reduce", scaled)
-    monkeypatch.setattr("ssl_bench.training.engine.parallel", wrong)
+    monkeypatch.setattr("ssl_bench.training.step.parallel", wrong)
     yield
 
 

@@ -178,7 +178,7 @@ def test_the_command_prints_four_answers_and_a_question_without_one_is_not_verif
     )
     (run / "metrics.jsonl").unlink()
     assert "skipped start    steps 1 to 3: no row of metrics.jsonl is of them" in enter(f"verify {run}", capfd).out
-    refuses("verify nowhere", "nowhere is no run directory", capfd)
+    refuses("verify nowhere", "nowhere: no run below outputs has this name", capfd)
     refuses(f"verify {run} seed=1", "seed=1: leave it out: device, devices, threads, paths.data", capfd)
     refuses(f"verify {run} devices=999", "devices=999", capfd)
     (run / "results.json").unlink()

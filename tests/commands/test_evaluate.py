@@ -126,7 +126,7 @@ def test_evaluations_side_by_side_end_with_their_command_and_a_lost_one_is_named
     for seed in "01":
         assert train("max_steps=1", f"seed={seed}")[0] == 0
     endless = ["evaluate=linear", "evaluate.linear.epochs=1000000", "evaluate.baselines=[]"]
-    command = Command("evaluate", "outputs/default/*", *endless, "--jobs", "2")
+    command = Command("evaluate", "default", *endless, "--jobs", "2")
     wait_for(lambda: len(list(Path("outputs/default").glob("*/claims/*"))) == 2)
     evaluations = command.ranks()
     assert len(evaluations) == 2

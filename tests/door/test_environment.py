@@ -28,7 +28,7 @@ REFUSED = [
     ("WANDB_MODE=bogus", "train -m seed=0,1", "WANDB_MODE=bogus: set WANDB_MODE to online, offline or disabled"),
     ("WANDB_DISABLED=maybe", "train", "WANDB_DISABLED=maybe: set WANDB_DISABLED to true or false"),
     ("A=1", "train paths.outputs=~nobody.of.this.name/runs", "there is no such home folder; write ./~nobody"),
-    ("A=1", "status ~/nowhere", "there is no folder /"),
+    ("A=1", "status ~/nowhere", "/ nowhere: there is no folder outputs"),
 ]
 
 
