@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .api.weights import load_weights
     from .train import train
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 __all__ = ["PairLoss", "alignment_uniformity", "chunked", "compare", "curves", "embed", "figure", "knn", "linear_probe"]
 __all__ += ["load", "load_weights", "runs", "show_views", "table", "train", "views"]
 
