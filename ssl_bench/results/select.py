@@ -50,11 +50,11 @@ class Condition(NamedTuple):
             scale: 100 of shares, which may also be given in percent.
         """
         plain = {_plain(value) for value in values}
+        wanted = {_plain(text) for text in (self.value, *self.value.split(","))}  # a list is one value
+        options = {one / scale if isinstance(one, float) and one > 1 else one for one in wanted}
         if self.sign in ORDERS:
-            bound = float(_plain(self.value))
-            bound = bound / scale if bound > 1 else bound
+            (bound,) = options
             return any(ORDERS[self.sign](value, bound) for value in plain if isinstance(value, float))
-        options = {_plain(text) for text in (self.value, *self.value.split(","))}  # a list is one value
         return bool(options & plain) == (self.sign == "=")
 
 
@@ -191,7 +191,7 @@ def of_names(entries: Sequence[Entry], names: Sequence[str], outputs: Path) -> l
     Raises:
         ConfigError: a name has no entries, or several runs begin with it.
     """
-    kept = list[Entry]() if names else list(entries)
+    kept = dict[int, Entry]()
     for word in names:
         name = word.removeprefix(f"{outputs}/").strip("/")
         of_name = [e for e in entries if name in e.names or (e.run and e.run.is_named(name))]
@@ -203,8 +203,8 @@ def of_names(entries: Sequence[Entry], names: Sequence[str], outputs: Path) -> l
         if not of_name:
             existing = {name for e in entries for name in (*e.names, *([e.run.name] if e.run else []))}
             raise ConfigError(f"{word}: no run below {outputs} has this name or folder{near(word, sorted(existing))}")
-        kept += [entry for entry in of_name if entry not in kept]
-    return kept
+        kept |= {id(entry): entry for entry in of_name}
+    return list(kept.values()) if names else list(entries)
 
 
 def runs_where(outputs: Path, where: Sequence[str]) -> list[Entry]:

@@ -55,6 +55,7 @@ CONDITIONS: list[tuple[list[str], str]] = [
     (["optimizer.lr<=0.3", "state!=failed"], "0134"),
     (["knn/top1>45"], "04"),  # percent, as it is printed
     (["knn/top1>0.45"], "04"),
+    (["knn/top1=90,50"], "04"),
     (["a"], "012345"),
     (["a/3"], "3"),
     (["outputs/a/3", "a/4"], "34"),
