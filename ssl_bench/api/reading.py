@@ -42,7 +42,7 @@ def _in_python() -> Iterator[None]:
 
 @_in_python()
 def runs(
-    outputs: str | os.PathLike[str] = "outputs",
+    outputs: str | os.PathLike[str] | None = None,
     where: Mapping[str, Any] | None = None,
     *,
     all: bool = False,
@@ -58,7 +58,7 @@ def runs(
     have is None, or NaN among numbers.
 
     Args:
-        outputs: the results folder.
+        outputs: the results folder; None: SSL_BENCH_OUTPUTS, or ``outputs``.
         where: conditions that all hold, as those of ``ssl-bench status``: a group, a key, a metric or ``state``
             with its value, a list of values, or a text such as ``">4"`` or ``"!=dcl"``.
         all: after these columns, also those of all other settings and metrics, and ``environment.<name>``.
@@ -69,7 +69,7 @@ def runs(
     Raises:
         ConfigError: there is no such folder, or no run has a key of ``where``.
     """
-    return _table(runs_where(files.given_path(outputs), _conditions(where)), where or (), all)
+    return _table(runs_where(_folder(outputs), _conditions(where)), where or (), all)
 
 
 def table_of(folders: Sequence[Path], outputs: Iterable[Path]) -> Any:
@@ -88,7 +88,7 @@ def _table(entries: list[Entry], asked: Iterable[str] = (), all_columns: bool = 
 
 @_in_python()
 def compare(
-    outputs: str | os.PathLike[str] = "outputs",
+    outputs: str | os.PathLike[str] | None = None,
     *,
     by: str | Sequence[str] | None = None,
     to: str | None = None,
@@ -117,7 +117,7 @@ def compare(
     Raises:
         ConfigError: there is nothing to compare.
     """
-    entries = runs_where(files.given_path(outputs), _conditions(where))
+    entries = runs_where(_folder(outputs), _conditions(where))
     from ssl_bench.results import comparison, matters  # with numpy
 
     if by is None:
@@ -159,7 +159,7 @@ class WhatMatters:
 
 @_in_python()
 def table(
-    outputs: str | os.PathLike[str] = "outputs",
+    outputs: str | os.PathLike[str] | None = None,
     *,
     rows: str | None = None,
     columns: str | None = None,
@@ -187,13 +187,13 @@ def table(
     from ssl_bench.record.printing import records
     from ssl_bench.results.arrange import arrange  # with numpy
 
-    pivots = arrange(runs_where(files.given_path(outputs), _conditions(where)), rows, columns, metric)
+    pivots = arrange(runs_where(_folder(outputs), _conditions(where)), rows, columns, metric)
     return _frame([record for pivot in pivots for record in records(pivot.sheet())])
 
 
 @_in_python()
 def figure(
-    outputs: str | os.PathLike[str] = "outputs",
+    outputs: str | os.PathLike[str] | None = None,
     *,
     x: str | None = None,
     lines: str | None = None,
@@ -224,7 +224,7 @@ def figure(
         raise ConfigError(f"lines={lines} and y={y}: set lines for a plot, or y for a heat map")
     from ssl_bench.results import arrange, curves, drawing  # with numpy and matplotlib
 
-    entries = runs_where(files.given_path(outputs), _conditions(where))
+    entries = runs_where(_folder(outputs), _conditions(where))
     if x in ("epoch", "labels"):
         if lines or y:
             raise ConfigError(f"x={x}: leave out lines and y, or set x to a setting")
@@ -232,6 +232,10 @@ def figure(
         return drawing.draw_curves(*read(entries, metric))
     pivots = arrange.arrange(entries, y or lines, x, metric, ("y" if y else "lines", "x"))
     return drawing.draw(pivots, bool(y))
+
+
+def _folder(outputs: str | os.PathLike[str] | None) -> Path:
+    return files.usual_outputs() if outputs is None else files.given_path(outputs)
 
 
 def _conditions(where: Mapping[str, Any] | None) -> list[str]:
@@ -293,7 +297,7 @@ def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
 def folder_of(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
     """The directory of a run; that of a run_id is below ``outputs``."""
     if isinstance(run, str):
-        return find_named(str(files.given_path(run)), Path("outputs"))
+        return find_named(str(files.given_path(run)), files.usual_outputs())
     return files.given_path(run if isinstance(run, os.PathLike) else run["path"])
 
 

@@ -16,7 +16,7 @@ from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.build import near, one_of
 from ssl_bench.disk.patience import unwritable
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.files import given_path
+from ssl_bench.files import given_path, usual_outputs
 from ssl_bench.signals import Interrupted
 from ssl_bench.surroundings import without_gpus
 
@@ -55,7 +55,7 @@ def _request(options: Any) -> "CheckRequest":
     settings: dict[str, str] = dict(override.partition("=")[::2] for override in options.overrides)
     for key in settings.keys() - KEYS:
         raise ConfigError(f"there is no key {key}{near(key, KEYS)}: {', '.join(KEYS)} are what can be set here")
-    outputs = settings.get("paths.outputs", "outputs")
+    outputs = settings.get("paths.outputs", str(usual_outputs()))
     require(outputs != "", "paths.outputs", outputs, "a folder")
     chosen = [name.strip() for names in options.only for name in names.split(",")]
     for name in chosen:

@@ -67,13 +67,15 @@ def show(plan: Plan, as_json: bool = False) -> None:
 def _hours(config: Config, on: cost.Rates, timed: Mapping[str, float]) -> float | None:
     """Hours of a run by its steps on this machine, or else at the rates of a machine."""
     images = config["dataset"].get("train_images")
+    if not config["epochs"]:
+        return 0.0
     if _kind(config) not in timed or not isinstance(images, int):
         return None if timed else cost.hours(config, on)
     return cost.steps(config, images) * timed[_kind(config)] / 3600
 
 
 def _kind(config: Config) -> str:
-    """What the time of a step depends on: runs that differ in losses, negatives and rates take the same."""
+    """A text that runs with equally long steps have in common: losses, negatives and rates are not in it."""
     return json.dumps(
         {key: config.get(key) for key in OF_A_STEP} | {"size": config["dataset"].get("size")}, default=str
     )
@@ -81,8 +83,9 @@ def _kind(config: Config) -> str:
 
 def _timed(configs: Sequence[Config]) -> dict[str, float]:
     """Seconds of a step of each kind of run; none if this machine has a GPU, or one would take too long."""
+    configs = [config for config in configs if config["epochs"]]
     kinds = {_kind(config): config for config in configs if config["devices"] == 1}
-    some = len(kinds) <= MOST_KINDS and all(_kind(config) in kinds for config in configs)
+    some = 0 < len(kinds) <= MOST_KINDS and all(_kind(config) in kinds for config in configs)
     if not some or any((cost.gflop_of_a_step(config) or math.inf) > MOST_GFLOP for config in kinds.values()):
         return {}
     import torch  # heavy: only where steps are timed

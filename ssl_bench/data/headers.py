@@ -45,7 +45,7 @@ class Look(NamedTuple):
 
     @property
     def mark(self) -> str | None:
-        """What copies of the image have in common; None of a broken one."""
+        """A key that copies of the image share; None for a broken image."""
         return None if self.wrong else f"{self.size} {self.ends}"
 
 

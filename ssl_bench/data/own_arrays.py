@@ -232,7 +232,7 @@ class OwnArrays(ArrayDataset):
 
     @cached_property
     def _looks(self) -> dict[str, dict[str, Any]]:
-        """What :func:`look` finds in each file, by its name."""
+        """Look at each file (:func:`look`); return the facts by the name of the file."""
         used = self.files()
         pairs = [pair for split in self.splits for pair in zip(self._paths(split), self._opened(split), strict=True)]
         return {path.name: self._look(path, array) for path, array in pairs if path in used}

@@ -43,7 +43,7 @@ class _Task:
 
 
 def _shown() -> str:
-    """What Slurm says of this job; empty if it does not answer."""
+    """Ask Slurm for the record of this job; return its text, empty if Slurm does not answer."""
     from submitit import JobEnvironment
 
     command = ["scontrol", "show", "job", JobEnvironment().job_id]

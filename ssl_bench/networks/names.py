@@ -67,7 +67,7 @@ def renamed(name: str, changes: list[tuple[str, Change]]) -> str:
 
 
 class Described(TypedDict, total=False):
-    """What is read of the ``config.json`` of transformers."""
+    """The keys of transformers' ``config.json`` that are read."""
 
     hidden_act: str
     num_attention_heads: int

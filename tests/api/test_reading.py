@@ -26,6 +26,13 @@ def make_runs() -> None:
             finish(folder, 20.0, knn_top1=top1, **{"geometry/uniformity": -2.0})
 
 
+def test_python_reads_the_results_folder_of_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_runs()
+    OUTPUTS.rename("elsewhere")
+    monkeypatch.setenv("SSL_BENCH_OUTPUTS", "elsewhere")
+    assert len(ssl_bench.runs()) == 4 and len(ssl_bench.runs(where={"seed": "<1", "loss": "!=eqco"})) == 1
+
+
 def test_runs_are_rows_with_groups_all_settings_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
     make_runs()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,11 @@ def test_a_dry_run_lists_the_runs_that_are_not_done_and_writes_nothing(train: Tr
     assert (
         code == 0 and planned["folder"] == str(folder) and "seed=0" in planned["overrides"] and planned["hours"] < 0.1
     )
+
+
+def test_a_dry_run_times_no_step_of_a_network_that_is_not_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_module("ssl_bench.commands.train").main(["-m", "framework=frozen", "seed=0,1", "--dry-run"]) == 0
+    assert capsys.readouterr().out.count(" 0.00 ") == 2
 
 
 def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
