@@ -22,9 +22,8 @@ from ssl_bench.config.asked import Asked
 from ssl_bench.config.build import converted
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.launch import impossible
-from ssl_bench.launch.lock import remove_locks
 from ssl_bench.launch.plan import Plan, Strategy
-from ssl_bench.launch.run import Run
+from ssl_bench.launch.run import Run, tidy
 from ssl_bench.papers import cost, recipe, replication, smoke
 from ssl_bench.papers.plan import PlannedRuns, Request, plan
 from ssl_bench.papers.selection import HELP, Selection
@@ -77,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
             print(*(f"data missing: {sentence}" for sentence in missing_data(todo)), sep="\n")
         return 0
     for folder in {folder for runs in planned for folders in runs.done.values() for folder in folders}:
-        remove_locks(folder)
+        tidy(folder)
     if todo and (code := _train(request, todo, asked, typed, options.all)):
         return code
     return replication.report(selection, options.who) if options.committed else 0

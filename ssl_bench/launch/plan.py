@@ -20,9 +20,8 @@ from ssl_bench.disk.patience import unwritable
 from ssl_bench.errors import ConfigError
 from ssl_bench.files import given_path
 from ssl_bench.launch import grid, impossible
-from ssl_bench.launch.lock import remove_locks
 from ssl_bench.launch.outcome import Outcome
-from ssl_bench.launch.run import Run, ranks_here
+from ssl_bench.launch.run import Run, ranks_here, tidy
 from ssl_bench.record import folders, results
 
 MANY = 300  # runs that take some seconds to check
@@ -111,8 +110,8 @@ class Plan:
     def add(self, runs: Sequence[Run]) -> list[Run]:
         """Add runs, unless they are there already, and write ``grid.json``; return them as they are in the grid."""
         for run in runs:
-            if run.done and self.folder is not None:  # perhaps in a process that was killed after it wrote the results
-                remove_locks(run.folder)
+            if run.done and self.folder is not None:
+                tidy(run.folder)
             if run.overrides not in self.runs:
                 self.runs[run.overrides] = replace(run, grid=self.folder, number=len(self.runs))
         if self.folder is not None:

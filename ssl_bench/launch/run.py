@@ -11,6 +11,7 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.disk import temporary
+from ssl_bench.disk.patience import NoAnswer, exists, patiently
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch import grid
@@ -19,6 +20,7 @@ from ssl_bench.launch.nodes import forget_result, nodes, restarted, under_torchr
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record import folders
 from ssl_bench.record.content import Config
+from ssl_bench.record.index import FAILURE
 from ssl_bench.record.metrics import show_agent
 from ssl_bench.record.results import is_complete
 from ssl_bench.record.summary import print_run
@@ -150,9 +152,8 @@ def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: boo
     Args:
         held: the run is that of this process, and not of another one which has taken it over.
     """
-    if outcome.state is State.DONE_BEFORE:  # perhaps in a process that was killed after it wrote the results
-        remove_locks(folder)
-        temporary.remove(folder, inside=True)
+    if outcome.state is State.DONE_BEFORE:
+        tidy(folder)
         show_agent(config, folder.name, folder)
     if outcome.finished and not quiet:
         print("" if outcome.state is State.DONE else f"already done: {folder}\n", end="")
@@ -160,8 +161,19 @@ def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: boo
     if outcome.state is State.FAILED and outcome.detail:
         print(outcome.detail, file=sys.stderr, flush=True)
     if outcome.state is State.FAILED and held and folders.begun(folder, config):
-        with contextlib.suppress(OSError):  # a full disk may be the reason, which is reported anyway
-            files.write_json(folder / "failed.json", {"reason": outcome.reason, "detail": outcome.detail})
+        with contextlib.suppress(OSError, NoAnswer):  # a full disk may be the reason, which is reported anyway
+            if not is_complete(folder, config):  # else an error came after the results, which stand
+                files.write_json(folder / FAILURE, {"reason": outcome.reason, "detail": outcome.detail})
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a process has left in the folder of a finished run that ended at once after it wrote the results."""
+    remove_locks(folder)
+    temporary.remove(folder, inside=True)
+    with contextlib.suppress(OSError, NoAnswer):
+        asked = files.read_yaml(folder / "config.yaml", Config) if exists(folder / FAILURE) else None
+        if asked and is_complete(folder, asked):  # else a longer training has failed
+            patiently(lambda: (folder / FAILURE).unlink(missing_ok=True))
 
 
 def report(outcome: Outcome, first: bool) -> None:
