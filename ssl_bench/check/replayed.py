@@ -16,8 +16,8 @@ from ssl_bench.launch import ranks
 from ssl_bench.record import checkpoint, results
 from ssl_bench.record.content import RunResults
 from ssl_bench.record.evaluations import Entry
+from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.engine import Training
-from ssl_bench.training.parts import Parts
 
 NOTHING: dict[str, Any] = {"every": 0, "watch": 0, "baselines": [], "on": None}  # below evaluate
 NOISE = {"fp64": 2.0**-46, "fp32": 2.0**-15, "fp16": 2.0**-11, "bf16": 2.0**-9}  # relative, of perturbed weights
@@ -44,7 +44,7 @@ class Replay:
 
     def __init__(self, run: Recorded, scratch: Path) -> None:
         self.run, self.scratch = run, scratch
-        Parts(run.config).validate(run.config["devices"])
+        CheckedParts(run.config).validate(run.config["devices"])
         training = Training(run.config, run.name, scratch, local_device(0, run.config["device"]))
         self.last_step = training.schedule.last_step
         self.parameters = sorted(name for name, _ in training.state.method.named_parameters())

@@ -74,8 +74,8 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     from ssl_bench.record import evaluations
     from ssl_bench.record.results import is_complete, read
     from ssl_bench.record.summary import print_run
+    from ssl_bench.training.checked import CheckedParts
     from ssl_bench.training.initial import InitialWeights
-    from ssl_bench.training.parts import Parts
 
     config, run = configuration(folder, overrides), folder
     if run.name != run.resolve().name:  # such as "." or a link: the name is the run_id
@@ -87,13 +87,13 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         if not os.access(run, os.W_OK):
             raise ConfigError(f"{run} cannot be written, and its new numbers go there: evaluate a copy of it")
         try:
-            Parts(config).validate(1)
+            CheckedParts(config).validate(1)
         except InitialWeights:  # are needed for the baseline only
             left = evaluations.missing(results["evaluations"], config)
             if any(entry["network"] == "_init" for entry in left):
                 raise
             config = config | {"init": None}
-            Parts(config).validate(1)
+            CheckedParts(config).validate(1)
         with locked(run, True, saves=True) as lock:
             outcome = Outcome(State.DONE_BEFORE)
             if not is_complete(run, config):  # another process has not evaluated it meanwhile

@@ -100,11 +100,11 @@ def _validated(words: Sequence[str]) -> dict[str, Any]:
     """The configuration of one of several networks, which can be evaluated."""
     from ssl_bench.config import compose, schema
     from ssl_bench.config.from_disk import find_prepared
-    from ssl_bench.training.parts import Parts
+    from ssl_bench.training.checked import CheckedParts
 
     config = find_prepared(compose.load(list(words)))
     schema.check(config)
-    Parts(config).validate(1)
+    CheckedParts(config).validate(1)
     return config
 
 
@@ -256,7 +256,7 @@ def compare_with_timm(given: str, name: str, words: Sequence[str]) -> None:
     import torch
 
     from ssl_bench.config import compose
-    from ssl_bench.training.parts import Parts
+    from ssl_bench.training.checked import CheckedParts
 
     config = compose.load([FROZEN, *words])
     channels, size = (config["dataset"][key] for key in ("channels", "size"))
@@ -265,7 +265,7 @@ def compare_with_timm(given: str, name: str, words: Sequence[str]) -> None:
     sized: dict[str, Any] = {"img_size": size} if fixed else {}
     images = torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(0))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        parts = Parts(config)
+        parts = CheckedParts(config)
         parts.check_values()
         mine = parts.backbone.eval()
         try:

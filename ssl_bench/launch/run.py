@@ -96,11 +96,11 @@ def _carry_out(run: Run, config: dict[str, Any], folder: Path, wait: bool, quiet
     outcome = Outcome(State.DONE_BEFORE)
     if not done or several_parents:
         from ssl_bench.launch import ranks  # imports torch: only if there is something to train
-        from ssl_bench.training.parts import Parts
+        from ssl_bench.training.checked import CheckedParts
 
         local = ranks_here(config)
         if run.grid is not None:  # since its grid was checked the data may have gone
-            Parts(config).validate(local)
+            CheckedParts(config).validate(local)
         config = config | {"threads": threads(config, folder, local)}
     waits = wait or restarted()
     with locked(folder, waits, saves=True) if first and not done else contextlib.nullcontext() as lock:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ from ssl_bench.networks.norm import GroupedBatchNorm, of_this_rank
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training.graph import TOLERANCE, cause, close
-from ssl_bench.training.parts import not_fused
 from ssl_bench.training.precision import Precision
 from ssl_bench.training.recording import CudaRecording
 from ssl_bench.training.step import Stepper
@@ -37,6 +37,16 @@ STEPS = 3  # that are timed
 HALF_TOLERANCE = 2.0
 LOSS_SCALE = 1024.0  # of the test steps: gradients in fp16 neither overflow nor vanish
 NO_NORMS = "no batch norm of feature maps has the statistics of the images of one rank"
+
+
+def not_fused(config: Mapping[str, Any]) -> str:
+    """Say why a configuration has no fused batch norms on a GPU; empty if it can have them."""
+    obstacles = {
+        "compile=true fuses them": config["compile"],
+        "their kernels compute in single precision": config["precision"] == "fp64",
+        "the package triton is not installed": find_spec("triton") is None,
+    }
+    return next((reason for reason, given in obstacles.items() if given), "")
 
 
 def choose(config: Mapping[str, Any], stepper: Stepper, loader: Loader, votes: Votes, replayed: bool) -> None:

@@ -13,12 +13,12 @@ from ssl_bench.config import schema
 from ssl_bench.data.dataset import Dataset
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.methods.base import Framework, Method
-from ssl_bench.training.parts import Parts
+from ssl_bench.training.checked import CheckedParts
 
 NETWORKS = ("backbone", "head", "framework", "init", "dataset", "paths", "plugins")
 
 
-class _Checked(Parts):
+class _PartsOfGrid(CheckedParts):
     """Parts of a run that is only checked.
 
     Args:
@@ -102,7 +102,7 @@ def refusals(
         config = configs[number]
         try:
             schema.check(config)
-            _Checked(config, made).validate(ranks(config) if here else None)
+            _PartsOfGrid(config, made).validate(ranks(config) if here else None)
         except ConfigError as error:
             reasons[number] = _alone(error)
     return reasons

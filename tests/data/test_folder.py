@@ -20,6 +20,7 @@ from ssl_bench.data.folder import Folder, FolderDataset, image_names
 from ssl_bench.data.packed import Packed, encode
 from ssl_bench.data.shrink import box
 from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
 from tests.composed import load
@@ -170,7 +171,7 @@ def test_invalid_arguments_are_refused(tmp_path: Path, override: str, sentence: 
     imagenet(tmp_path, 2, 1)
     arguments = ["dataset=imagenet", f"paths.data={tmp_path}", "dataset.num_classes=3", "batch_size.size=4"]
     with pytest.raises(ConfigError, match=re.escape(sentence)):
-        Parts(load([*arguments, override])).validate(1)
+        CheckedParts(load([*arguments, override])).validate(1)
 
 
 def test_raw_pixels_of_photos_are_those_of_their_centres(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def test_raw_pixels_of_photos_are_those_of_their_centres(tmp_path: Path) -> None
     mean, std = (torch.tensor(parts.config["dataset"][name])[:, None] for name in ("mean", "std"))
     torch.testing.assert_close(raw, normalised * std + mean, rtol=0, atol=1e-6)
     assert 0 <= raw.min() < 0.2 and 0.8 < raw.max() <= 1
-    large = Parts(load([*words[:3], "dataset.size=200000", "dataset.resize=200000", "evaluate.baselines=[raw]"]))
+    large = CheckedParts(load([*words[:3], "dataset.size=200000", "dataset.resize=200000", "evaluate.baselines=[raw]"]))
     sentence = r"baselines=\[raw\]: set .* to \[init\]: the pixels of 6 images of 200000 x 200000 take 2,880 GB"
     with pytest.raises(ConfigError, match=sentence):
         large._check_pixels()

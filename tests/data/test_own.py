@@ -18,6 +18,7 @@ from ssl_bench.data import headers
 from ssl_bench.data.own import OwnFolder
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.results import read
+from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.parts import Parts
 from tests.conftest import only_run
 from tests.data.photos import SIZE, dataset, names, own, photos, picture
@@ -172,7 +173,7 @@ def test_the_number_of_classes_and_of_neighbours_comes_from_the_images(tmp_path:
 
 def test_more_neighbours_than_a_tenth_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     small = ["batch_size.size=8", "backbone=resnet_digits"]
-    Parts(own(photos(tmp_path / "photos", "a", "b"), *small, "evaluate=knn", "evaluate.knn.k=5")).validate(1)
+    CheckedParts(own(photos(tmp_path / "photos", "a", "b"), *small, "evaluate=knn", "evaluate.knn.k=5")).validate(1)
     assert [record.getMessage() for record in caplog.records] == [
         "evaluate.knn.k=5 is more than a tenth of the 18 images that can vote: set k to 1 or less"
     ]

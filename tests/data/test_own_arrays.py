@@ -20,6 +20,7 @@ from ssl_bench.data.loader import Loader
 from ssl_bench.data.own_arrays import look
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
+from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.parts import Parts
 from tests.conftest import no_pictures, only_run
 from tests.data.photos import arrays_in as write
@@ -262,7 +263,7 @@ def test_settings_that_do_not_fit_are_refused(dtype: str, overrides: list[str], 
     root = write(tmp_path / "set", dtype=dtype)
     write(Path("other"))
     with pytest.raises(ConfigError) as refusal:
-        Parts(arrays(root, *overrides)).validate(1)
+        CheckedParts(arrays(root, *overrides)).validate(1)
     assert sentence in str(refusal.value)
     with pytest.raises(ConfigError, match=r"^dataset\.root=null: set dataset\.root to the folder of your arrays$"):
         load(["dataset=arrays"])
@@ -392,7 +393,7 @@ def test_weights_with_another_first_layer_are_refused(tmp_path: Path) -> None:
     torch.save(weights, tmp_path / "grey.pt")
     refused = r"^init=.*: stem\.0\.weight has the shape \[4, 1, 3, 3\], not \[4, 5, 3, 3\]"
     with pytest.raises(ConfigError, match=refused):
-        Parts(arrays(write(tmp_path / "set"), f"init={tmp_path}/grey.pt")).validate(1)
+        CheckedParts(arrays(write(tmp_path / "set"), f"init={tmp_path}/grey.pt")).validate(1)
 
 
 @pytest.mark.parametrize("backbone", ["resnet18", "resnet18_cifar", "conv_n", "timm"])
@@ -400,6 +401,6 @@ def test_the_first_layer_takes_the_channels(backbone: str, tmp_path: Path) -> No
     words = [f"backbone={backbone}", "batch_size.size=8", "tracking=off"]
     words += ["backbone.name=vit_tiny_patch16_224", "backbone.args={img_size: 32}"] if backbone == "timm" else []
     root = write(tmp_path / "set", (12, 6), channels=6, side=32)
-    parts = Parts(load(["dataset=arrays", f"dataset.root={root}", *words]))
+    parts = CheckedParts(load(["dataset=arrays", f"dataset.root={root}", *words]))
     parts.validate(1)
     assert next(p for p in parts.backbone.parameters() if p.ndim == 4).shape[1] == 6

@@ -10,7 +10,7 @@ from ssl_bench.config.compose import load_of_many
 from ssl_bench.config.guard import leaves
 from ssl_bench.config.schema import check, directory
 from ssl_bench.errors import ConfigError
-from ssl_bench.training.parts import Parts
+from ssl_bench.training.checked import CheckedParts
 from tests.conftest import SMALL
 from tests.door.door import refuses
 
@@ -33,7 +33,7 @@ def test_an_odd_value_is_accepted_or_refused_by_its_key(value: str) -> None:
         try:
             config: dict[str, Any] = load_of_many([*BASE, f"{key}={value}"])
             check(config)
-            Parts(config).validate(1)
+            CheckedParts(config).validate(1)
         except ConfigError as refusal:
             named = {key.partition(".")[0], key.rpartition(".")[2]}
             assert any(name in str(refusal) for name in named) and str(refusal).count("\n") == 0, (key, refusal)
@@ -102,7 +102,7 @@ def accepted(number: int) -> dict[str, Any] | None:
     try:
         config: dict[str, Any] = load_of_many(overrides)
         check(config)
-        Parts(config).validate(1)
+        CheckedParts(config).validate(1)
     except ConfigError as refusal:
         named = {part for key in ("evaluate", *keys) for part in (key.partition(".")[0], key.rpartition(".")[2])}
         assert any(name in str(refusal) for name in named), (number, overrides, str(refusal))

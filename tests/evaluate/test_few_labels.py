@@ -17,6 +17,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.few_labels import FewLabels
 from ssl_bench.record import evaluations
+from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
 from tests.conftest import only_run
@@ -85,18 +86,18 @@ def test_lists_that_cannot_be_used_are_refused() -> None:
         with pytest.raises(ConfigError) as refusal:
             config = load([*words, f"evaluate.labels={given}"])
             schema.check(config)
-            Parts(config).validate(1)
+            CheckedParts(config).validate(1)
         assert sentence in str(refusal.value) and str(refusal.value).startswith("evaluate.labels")
     config = load([*words, "evaluate.labels=[good.txt]"])
     Path("good.txt").write_text(names[1])
     with pytest.raises(ConfigError, match="it is not the list of this run any more"):
-        Parts(config).validate(1)
+        CheckedParts(config).validate(1)
     with pytest.raises(ConfigError, match="these images have no file names to list: set "):
-        Parts(load(["framework=frozen", "evaluate.labels=[good.txt]"])).validate(1)
+        CheckedParts(load(["framework=frozen", "evaluate.labels=[good.txt]"])).validate(1)
     Path("photos/train/c1/1_00.png").rename("photos/train/c1/0_00.png")
     Path("good.txt").write_text("0_01.png\n0_00.png")
     with pytest.raises(ConfigError, match=r"1 of 2 names are of several images \(0_00.png\): .* lines of FOLDER/NAME"):
-        Parts(load([*words, "evaluate.labels=[good.txt]"])).validate(1)
+        CheckedParts(load([*words, "evaluate.labels=[good.txt]"])).validate(1)
 
 
 def test_a_network_is_evaluated_on_several_data_sets(train: Callable[..., tuple[int, str]]) -> None:
@@ -127,11 +128,11 @@ def test_a_share_has_a_k_of_its_own() -> None:
     entries = [entry for entry in evaluations.asked(config) if not entry["network"]]
     assert [entry["settings"]["k"] for entry in entries] == [1, 2, 20]  # of 13, 134 and 1347 images
     assert entries[2]["id"] == evaluations.asked(load(["evaluate=knn"]))[0]["id"]
-    parts = Parts(config)
+    parts = CheckedParts(config)
     assert [parts.evaluators_for(None, labels)["knn"].k for labels in (0.01, 0.1, 1.0)] == [[1], [2], [20]]  # type: ignore[attr-defined]
     parts.validate(1)
     with pytest.raises(ConfigError, match=r"^evaluate.knn.k=\[?30\]?: set evaluate.knn.k to a number from 1 to 1"):
-        Parts(load([*words, "evaluate.knn.k=30"])).validate(1)
+        CheckedParts(load([*words, "evaluate.knn.k=30"])).validate(1)
     large = load(["dataset=cifar10", *words])
     assert [entry["settings"]["k"] for entry in evaluations.asked(large) if not entry["network"]] == [10, 100, 200]
 

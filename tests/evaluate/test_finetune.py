@@ -23,6 +23,7 @@ from ssl_bench.record import evaluations
 from ssl_bench.results.statistics import half_width
 from ssl_bench.seeding import stream
 from ssl_bench.signals import Interrupt, Interrupted
+from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.parts import Parts
 from tests.composed import load
 from tests.conftest import only_run
@@ -168,7 +169,7 @@ def test_wrong_settings_are_refused(word: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         config = load(["evaluate=finetune", f"evaluate.finetune.{word}"])
         schema.check(config)
-        Parts(config).validate(1)
+        CheckedParts(config).validate(1)
     assert sentence in str(refusal.value)
 
 

@@ -24,7 +24,7 @@ from ssl_bench.objective.losses import BYOL, DCL, NCE, InfoNCE
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import MemoryBank, Queue
 from ssl_bench.objective.temperature import Fixed, Learned
-from ssl_bench.training.parts import Parts
+from ssl_bench.training.checked import CheckedParts
 from tests.composed import load
 from tests.methods.training import train, train_in_chunks
 
@@ -252,4 +252,4 @@ def test_chunks_give_the_state_of_whole_batches(name: str) -> None:
 )
 def test_invalid_values_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        Parts(load(overrides)).validate(1)
+        CheckedParts(load(overrides)).validate(1)

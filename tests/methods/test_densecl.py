@@ -18,7 +18,7 @@ from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.losses import DCL, InfoNCE
 from ssl_bench.objective.negatives import CrossView, Negatives, Queue
 from ssl_bench.objective.temperature import Fixed, MACLa
-from ssl_bench.training.parts import Parts
+from ssl_bench.training.checked import CheckedParts
 from tests.composed import load
 from tests.methods.training import train, train_in_chunks
 
@@ -170,4 +170,4 @@ def test_the_map_of_a_network_of_timm_gives_its_features() -> None:
 )
 def test_what_does_not_fit_is_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        Parts(load(["framework=densecl", *overrides])).validate(1)
+        CheckedParts(load(["framework=densecl", *overrides])).validate(1)

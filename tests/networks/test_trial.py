@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.networks.backbones import Backbone
 from ssl_bench.networks.trial import try_backbone
-from ssl_bench.training import parts
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import checked
+from ssl_bench.training.checked import CheckedParts
 from tests.composed import load
 from tests.door.door import refuses
 
@@ -96,7 +96,7 @@ def test_a_network_without_features_is_refused(spoil: Spoil, width: Any, size: i
 )
 def test_networks_that_do_not_fit_the_images_are_refused(overrides: list[str], says: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        Parts(load([*TIMM, *overrides])).validate(1)
+        CheckedParts(load([*TIMM, *overrides])).validate(1)
     assert says in str(refusal.value)
 
 
@@ -114,8 +114,8 @@ def test_a_network_is_tried_at_each_size_that_it_is_trained_or_evaluated_on(
         tried.append(arguments[-2:])
         try_backbone(*arguments)
 
-    monkeypatch.setattr(parts, "try_backbone", noting)
-    Parts(load(["augment.size=18", "evaluate=[]"])).validate(1)
+    monkeypatch.setattr(checked, "try_backbone", noting)
+    CheckedParts(load(["augment.size=18", "evaluate=[]"])).validate(1)
     assert tried == [(18, "augment.size")]
-    Parts(load(["augment.size=18", "evaluate=knn"])).validate(1)
+    CheckedParts(load(["augment.size=18", "evaluate=knn"])).validate(1)
     assert tried[1:] == [(18, "augment.size"), (20, "dataset.size")]

@@ -19,6 +19,7 @@ from ssl_bench.methods.siamese import Siamese
 from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
 from ssl_bench.training import parts as parts_module
+from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.finished import load_run, read_config
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
@@ -60,7 +61,7 @@ def test_each_part_is_built_once(
     for part in classes:
         count_constructor(part)
 
-    parts = Parts(config)
+    parts = CheckedParts(config)
     assert not built  # nothing is built before it is used
     parts.validate(1)
     networks = parts.networks(parts.method.encoder, parts.method.encoder)
@@ -112,7 +113,7 @@ def test_positives_by_labels_are_refused_where_they_cannot_be(overrides: list[st
 
 
 def test_validation_leaves_the_global_generator_unchanged() -> None:
-    parts = Parts(load(SMALL))
+    parts = CheckedParts(load(SMALL))
     seed_everything(3)
     state = torch.get_rng_state()
     parts.validate(1)
