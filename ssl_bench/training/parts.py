@@ -31,6 +31,7 @@ from ssl_bench.hardware import check_devices
 from ssl_bench.methods.base import Framework, Method
 from ssl_bench.methods.contrastive import Contrastive, MissingNeed
 from ssl_bench.networks.names import described
+from ssl_bench.networks.trained_on import check_images
 from ssl_bench.networks.trial import try_backbone, try_map
 from ssl_bench.networks.weights import freeze, load_weights
 from ssl_bench.objective.positives import OtherView
@@ -208,6 +209,8 @@ class Parts:
         node, init = self.config["backbone"], self.config.get("init")
         require(type(node.get("freeze", False)) is bool, "backbone.freeze", node.get("freeze"), "true or false")
         backbone: nn.Module = build({k: v for k, v in node.items() if k != "freeze"}, "backbone")
+        if init and untrained(self.config):
+            check_images(Path(init["path"]), self.config["dataset"])
         if init:
             weights, path = initial_weights(init), init["path"]
             self.taken = load_weights(backbone, weights, path, init.get("which"), described(Path(path)))
