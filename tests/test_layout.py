@@ -165,7 +165,7 @@ def test_the_first_line_of_a_test_file_says_what_it_is_for() -> None:
         ("ssl_bench.cli", {"torch", "hydra", "rich"}),
         ("ssl_bench.commands.status", {"torch", "hydra"}),
         ("ssl_bench.commands.table", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
-        ("ssl_bench.commands.report", {"torch", "hydra", "rich", "matplotlib", "wandb", "jinja2", "plotly"}),
+        ("ssl_bench.commands.report", {"torch", "hydra", "rich", "matplotlib", "wandb", "jinja2"}),
         ("ssl_bench.train", {"torch", "wandb", "timm", "sklearn"}),
         ("ssl_bench.launch.ranks", {"wandb", "timm", "torchvision", "sklearn", "hydra"}),
     ],
@@ -189,6 +189,7 @@ def test_the_wheel_has_the_configuration_and_an_editable_install_has_no_copy_of_
     assert {n for n in names if n.startswith("ssl_bench/conf/") and n.endswith(".yaml")} == conf
     assert not [name for name in names if name.startswith(("tests", "outputs", "scripts"))]
     assert "ssl_bench/py.typed" in names and "ssl_bench/report/page/page.html" in names
+    assert {f"ssl_bench/report/plotly/{name}" for name in ("plotly-cartesian.min.js", "LICENSE")} <= {*names}
     assert "ssl_bench/data/imagenet100.txt" in names and "ssl_bench/papers/dcl.yaml" in names
     code = f"from hatchling.build import build_editable; print(build_editable({str(tmp_path)!r}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True)
