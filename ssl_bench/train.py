@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ssl_bench import cli
 from ssl_bench.api.options import parted
@@ -18,10 +18,13 @@ from ssl_bench.commands.train import read, run_command
 from ssl_bench.errors import ConfigError, RunError, require
 from ssl_bench.launch.outcome import State
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 _ONE = threading.RLock()  # Hydra, the log and torch's generator are those of the whole process
 
 
-def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int = 1) -> Any:
+def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int = 1) -> "DataFrame":
     """Train a run, or a grid, and return a table of its runs; in a notebook, too.
 
         table = ssl_bench.train(["loss=infonce,dcl", "seed=0,1"], name="mine", jobs=2)
@@ -66,7 +69,7 @@ def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int =
 class _Callable(ModuleType):
     """This module as a function: importing ``ssl_bench.train`` puts it in the place of the function of that name."""
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, *arguments: Any, **keywords: Any) -> "DataFrame":
         return train(*arguments, **keywords)
 
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,14 +18,9 @@ RUN = [*SMALL, "max_steps=1", "evaluate=knn"]
 CALL = f"ssl_bench.train({[*RUN, 'loss=infonce,dcl']}, name='mine', jobs=2)"
 
 
-def listed(table: Any) -> list[dict[str, Any]]:
-    """The rows of a table, which is a list without pandas."""
-    return table if isinstance(table, list) else list(table.to_dict("records"))
-
-
 def test_the_rows_are_those_of_the_runs_and_nothing_is_trained_twice(capfd: pytest.CaptureFixture[str]) -> None:
     with no_pictures():
-        rows = listed(ssl_bench.train([*RUN, "loss=dcl,infonce", "seed=1,0"], name="mine"))
+        rows = ssl_bench.train([*RUN, "loss=dcl,infonce", "seed=1,0"], name="mine").to_dict("records")
     assert [(row["loss"], row["seed"]) for row in rows] == [("dcl", 1), ("dcl", 0), ("infonce", 1), ("infonce", 0)]
     for row in rows:
         results = files.read_json(Path(row["path"]) / "results.json")
@@ -34,7 +28,7 @@ def test_the_rows_are_those_of_the_runs_and_nothing_is_trained_twice(capfd: pyte
         assert row["run_id"] == results["run_id"] and results["name"] == "mine"
     out, _ = capfd.readouterr()
     assert "4 runs: 4 trained" in out and "4 of 4  loss=infonce seed=0  knn " in out
-    again = listed(ssl_bench.train([*RUN, "loss=infonce", "seed=0"], name="mine"))
+    again = ssl_bench.train([*RUN, "loss=infonce", "seed=0"], name="mine").to_dict("records")
     assert [row["path"] for row in again] == [rows[3]["path"]] and "0 trained, 1 done before" in capfd.readouterr().out
 
 
@@ -67,8 +61,8 @@ def test_threads_train_in_turn_with_the_bits_of_the_main_thread(capfd: pytest.Ca
     handlers = [signal.getsignal(number) for number in STOPS]
     with no_pictures(), ThreadPoolExecutor(2) as threads:
         words = [[*RUN, f"seed={seed}", "paths.outputs=threads"] for seed in (0, 1)]
-        pairs = [listed(table)[0] for table in threads.map(ssl_bench.train, words)]
-        rows = listed(ssl_bench.train([*RUN, "seed=0,1"]))
+        pairs = [table.to_dict("records")[0] for table in threads.map(ssl_bench.train, words)]
+        rows = ssl_bench.train([*RUN, "seed=0,1"]).to_dict("records")
     assert [signal.getsignal(number) for number in STOPS] == handlers
     for row, same in zip(pairs, rows, strict=True):
         results, others = (files.read_json(Path(of["path"]) / "results.json") for of in (row, same))
@@ -78,7 +72,7 @@ def test_threads_train_in_turn_with_the_bits_of_the_main_thread(capfd: pytest.Ca
 
 
 def test_a_run_that_failed_beside_others_is_a_row(capfd: pytest.CaptureFixture[str]) -> None:
-    rows = listed(ssl_bench.train([*SMALL, "max_steps=3", "optimizer.lr=1e38,0.1"]))
+    rows = ssl_bench.train([*SMALL, "max_steps=3", "optimizer.lr=1e38,0.1"]).to_dict("records")
     assert [row["state"] for row in rows] == ["failed", "done"]
     assert "1 of 2  optimizer.lr=1e+38  failed: " in capfd.readouterr().out
 

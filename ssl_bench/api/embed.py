@@ -24,6 +24,7 @@ from ssl_bench.evaluate.target import frozen
 from ssl_bench.hardware import local_device, move
 from ssl_bench.launch.embed import write
 from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.networks.trained_on import BOUNDED, images_of
 from ssl_bench.record.baselines import digest
 from ssl_bench.training.embedding import SPLITS, Embedding, of_run, open_embedding, width_of
 from ssl_bench.training.finished import read_config
@@ -82,7 +83,11 @@ def _opened(network: nn.Module | Run, images: Any, options: Mapping[str, Any]) -
     if not isinstance(network, nn.Module):
         run, device = folder_of(network), local_device(0)
         if is_array:
-            view = {key: read_config(run)["dataset"][key] for key in ("mean", "std")}
+            trained = images_of(read_config(run)["dataset"])
+            unlike = "uint8" in str(getattr(images, "dtype", "")) and trained["image_dtype"] != BOUNDED
+            remedy = f"floating-point views: the run was trained on images of {trained['image_dtype']}"
+            require(not unlike, "images", "an array of uint8", remedy)
+            view = {"mean": trained["mean"], "std": trained["std"]}
             return _of_array(move(load(run), device), images, view | dict(options))
         embedding = open_embedding(of_run(run, _dataset(images, options)), run, SPLITS, device)
         move(embedding.network, device)

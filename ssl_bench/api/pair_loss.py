@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -138,6 +138,29 @@ class PairLoss(nn.Module):
         self._labelled = "labels" in parts["positives"].gives
         self._first_call = True
 
+    @overload
+    def forward(
+        self,
+        z1: Tensor | Sequence[Tensor],
+        z2: Tensor | None = None,
+        ids: Any = None,
+        progress: Progress | None = None,
+        return_stats: Literal[False] = False,
+        labels: Any = None,
+    ) -> Tensor: ...
+
+    @overload
+    def forward(
+        self,
+        z1: Tensor | Sequence[Tensor],
+        z2: Tensor | None = None,
+        ids: Any = None,
+        progress: Progress | None = None,
+        *,
+        return_stats: Literal[True],
+        labels: Any = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]: ...
+
     def forward(
         self,
         z1: Tensor | Sequence[Tensor],
@@ -199,6 +222,9 @@ class PairLoss(nn.Module):
                 self._advance(e, contrast, tau)
         value = values if self.reduction == "none" else values.mean() if self.reduction == "mean" else values.sum()
         return (value, stats) if return_stats else value
+
+    if TYPE_CHECKING:  # torch says that a call of a module returns anything
+        __call__ = forward
 
     def extra_repr(self) -> str:
         """The settings that are no modules."""

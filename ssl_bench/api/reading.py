@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, InvalidValue
@@ -22,6 +22,8 @@ from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.results.select import runs_where
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
     from torch import nn
 
     from ssl_bench.results.matters import Matters
@@ -46,7 +48,7 @@ def runs(
     where: Mapping[str, Any] | None = None,
     *,
     all: bool = False,
-) -> Any:
+) -> DataFrame:
     """Make a table of the runs of a results folder, in the order of ``ssl-bench status``.
 
         table = ssl_bench.runs("outputs", where={"loss": ["dcl", "infonce"], "state": "done"})
@@ -63,27 +65,46 @@ def runs(
             with its value, a list of values, or a text such as ``">4"`` or ``"!=dcl"``.
         all: after these columns, also those of all other settings and metrics, and ``environment.<name>``.
 
-    Returns:
-        A ``pandas.DataFrame``; a list of dictionaries if pandas is not installed.
-
     Raises:
         ConfigError: there is no such folder, or no run has a key of ``where``.
     """
     return _table(runs_where(_folder(outputs), _conditions(where)), where or (), all)
 
 
-def table_of(folders: Sequence[Path], outputs: Iterable[Path]) -> Any:
+def table_of(folders: Sequence[Path], outputs: Iterable[Path]) -> DataFrame:
     """The rows of :func:`runs` for the runs with some directories below some results folders, in their order."""
     entries = [entry for results_folder in outputs for entry in Scan(results_folder).update(time.time())[0]]
     by_folder = {entry.run.folder: entry for entry in entries if entry.run}
     return _table([by_folder[folder] for folder in dict.fromkeys(folders) if folder in by_folder])
 
 
-def _table(entries: list[Entry], asked: Iterable[str] = (), all_columns: bool = False) -> Any:
+def _table(entries: list[Entry], asked: Iterable[str] = (), all_columns: bool = False) -> DataFrame:
     table, columns = rows_of(entries), first_columns(entries, asked)
     if all_columns and table:
         columns = list(dict.fromkeys([*columns, *table[0]]))
     return _frame([{name: row[name] for name in columns if name in row} for row in table])
+
+
+@overload
+def compare(
+    outputs: str | os.PathLike[str] | None = None,
+    *,
+    by: None = None,
+    where: Mapping[str, Any] | None = None,
+    metric: str | None = None,
+) -> WhatMatters: ...
+
+
+@overload
+def compare(
+    outputs: str | os.PathLike[str] | None = None,
+    *,
+    by: str | Sequence[str],
+    to: str | None = None,
+    where: Mapping[str, Any] | None = None,
+    metric: str | None = None,
+    margin: float | None = None,
+) -> DataFrame: ...
 
 
 @_in_python()
@@ -95,7 +116,7 @@ def compare(
     where: Mapping[str, Any] | None = None,
     metric: str | None = None,
     margin: float | None = None,
-) -> Any:
+) -> DataFrame | WhatMatters:
     """Say what matters in a grid, or compare runs that differ in one setting and the seed, as ``ssl-bench compare``.
 
         ssl_bench.compare("outputs", where={"name": "grid"}).shares
@@ -142,8 +163,8 @@ class WhatMatters:
         self._matters, self.sentence, self.record = matters, matters.sentence, matters.record()
         self.shares = _frame(self.record["shares"])
 
-    def figure(self) -> Any:
-        """A ``matplotlib.figure.Figure`` of the shares and of the means of each setting's values, as :func:`figure`."""
+    def figure(self) -> Figure:
+        """A figure of the shares and of the means of each setting's values, as :func:`figure`."""
         from ssl_bench.results.drawing import draw_matters
 
         return draw_matters(self._matters)
@@ -165,7 +186,7 @@ def table(
     columns: str | None = None,
     where: Mapping[str, Any] | None = None,
     metric: str | None = None,
-) -> Any:
+) -> DataFrame:
     """Mean and deviation over the seeds by two settings, as ``ssl-bench table``: a row for each place of the table.
 
         means = ssl_bench.table("outputs", rows="loss", columns="batch_size", where={"name": "grid"})
@@ -200,7 +221,7 @@ def figure(
     y: str | None = None,
     where: Mapping[str, Any] | None = None,
     metric: str | None = None,
-) -> Any:
+) -> Figure:
     """Draw means with 95% intervals over the seeds, or a heat map of means, as ``ssl-bench figure``.
 
         ssl_bench.figure("outputs", x="batch_size", lines="loss", where={"name": "grid"}).savefig("f.pdf")
@@ -215,7 +236,7 @@ def figure(
         metric: as of :func:`table`.
 
     Returns:
-        A ``matplotlib.figure.Figure`` with a panel for each value of what else varies, which a notebook shows.
+        A figure with a panel for each value of what else varies, which a notebook shows.
 
     Raises:
         ConfigError: as :func:`table`; or both ``lines`` and ``y`` are given.
@@ -249,7 +270,7 @@ def _conditions(where: Mapping[str, Any] | None) -> list[str]:
     return words
 
 
-def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
+def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> DataFrame:
     """The rows of ``metrics.jsonl`` of a run as a table: ``step``, ``epoch``, ``loss``, the metrics of evaluations.
 
         curves = ssl_bench.curves(ssl_bench.runs().iloc[0])
@@ -257,9 +278,6 @@ def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
 
     Args:
         run: the directory of a run, its run_id below ``outputs``, or a row of :func:`runs`.
-
-    Returns:
-        As :func:`runs`.
 
     Raises:
         ConfigError: there are no rows.
@@ -301,11 +319,9 @@ def folder_of(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
     return files.given_path(run if isinstance(run, os.PathLike) else run["path"])
 
 
-def _frame(rows: list[dict[str, Any]]) -> Any:
-    try:
-        import pandas
-    except ModuleNotFoundError:
-        return rows
+def _frame(rows: list[dict[str, Any]]) -> DataFrame:
+    import pandas  # heavy: only where it is used
+
     try:
         return pandas.DataFrame(rows)
     except UnicodeEncodeError:  # of paths that are no UTF-8, which pandas 3 keeps as objects only

@@ -29,15 +29,20 @@ def load_weights(network: nn.Module, file: str | os.PathLike[str], which: Which 
         which: ``trained`` or ``momentum``, if a file has both; None: the one that its method evaluates.
 
     Returns:
-        What was taken, and what was left out, in a sentence.
+        What was taken, and what was left out, in a sentence; of the export of a run that was trained on images of
+        another type than uint8 also how it normalises them.
 
     Raises:
         ConfigError: the file cannot be read, or does not have this network; nothing is loaded.
     """
-    from ssl_bench.networks import names, weight_files, weights
+    from ssl_bench.networks import names, trained_on, weight_files, weights
 
     if which is not None:
         one_of("which", which, ("trained", "momentum"))
     path = files.given_path(file)
     path = path / "model.safetensors" if path.is_dir() else path
-    return weights.load_weights(network, weight_files.read_weights(path), str(path), which, names.described(path))
+    line = weights.load_weights(network, weight_files.read_weights(path), str(path), which, names.described(path))
+    images = trained_on.trained_on(path)
+    if images is None or images["image_dtype"] == trained_on.BOUNDED:
+        return line
+    return f"{line}; for images of {images['image_dtype']} as they are, minus {images['mean']}, over {images['std']}"

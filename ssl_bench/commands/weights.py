@@ -156,16 +156,38 @@ def _network(given: str, which: str | None, overrides: Sequence[str]) -> Network
         return Network(Path(), ["init=null"])
     if given.startswith("timm:"):
         return _of_timm(given, given.removeprefix("timm:"), overrides)
-    return Network(Path(given), [*_of_transformers(given, overrides), _init(Path(given), which)])
+    init = _init(Path(given), which)
+    words = [*_of_transformers(given, overrides), *_of_a_run(given, [init], overrides)]
+    return Network(Path(given), [*words, init])
+
+
+def _file(given: str) -> Path:
+    """The file of weights in a folder; what is no such folder as it is."""
+    from ssl_bench.config.from_disk import OF_FOLDER
+
+    inside = Path(given) / OF_FOLDER
+    return inside if inside.is_file() else Path(given)
+
+
+def _of_a_run(given: str, chosen: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """How the network of a run normalises images that have no bounds; those of uint8 keep the values of their set."""
+    from ssl_bench.networks.trained_on import BOUNDED, trained_on
+
+    images = trained_on(_file(given))
+    if images is None or images["image_dtype"] == BOUNDED:
+        return []
+    with _said_of(Path(given), given):
+        wanted = _view({"mean": images["mean"], "std": images["std"]}, chosen, overrides)
+    if wanted:
+        print(printable(f"{given}: as in its training, {', '.join(wanted)}"), flush=True)
+    return wanted
 
 
 def _of_transformers(given: str, overrides: Sequence[str]) -> list[str]:
     """The argument of a network of timm that transformers has written beside its weights, unless it is timm's own."""
-    from ssl_bench.config.from_disk import OF_FOLDER
     from ssl_bench.networks.names import described
 
-    path = Path(given)
-    of_file = described(path / OF_FOLDER if path.is_dir() else path) or {}
+    of_file = described(_file(given)) or {}
     eps = of_file.get("layer_norm_eps", EPS_OF_TIMM)
     if eps == EPS_OF_TIMM or "backbone=timm" not in overrides:
         return []
@@ -282,14 +304,19 @@ def compare_with_timm(given: str, name: str, words: Sequence[str]) -> None:
 
 
 def _view(view: Mapping[str, Any], chosen: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The overrides with which a data set makes this view of an image, as far as it has the keys."""
-    from ssl_bench.config import compose
+    """The overrides with which a data set makes this view of an image, as far as it has the keys.
 
-    node = compose.load([FROZEN, *chosen, *overrides])["dataset"]
-    keys = [
-        *(["mean", "std"] if node["channels"] == 3 and node.get("dtype", "uint8") == "uint8" else []),
-        *(["size", "resize", "interpolation"] * ("resize" in node)),
-    ]
+    Raises:
+        ConfigError: the weights are those of a run, which was trained on images of another type.
+    """
+    from ssl_bench.config import compose
+    from ssl_bench.networks.trained_on import BOUNDED, check_images, trained_on
+
+    config = compose.load([FROZEN, *chosen, *overrides])
+    node, weights = config["dataset"], Path(config["init"]["path"])
+    check_images(weights, node)
+    normalised = node["channels"] == 3 if node.get("dtype", BOUNDED) == BOUNDED else trained_on(weights) is not None
+    keys = ["mean", "std"] * normalised + ["size", "resize", "interpolation"] * ("resize" in node)
     given = {word.partition("=")[0] for word in overrides}
-    wanted = {f"dataset.{key}": str(view[key]).replace(" ", "") for key in keys}
+    wanted = {f"dataset.{key}": str(view[key]).replace(" ", "") for key in keys if key in view}
     return [f"{key}={value}" for key, value in wanted.items() if key not in given]

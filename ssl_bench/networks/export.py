@@ -18,6 +18,7 @@ from ssl_bench import files
 from ssl_bench.config.build import build
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.backbones import timm_backbone
+from ssl_bench.networks.trained_on import images_of
 
 LARGEST = 2**36  # bytes of an export
 TIMM = ("name", "in_channels", "stem", "size", "args")  # what timm's network is built from
@@ -65,7 +66,7 @@ def export(
         loading = f"model.load_state_dict(torch.load({path.name!r}, weights_only=True))"
         lines = ["import torch", *lines_to_build(node, weights), loading]
         network = {key: node.get(key) for key in TIMM}
-        network |= {key: config["dataset"][key] for key in ("mean", "std")}
+        network |= images_of(config["dataset"])
     description = {"run_id": run_id, "step": step, "library": library, **network}
     description |= {"weights": path.name, "load": lines}
     return {path.name: content, path.with_suffix(".json").name: files.as_json(description).encode()}
@@ -74,7 +75,7 @@ def export(
 def our_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings from which :func:`load` builds a network of this package: the backbone's and those of its images."""
     node = {key: value for key, value in config["backbone"].items() if key != "freeze"}
-    images = {key: config["dataset"][key] for key in ("channels", "size", "mean", "std")}
+    images = {key: config["dataset"][key] for key in ("channels", "size")} | images_of(config["dataset"])
     return {"library": "ssl_bench", "backbone": node, **images}
 
 

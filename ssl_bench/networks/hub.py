@@ -15,6 +15,7 @@ from torch import nn
 from ssl_bench import files
 from ssl_bench.disk import temporary
 from ssl_bench.networks.export import contiguous
+from ssl_bench.networks.trained_on import images_of
 
 OF_OTHER_WEIGHTS = ("tag", "license", "description", "origin_url", "paper_name", "paper_ids", "notes")
 
@@ -47,7 +48,7 @@ def timm_files(
         config = json.loads((folder / "config.json").read_text())
     for key in OF_OTHER_WEIGHTS:  # timm takes them from the weights that it publishes for this network
         config["pretrained_cfg"].pop(key, None)
-    return _files(weights, config)
+    return _files(weights, config | images_of(dataset))
 
 
 def package_files(model: nn.Module, config: dict[str, Any]) -> dict[str, bytes]:

@@ -7,7 +7,6 @@ them. Browsers since 2023 can read it.
 
 import base64
 import gzip
-import importlib.util
 import json
 import secrets
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).parent / "page"
+PLOTLY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js"
 SCRIPTS = (  # in the order in which they are run
     *("base.js", "state.js", "runs.js", "filter.js", "charts.js", "overview.js", "plots.js", "maps.js"),
     *("matters.js", "verdicts.js", "table.js", "curves.js", "selected.js", "papers.js", "detail.js", "main.js"),
@@ -27,9 +27,6 @@ def render(data: Mapping[str, Any], live: bool = False) -> str:
 
     Args:
         live: the page reads its file again and again, since ``ssl-bench report --watch`` writes it again.
-
-    Raises:
-        ModuleNotFoundError: Plotly is not installed.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -55,9 +52,5 @@ def _text(data: Any) -> str:
 
 @cache
 def _plotly() -> str:
-    """Plotly's script, compressed. Its package is not imported, which takes longer than to make the report."""
-    spec = importlib.util.find_spec("plotly")
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("No module named 'plotly'", name="plotly")
-    script = Path(spec.origin).parent / "package_data" / "plotly.min.js"
-    return base64.b64encode(gzip.compress(script.read_bytes(), 6, mtime=0)).decode()
+    """Plotly's script, compressed."""
+    return base64.b64encode(gzip.compress(PLOTLY.read_bytes(), 6, mtime=0)).decode()

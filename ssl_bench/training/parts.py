@@ -25,6 +25,7 @@ from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.methods.base import Framework, Method
 from ssl_bench.methods.contrastive import Contrastive, MissingNeed
 from ssl_bench.networks.names import described
+from ssl_bench.networks.trained_on import check_images
 from ssl_bench.networks.weights import freeze, load_weights
 from ssl_bench.objective.positives import OtherView
 from ssl_bench.training.initial import initial_weights
@@ -191,6 +192,8 @@ class Parts:
         node, init = self.config["backbone"], self.config.get("init")
         require(type(node.get("freeze", False)) is bool, "backbone.freeze", node.get("freeze"), "true or false")
         backbone: nn.Module = build({k: v for k, v in node.items() if k != "freeze"}, "backbone")
+        if init and untrained(self.config):
+            check_images(Path(init["path"]), self.config["dataset"])
         if init:
             weights, path = initial_weights(init), init["path"]
             self.taken = load_weights(backbone, weights, path, init.get("which"), described(Path(path)))

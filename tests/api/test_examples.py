@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame
 
 import ssl_bench
 from tests.conftest import only_run
@@ -89,7 +90,6 @@ def test_a_new_loss_in_a_run(train: Callable[..., tuple[int, str]], monkeypatch:
 @pytest.mark.slow
 def test_the_page_of_a_grid(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Its commands, for fewer settings and one step, on noise in place of photos."""
-    pandas = pytest.importorskip("pandas")
     monkeypatch.delenv("SSL_BENCH_DATA", raising=False)
     Path("data/cifar10").mkdir(parents=True)
     drawn = np.random.default_rng(0)
@@ -110,7 +110,7 @@ def test_the_page_of_a_grid(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
     runs = ssl_bench.runs(where={"name": "k_batch"})
     assert len(runs) == 12 and set(runs["state"]) == {"done"}  # 126 negatives need a batch of 64
-    assert Path("heat.pdf").read_bytes()[:4] == b"%PDF" and Path("report.html").stat().st_size > 1e6
+    assert Path("heat.pdf").read_bytes()[:4] == b"%PDF" and Path("report.html").stat().st_size > 6e5
     means = 100 * runs.groupby(["loss", "negatives.k", "batch_size"])["knn/top1"].mean()
     (table,) = (text for line, text in printed.items() if " table " in line)
     assert all(f"{mean:.2f}" in table for mean in means)
@@ -124,11 +124,10 @@ def test_the_page_of_a_grid(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
     names = dict[str, object]()
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), names)
-    assert isinstance(names["means"], pandas.DataFrame) and Path("heat-2.pdf").is_file()
+    assert isinstance(names["means"], DataFrame) and Path("heat-2.pdf").is_file()
 
 
 def test_results_are_read(example: Callable[..., list[str]], train: Callable[..., tuple[int, str]]) -> None:
-    pytest.importorskip("pandas")
     for loss in ("dcl", "infonce"):
         assert train(f"loss={loss}", "max_steps=2", "evaluate=[knn]")[0] == 0
         lines = example("read_results")  # also of one run, in which nothing varies

@@ -36,7 +36,6 @@ rows[0][["seed", "state"]].values.tolist()""",
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """The outputs of the cells."""
     reason = "notebooks need the extra dev"
-    pytest.importorskip("pandas", reason=reason)
     nbformat = pytest.importorskip("nbformat", reason=reason)
     nbclient = pytest.importorskip("nbclient", reason=reason)
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS.values()])

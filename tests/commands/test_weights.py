@@ -25,6 +25,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.parts import Parts
 from tests.conftest import only_run
+from tests.data.photos import arrays_in
 
 IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 CIFAR = ["framework=frozen", "dataset=cifar10", "backbone=resnet18"]
@@ -261,6 +262,46 @@ def test_the_export_of_a_run_has_its_number(train: Callable[..., Any]) -> None:
         for folder in (run, only_run(Path("evaluated")))
     )
     assert second == pytest.approx(first, abs=1e-6)
+
+
+def test_weights_take_images_as_in_their_training(train: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
+    """Other floats are normalised by the numbers of the training, as ``evaluate.on`` does; uint8 is refused."""
+    for root, dtype in (("floats", "float32"), ("others", "float32"), ("bytes", "uint8")):
+        arrays_in(Path(root), dtype=dtype)
+    for split in ("train", "test"):
+        np.save(f"others/{split}_images.npy", np.load(f"floats/{split}_images.npy") * 3 + 40)
+    network, quick = ["backbone=timm", "backbone.name=test_resnet"], ["evaluate.baselines=[]", "tracking=off"]
+    words = ["dataset=arrays", *network, "evaluate=geometry", *quick]
+    others = "evaluate.on={dataset: arrays, root: others}"
+    assert train(*words, "dataset.root=floats", others, "batch_size.size=16", "max_steps=1", small=False)[0] == 0
+    run = only_run()
+    card, file = export(run, "card").parent, export(run, "timm").with_suffix(".pt")
+    trained = json.loads((run / "results.json").read_text())
+    for i, given in enumerate([card, file, run, f"timm:{card}"]):
+        command = [
+            "--weights",
+            str(given),
+            *(words if i < 3 else [words[0], *words[3:]]),
+            f"paths.outputs=evaluated{i}",
+        ]
+        assert main([*command, "dataset.root=others"]) == 0
+        results = json.loads((only_run(Path(f"evaluated{i}")) / "results.json").read_text())
+        assert results["config"]["dataset"]["mean"] == trained["config"]["dataset"]["mean"]
+        metric = trained["metrics"]["geometry/others/intra_distance"]
+        assert results["metrics"]["geometry/intra_distance"] == pytest.approx(metric, rel=1e-5)
+        capfd.readouterr()
+        for other in (["dataset.root=bytes"], ["dataset=cifar10"]):
+            assert main([*command, *other]) == 2
+            wrong = "trained on images of float32, and those of dataset are of uint8: set dataset to images of float32"
+            assert wrong in capfd.readouterr().err
+    with pytest.raises(ConfigError, match=r"an array of uint8: set images to floating-point views: the run was tr"):
+        ssl_bench.embed(run, np.zeros((2, 5, 12, 12), np.uint8))
+    mine = timm.create_model("test_resnet", num_classes=0, in_chans=5)
+    assert "for images of float32 as they are, minus [" in ssl_bench.load_weights(mine, card)
+    described = json.loads((card / "config.json").read_text())
+    (card / "config.json").write_text(json.dumps({k: v for k, v in described.items() if k != "image_dtype"}))
+    earlier = ["--weights", str(card), *words, "paths.outputs=earlier", "dataset.root=bytes"]
+    assert main(earlier) == 0  # nothing says what an export of an earlier version was trained on
 
 
 def test_grey_and_coloured_images() -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -35,7 +36,7 @@ def test_hostile_texts_are_data_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_no_button_of_a_plot_uploads_it() -> None:
-    """Plotly 7 has one unless every plot refuses it; test_browser.py looks at the buttons themselves."""
+    """Plotly has one unless every plot refuses it; test_browser.py looks at the buttons themselves."""
     charts = (html.SOURCE / "charts.js").read_text()
     calls = re.findall(r"Plotly\.(?:newPlot|react)\(.*", "".join(p.read_text() for p in html.SOURCE.glob("*.js")))
     assert len(calls) == 1 and "...local," in calls[0]
@@ -48,3 +49,10 @@ def test_a_page_names_no_other_host_and_allows_no_network() -> None:
     assert re.findall(r"https?://[^\"' ]+", own) == ["http://www.w3.org/2000/svg"]
     assert "default-src 'none'" in own and "src=" not in own
     assert html.render({"outputs": "o", "runs": [], "curves": []}) != text  # another nonce
+
+
+def test_the_script_of_plotly_is_the_published_one() -> None:
+    (digest,) = re.findall(r"\b[0-9a-f]{64}\b", (html.PLOTLY.parent / "README.md").read_text())
+    assert hashlib.sha256(html.PLOTLY.read_bytes()).hexdigest() == digest
+    assert "plotly.js (cartesian - minified) v4.1.1" in html.PLOTLY.read_text()[:100]
+    assert len(html.render({"outputs": "o", "runs": [], "curves": []})) < 8e5

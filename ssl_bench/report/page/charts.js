@@ -29,7 +29,7 @@ function drawNow(node) {
   watcher.unobserve(node);
   const { traces, layout } = make();
   if (printing) Object.assign(layout, { width: node.className === "plot" ? 335 : 690, height: 230 });
-  // Nothing leaves the page: plotly 7 has a button that uploads a plot to its makers, unless it is turned off.
+  // Nothing leaves the page: plotly has a button that uploads a plot to its makers, unless it is turned off.
   const local = { showSendToCloud: false, plotlyServerURL: "" };
   const svg = { name: "Download plot as an SVG", icon: window.Plotly.Icons.disk, click: saveDrawing };
   const bar = { displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"], modeBarButtonsToAdd: [svg] };
