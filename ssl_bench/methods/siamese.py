@@ -1,6 +1,6 @@
 """The Siamese framework: two views of an image through one network, or through a network and its moving average.
 
-SimCLR, MoCo v1 to v3, SiMo, ReLIC, BYOL and SimSiam are settings of this one class. Negatives are configured separately.
+SimCLR, MoCo, SiMo, ReLIC, BYOL and SimSiam are settings of this one class. Negatives are configured separately.
 
 Shapes: V views; B images on this rank; G groups; D width.
 """

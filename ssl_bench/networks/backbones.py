@@ -106,7 +106,9 @@ def moco_v3_vit(
     biases are 0. The positions are those of :func:`positions`, 0 for the class token.
 
     Args:
-        name, in_channels, size, args: as in :func:`timm_backbone`.
+        name: timm's name of a ViT, such as ``vit_small_patch16_224``.
+        in_channels: channels of the images.
+        size, args: as in :func:`timm_backbone`.
         freeze_patches: the patch projection stays as it starts.
 
     Raises:
