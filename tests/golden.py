@@ -84,6 +84,7 @@ RUNS: dict[str, list[str]] = {
         *(*EXACT, "framework=byol", "framework.predictor=32", "head.hidden=32"),
         *("optimizer=adamw", "optimizer.lr=0.01", "augment=byol"),
     ],
+    "moco_v3": [*EXACT, "framework=moco_v3", "framework.predictor=32", "head.hidden=32"],
     "relic": [*EXACT, "framework=relic", "head.layers=2", "head.hidden=32"],
     "simo": [*EXACT, "framework=simo"],
     "npid": [*EXACT, "framework=npid"],

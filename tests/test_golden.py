@@ -23,7 +23,9 @@ TWO_RANKS = [name for name in golden.RUNS if name.endswith("2ranks")]
 QUICK = ("simclr-infonce", "simclr-dcl-cross_view", "simclr-macl_w-memory_bank", "simclr-dclw-multicrop")
 LONG = {name: [pytest.mark.exhaustive] for name in golden.RUNS if name.startswith("simclr-") and name not in QUICK}
 # The losses of these are compared with formulas in tests/objective and tests/methods.
-LONG |= {name: [pytest.mark.exhaustive] for name in ("relic", "exemplar", "inv_spread", "moco_cld", "npid_cld")}
+LONG |= {
+    name: [pytest.mark.exhaustive] for name in ("moco_v3", "relic", "exemplar", "inv_spread", "moco_cld", "npid_cld")
+}
 LONG[TWO_RANKS[0]] = [pytest.mark.slow]
 LONG |= {name: [pytest.mark.exhaustive] for name in TWO_RANKS[1:]}
 LONG["default"] = [pytest.mark.exhaustive, pytest.mark.timeout(900)]

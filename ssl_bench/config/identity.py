@@ -46,6 +46,7 @@ NOT_HASHED: dict[str, Any] = {
     "dataset.interpolation": "bilinear",
     "dataset.share": 1.0,
     "framework.groups": 1,
+    "framework.predictor_norm": "none",
     "framework.stop_gradient": False,
     "loss.own_view": False,
     "negatives.final": None,

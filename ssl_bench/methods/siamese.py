@@ -18,7 +18,7 @@ from ssl_bench.data.batch import Batch
 from ssl_bench.errors import require
 from ssl_bench.methods.base import Framework, Outputs, Term
 from ssl_bench.networks.encoder import Encoder, full_precision, unit
-from ssl_bench.networks.heads import MLP
+from ssl_bench.networks.heads import MLP, FinalNorm
 from ssl_bench.networks.norm import joint_forward
 from ssl_bench.networks.shuffle import collect, deal
 from ssl_bench.objective.contrast import Embedded
@@ -38,6 +38,7 @@ class Siamese(Framework):
             momentum is constant.
         predictor: None, or the hidden width of a two-layer MLP that anchors pass after the head (BYOL).
         stop_gradient: without a momentum network, positives have no gradient (SimSiam).
+        predictor_norm: BN after the predictor's last Linear, as ``final_norm`` of :class:`MLP` (MoCo v3: ``plain``).
         symmetric: both views are anchors, or only the first.
         views_forward: ``joint``: all views in one forward, so that batch statistics are over all of them (official
             SimCLR); ``separate``: one forward per view (most PyTorch codes).
@@ -48,7 +49,7 @@ class Siamese(Framework):
         encoder: class of the networks.
 
     Raises:
-        InvalidValue: a momentum outside [0, 1], or a setting that needs a momentum network without one.
+        InvalidValue: a momentum outside [0, 1], or a setting that needs a momentum network or predictor without one.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Siamese(Framework):
         norm: Literal["sync", "shuffle", "local"] = "sync",
         groups: int = 1,
         stop_gradient: bool = False,
+        predictor_norm: FinalNorm = "none",
         *,
         encoder: type[Encoder] = Encoder,
     ) -> None:
@@ -79,8 +81,10 @@ class Siamese(Framework):
         self.encoder = encoder(backbone, head)
         self.target = None if momentum is None else copy.deepcopy(self.encoder).requires_grad_(False)
         require(predictor is None or predictor >= 1, "predictor", predictor, "1 or more, or null")
+        remedy = "none, or framework.predictor to a width: without a predictor there is no norm after it"
+        require(predictor is not None or predictor_norm == "none", "predictor_norm", predictor_norm, remedy)
         width = head.num_features
-        self.predictor = None if predictor is None else MLP(width, 2, predictor, width, True, "none")
+        self.predictor = None if predictor is None else MLP(width, 2, predictor, width, True, predictor_norm)
         self.gives = frozenset({"both_views"} if symmetric else {})
         if symmetric and momentum is None and predictor is None and not stop_gradient:
             self.gives |= {"two_views"}

@@ -93,6 +93,56 @@ def timm_backbone(
     return cast(Backbone, model)
 
 
+def moco_v3_vit(
+    name: str,
+    in_channels: int,
+    size: int | None = None,
+    args: dict | None = None,  # type: ignore[type-arg]  # its values are checked by timm
+    freeze_patches: bool = True,
+) -> Backbone:
+    """Build a ViT of timm that starts as in MoCo v3 (Chen, Xie and He, arXiv 2104.02057), with fixed positions.
+
+    Linears, the patch projection, and queries, keys and values each by itself are from Glorot's uniform distribution;
+    biases are 0. The positions are those of :func:`positions`, 0 for the class token.
+
+    Args:
+        name: timm's name of a ViT, such as ``vit_small_patch16_224``.
+        in_channels: channels of the images.
+        size, args: as in :func:`timm_backbone`.
+        freeze_patches: the patch projection stays as it starts.
+
+    Raises:
+        InvalidValue: as :func:`timm_backbone`; or the network is no ViT, or has no positions, or a width that 4 does
+            not divide.
+    """
+    from timm.models.vision_transformer import VisionTransformer  # heavy: only where it is used
+
+    model: Any = timm_backbone(name, in_channels, size=size, args=args)
+    positioned = isinstance(model, VisionTransformer) and model.pos_embed is not None
+    require(positioned, "name", name, "a ViT with position embeddings, such as vit_small_patch16_224")
+    width, (rows, columns) = model.embed_dim, model.patch_embed.grid_size
+    require(width % 4 == 0, "args.embed_dim", width, "a multiple of 4, for sines and cosines of rows and columns")
+    model.init_weights("moco")
+    patches, fixed = model.patch_embed.proj, torch.zeros_like(model.pos_embed)
+    nn.init.xavier_uniform_(patches.weight.data.flatten(1))
+    nn.init.zeros_(patches.bias)
+    fixed[:, -rows * columns :] = positions(rows, columns, width)
+    model.pos_embed = nn.Parameter(fixed, requires_grad=False)
+    patches.requires_grad_(not freeze_patches)
+    return cast(Backbone, model)
+
+
+def positions(rows: int, columns: int, width: int) -> Tensor:
+    """Positions of patches, row by row [rows * columns, width]: sin r w, cos r w, sin c w, cos c w of row r, column c.
+
+    The frequencies w are 10000^(-4 i / width) for i from 0 to width / 4 - 1.
+    """
+    frequencies = 10_000 ** -(torch.arange(0, width, 4, dtype=torch.float64) / width)
+    places = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    angles = [place.reshape(-1, 1) * frequencies for place in places]
+    return torch.cat([f(angle) for angle in angles for f in (torch.sin, torch.cos)], 1)
+
+
 _TAKEN = {
     "pretrained": "start from a file by init=FILE, whose hash identifies the run",
     "checkpoint_path": "start from a file by init=FILE, whose hash identifies the run",

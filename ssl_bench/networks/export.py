@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ssl_bench import files
 from ssl_bench.config.build import build
 from ssl_bench.errors import ConfigError
-from ssl_bench.networks.backbones import timm_backbone
+from ssl_bench.networks.backbones import moco_v3_vit, timm_backbone
 from ssl_bench.networks.trained_on import images_of
 
 LARGEST = 2**36  # bytes of an export
@@ -27,7 +27,7 @@ TIMM = ("name", "in_channels", "stem", "size", "args")  # what timm's network is
 def is_of_timm(config: Mapping[str, Any]) -> bool:
     """Whether timm can make the backbone of a run. The path of the module may have changed since the run."""
     node = config["backbone"]
-    of_timm = str(node["_target_"]).rpartition(".")[2] == timm_backbone.__name__
+    of_timm = str(node["_target_"]).rpartition(".")[2] in (timm_backbone.__name__, moco_v3_vit.__name__)
     return of_timm and "layer_norm_eps" not in (node.get("args") or {})
 
 
@@ -121,7 +121,7 @@ def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
 def lines_to_build(node: Mapping[str, Any], weights: Mapping[str, Tensor]) -> list[str]:
     """Lines of Python that build timm's network of a run's ``backbone`` as ``model``, without its ``weights``."""
     lines = ["import timm", f"model = timm.create_model({timm_arguments(node)})"]
-    if node["stem"] == "cifar":
+    if node.get("stem") == "cifar":
         width = weights["conv1.weight"].shape[0]
         lines += [f"model.conv1 = torch.nn.Conv2d({node['in_channels']}, {width}, 3, 1, 1, bias=False)"]
         lines += ["model.maxpool = torch.nn.Identity()"]

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from ssl_bench.errors import require
 from ssl_bench.networks.keras import start_as_keras
 
+FinalNorm = Literal["none", "plain", "scale", "affine"]
+
 
 class Head(nn.Module, ABC):
     """Base of the projection heads.
@@ -47,7 +49,7 @@ class MLP(Head):
         hidden: int | tuple[int, ...] | None,
         out: int,
         norm: bool = True,
-        final_norm: Literal["none", "plain", "scale", "affine"] = "scale",
+        final_norm: FinalNorm = "scale",
     ) -> None:
         super().__init__()
         require(1 <= layers <= 100, "layers", layers, "1 to 100")

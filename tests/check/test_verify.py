@@ -76,6 +76,7 @@ HONEST = {
     "learned temperature": "temperature=learned",
     "moco": "framework=moco_v2 negatives.k=192",
     "byol": "framework=byol framework.predictor=32 head.hidden=32",
+    "moco_v3": "framework=moco_v3 framework.predictor=32 head.hidden=32",
     "supervised": "framework=supervised",
     "npid": "framework=npid loss=nce negatives.k=32",
     "adamw": "optimizer=adamw optimizer.lr=0.01",

@@ -106,7 +106,7 @@ RULES: dict[str, dict[str, Rule]] = {
     "positives": {"view": rule(), "label": rule("labelled several", "labels")},
     "framework": {
         **dict.fromkeys(["simclr", "relic"], rule("", "both_views two_views")),
-        **dict.fromkeys(["byol", "simsiam", "inv_spread", "npid", "npid_cld"], rule("", "both_views")),
+        **dict.fromkeys(["byol", "simsiam", "moco_v3", "inv_spread", "npid", "npid_cld"], rule("", "both_views")),
         **dict.fromkeys(["moco_v1", "moco_v2", "simo", "moco_cld", "densecl"], rule()),
     },
 }

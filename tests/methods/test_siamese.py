@@ -204,6 +204,7 @@ def test_the_momentum_of_byol_ends_at_one(progress: float, momentum: float | Non
             {"final_momentum": 1.0},
             r"final_momentum=1\.0: set final_momentum to null, or framework\.momentum to a number from 0 to 1: ",
         ),
+        ({"predictor_norm": "plain"}, r"predictor_norm=plain: set predictor_norm to none, or framework\.predictor to "),
         (
             {"norm": "shuffle"},
             r"norm=shuffle: set norm to sync or local, or framework\.momentum to a number from 0 to 1: ",

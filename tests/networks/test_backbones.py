@@ -1,11 +1,15 @@
 """Shapes, parameter counts and refusals of the backbones."""
 
+import itertools
+import math
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from ssl_bench.errors import InvalidValue
-from ssl_bench.networks.backbones import timm_backbone, wide_resnet50
+from ssl_bench.networks.backbones import moco_v3_vit, positions, timm_backbone, wide_resnet50
 
 
 @pytest.mark.parametrize(
@@ -58,3 +62,32 @@ def test_invalid_networks_of_timm_are_refused() -> None:
         timm_backbone("vit_tiny_patch16_224", 3, "cifar")
     with pytest.raises(InvalidValue, match=r"^zero_init_residual=true: set zero_init_residual to null"):
         timm_backbone("vit_tiny_patch16_224", 3, zero_init_residual=True)
+
+
+def test_positions_are_sines_and_cosines_of_rows_and_columns() -> None:
+    """facebookresearch/moco-v3 vits.py, number by number."""
+    found = positions(2, 3, 8)
+    for row, column in itertools.product(range(2), range(3)):
+        angles = [[place / 10000 ** (i / 2) for i in range(2)] for place in (row, column)]
+        expected = [f(angle) for of_place in angles for f in (math.sin, math.cos) for angle in of_place]
+        assert found[3 * row + column].tolist() == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_vit_starts_as_in_moco_v3(freeze: bool) -> None:
+    model: Any = moco_v3_vit("vit_tiny_patch16_224", 2, 20, {"patch_size": 5, "depth": 1}, freeze)
+    weights = dict(model.named_parameters())
+    # Inputs and outputs of a layer; queries, keys and values are three layers.
+    widths = {"patch_embed.proj": 2 * 25 + 192, "blocks.0.attn.qkv": 192 + 192, "blocks.0.mlp.fc1": 192 + 768}
+    for name, both in widths.items():
+        weight, bound = weights[f"{name}.weight"].detach(), math.sqrt(6 / both)
+        assert 0.99 * bound < float(weight.abs().max()) <= bound * (1 + 1e-6)
+        assert float(weight.std()) == pytest.approx(bound / math.sqrt(3), rel=0.03)
+        assert not weights[f"{name}.bias"].any()
+    assert torch.equal(model.pos_embed[0, 1:], positions(4, 4, 192).float()) and not model.pos_embed[0, 0].any()
+    frozen = {"pos_embed"} | ({"patch_embed.proj.weight", "patch_embed.proj.bias"} if freeze else set())
+    assert {name for name, p in weights.items() if not p.requires_grad} == frozen
+    with pytest.raises(InvalidValue, match=r"^name=resnet18: set name to a ViT with position embeddings"):
+        moco_v3_vit("resnet18", 2, 20)
+    with pytest.raises(InvalidValue, match=r"^args\.embed_dim=6: set args\.embed_dim to a multiple of 4"):
+        moco_v3_vit("vit_tiny_patch16_224", 2, 32, {"embed_dim": 6})

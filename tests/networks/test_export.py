@@ -63,10 +63,11 @@ def test_timm_loads_the_export(backbone: str, channels: int, tmp_path: Path, mon
         torch.testing.assert_close(scope["model"].eval()(views(channels)), expected)
 
 
+@pytest.mark.parametrize("backbone", [["backbone=timm"], ["backbone=vit_moco_v3", "backbone.args.num_heads=2"]])
 def test_a_network_that_accepts_one_size_is_exported_at_the_size_of_the_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backbone: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = run_directory(tmp_path / "run", "backbone=timm", "backbone.name=test_vit")
+    network = run_directory(tmp_path / "run", *backbone, "backbone.name=test_vit")
     path = exported(tmp_path / "run", "timm")
     loaded, description = load(path)
     assert description["size"] == 32 and "img_size=32" in description["load"][2]

@@ -28,6 +28,7 @@ HEADS = Path(__file__).parents[2] / "conf" / "head"
         ("byol", [4096, 256], [False, True], 1, True),
         ("relic", [4096, 2048, 1024, 512, 128], [False] * 5, 5, False),
         ("simsiam", [64, 64, 2048], [False] * 3, 3, False),
+        ("moco_v3", [4096, 4096, 256], [False] * 3, 3, False),
         ("mlp2_keras", [256, 64], [False, False], 1, True),
         ("expander", [8192] * 3, [False, False, True], 2, None),
     ],
@@ -42,7 +43,7 @@ def test_the_heads_of_the_papers(
     every = [m for m in head.modules() if isinstance(m, nn.BatchNorm1d)]
     assert len(every) == norms and (shift is None or every[-1].bias.requires_grad == shift)
     assert all(m.bias.requires_grad and m.weight.requires_grad for m in every[:-1])
-    assert not every or every[-1].weight.requires_grad == (name != "simsiam")
+    assert not every or every[-1].weight.requires_grad == (name not in ("simsiam", "moco_v3"))
     assert isinstance(head.layers[-1], nn.BatchNorm1d) == (norms == len(linears)) and head.num_features == widths[-1]
 
 

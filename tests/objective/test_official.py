@@ -104,6 +104,12 @@ def queue() -> Queue:
     return Queue(QUEUE, D, seed=4)
 
 
+def moco_v3(z: Tensor) -> Tensor:
+    """facebookresearch/moco-v3 moco/builder.py at 0c5d00a, of predictions: 2 tau times the sum of both views."""
+    (a, b), (keys_a, keys_b) = normalize(z, dim=-1), normalize(KEYS, dim=-1)
+    return 2 * TAU * (diagonal_is_right(a @ keys_b.T / TAU).mean() + diagonal_is_right(b @ keys_a.T / TAU).mean())
+
+
 # ---- EqCo
 
 
@@ -404,6 +410,10 @@ CODES: dict[str, Code] = {
     "randbits": Code(randbits, losses.InfoNCE(), CrossView(), "sum"),
     "leftthomas": Code(leftthomas, losses.InfoNCE(), InBatch(), "mean"),
     "moco": Code(moco, losses.InfoNCE(), queue(), "mean", framework=ONE_WAY),
+    "moco_v3": Code(
+        *(moco_v3, losses.InfoNCE(), CrossView(), "mean", 4 * TAU, 4 * TAU),
+        framework={"momentum": 0.99, "predictor": 4, "predictor_norm": "plain"},
+    ),
     "simo": Code(simo, losses.EqCo(ALPHA), shared_negatives(), "mean", framework=ONE_WAY),
     "dcl": Code(dcl(), losses.DCL(), InBatch(), "sum"),
     "dclw": Code(dcl(weights), losses.DCLW(), InBatch(), "sum"),

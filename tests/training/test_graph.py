@@ -62,7 +62,7 @@ def trained(run: Training, step: Callable[[bool], Any]) -> dict[str, list[torch.
 
 # tests/gpu has every framework, kind of negatives and optimiser.
 VIT = ["backbone=timm", "backbone.name=vit_tiny_patch16_224", "backbone.args.patch_size=5"]
-VIT += ["backbone.args.depth=1", "backbone.args.embed_dim=12"]
+VIT += ["backbone.args.depth=1", "backbone.args.embed_dim=12", "backbone.args.num_heads=3"]
 OPTIONS = {
     "simclr": [],
     "linear": ["temperature=linear", "temperature.slope=0.01", "optimizer=adamw", "optimizer.clip=0.1"],
@@ -70,6 +70,7 @@ OPTIONS = {
     "k of a queue": ["framework=moco_v2", "negatives.k=16"],
     "npid": ["framework=npid", "loss=nce", "negatives.k=9"],
     "a rising momentum": ["framework=byol", "framework.predictor=8", "head.hidden=8"],
+    "frozen patches": [*VIT, "backbone=vit_moco_v3", "framework=moco_v3", "framework.predictor=8", "head.hidden=8"],
     "densecl": ["framework=densecl", "negatives.k=96"],
     "isogclr": ["loss=isogclr"],
     "nearest": ["positives=nearest", "positives.k=99"],
