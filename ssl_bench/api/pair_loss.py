@@ -138,29 +138,6 @@ class PairLoss(nn.Module):
         self._labelled = "labels" in parts["positives"].gives
         self._first_call = True
 
-    @overload
-    def forward(
-        self,
-        z1: Tensor | Sequence[Tensor],
-        z2: Tensor | None = None,
-        ids: Any = None,
-        progress: Progress | None = None,
-        return_stats: Literal[False] = False,
-        labels: Any = None,
-    ) -> Tensor: ...
-
-    @overload
-    def forward(
-        self,
-        z1: Tensor | Sequence[Tensor],
-        z2: Tensor | None = None,
-        ids: Any = None,
-        progress: Progress | None = None,
-        *,
-        return_stats: Literal[True],
-        labels: Any = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]: ...
-
     def forward(
         self,
         z1: Tensor | Sequence[Tensor],
@@ -224,7 +201,19 @@ class PairLoss(nn.Module):
         return (value, stats) if return_stats else value
 
     if TYPE_CHECKING:  # torch says that a call of a module returns anything
-        __call__ = forward
+
+        @overload
+        def __call__(self, *given: Any, return_stats: Literal[False] = False, **more: Any) -> Tensor: ...
+
+        @overload
+        def __call__(
+            self, *given: Any, return_stats: Literal[True], **more: Any
+        ) -> tuple[Tensor, dict[str, Tensor]]: ...
+
+        @overload
+        def __call__(self, *given: Any, **more: Any) -> Any: ...
+
+        def __call__(self, *given: Any, **more: Any) -> Any: ...
 
     def extra_repr(self) -> str:
         """The settings that are no modules."""

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_python_has_what_the_commands_have(grid: None, capsys: Output) -> None:
     assert ssl_bench.table("outputs/grid", rows="loss", columns="batch_size").equals(table)  # the folder of the name
 
     (axis,) = ssl_bench.figure(x="batch_size", lines="loss").axes
-    lines = {container.get_label(): container.lines for container in axis.containers}
+    lines: dict[Any, Any] = {bars.get_label(): bars.lines for bars in axis.containers}  # type: ignore[attr-defined]
     assert list(lines) == ["loss=dcl", "loss=infonce"]
     # Each line is moved to its own side by a part of the distance between two places, so that intervals are apart.
     assert lines["loss=dcl"][0].get_ydata().tolist() == [pytest.approx(52), pytest.approx(62)]
@@ -86,7 +87,7 @@ def test_python_has_what_the_commands_have(grid: None, capsys: Output) -> None:
     assert (high - low) / 2 == pytest.approx(4.302652729911275 * 2 / 3**0.5)
     left, right = ssl_bench.figure(x="seed", lines="batch_size").axes  # a panel for each loss
     assert left.get_ylim() == right.get_ylim() and left.get_ylim()[0] < 50 and left.get_ylim()[1] > 64
-    panels = ssl_bench.figure(x="seed", y="batch_size", metric="knn/top1").axes
+    panels: list[Any] = ssl_bench.figure(x="seed", y="batch_size", metric="knn/top1").axes
     images = {axis.get_title(): axis.images[0].get_array().tolist() for axis in panels if axis.images}
     assert images["knn/top1 (%), loss=dcl"] == [pytest.approx([50, 52, 54]), pytest.approx([60, 62, 64])]
     assert len(images) == 2

@@ -319,7 +319,7 @@ def figure_of_means(numbers: list[Number], capfd: Capture) -> None:
     for metric, k in kinds(numbers):
         of_kind = [number for number in numbers if (number.metric, number.k) == (metric, k)]
         figure = ssl_bench.figure(x="loss", metric=name_of(metric, k, numbers))
-        heights = [float(y) for axis in figure.axes for line in axis.lines for y in line.get_ydata()]
+        heights = [float(y) for axis in figure.axes for line in axis.lines for y in np.asarray(line.get_ydata())]
         for mean in means(of_kind).values():
             assert any(height == pytest.approx(mean) for height in heights)
 
