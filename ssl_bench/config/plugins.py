@@ -19,7 +19,8 @@ from ssl_bench.config.loading import loaded
 from ssl_bench.errors import ConfigError, InvalidValue
 
 VARIABLE, GROUP = "SSL_BENCH_PLUGINS", "ssl_bench.plugins"
-CONSENT = f"a package of your own is allowed by {VARIABLE}=<package> and listed in plugins=[<package>]"
+CONSENT = f"a package of your own is allowed by {VARIABLE}=<package>"
+LISTED = " and listed in plugins=[<package>]"
 
 
 def allowed() -> frozenset[str]:
@@ -63,8 +64,11 @@ def _version(name: str) -> str:
 
 
 def check_listed(node: Any, listed: Iterable[str], key: str = "") -> None:
-    """Refuse a target whose package is neither ssl_bench nor one of the plugins that are listed."""
-    if isinstance(node, Mapping):
+    """Refuse a target whose package is neither ssl_bench nor one of the plugins that are listed.
+
+    A dashboard's need not be listed, since what is listed is part of the identity of runs.
+    """
+    if isinstance(node, Mapping) and key != "tracking":
         for name, value in node.items():
             check_listed(value, listed, f"{key}.{name}" if key else str(name))
         package = str(node.get("_target_", "ssl_bench")).partition(".")[0]
