@@ -20,12 +20,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.check import formulas
 from ssl_bench.check.formulas import LABELLED, MOMENTUM, Formula, VectorBatch
 from ssl_bench.check.ranks import on_ranks
 from ssl_bench.disk import temporary
 from ssl_bench.distributed import join_local, rank, world
 from ssl_bench.errors import ConfigError, RunError, reason
+from ssl_bench.objective.loss import Loss
 
 IMAGES, WIDTH, STEPS, TAU, CLASSES = 16, 6, 3, 0.1, 3
 RANKS = (1, 2, 4)
@@ -58,15 +60,15 @@ class ConformanceRow(NamedTuple):
 # ---- the loss
 
 
-def import_loss(subject: Subject) -> Build:
-    """Import a loss and say how it is made at a temperature.
+def imported(target: str) -> Any:
+    """The class or function of a loss, which can be called with its temperature, or with it and two views.
 
     Raises:
-        ConfigError: it cannot be imported, or does not take what it needs.
+        ConfigError: it cannot be imported.
     """
-    place, _, name = subject.target.rpartition(":")
+    place, _, name = target.rpartition(":")
     if not place or not name:
-        raise ConfigError(f"{subject.target}: name a loss as MODULE:NAME or FILE.py:NAME")
+        raise ConfigError(f"{target}: name a loss as MODULE:NAME or FILE.py:NAME")
     try:
         if place.endswith(".py"):
             spec = importlib.util.spec_from_file_location(Path(place).stem, place)
@@ -78,10 +80,22 @@ def import_loss(subject: Subject) -> Build:
     except Exception as error:  # whatever the code of the user raises
         remedy = "install it, or name a file as FILE.py:NAME"
         why = f"{type(error).__name__}: {reason(error)}"
-        raise ConfigError(f"{subject.target}: {place} cannot be imported ({why}): {remedy}") from error
+        raise ConfigError(f"{target}: {place} cannot be imported ({why}): {remedy}") from error
     adapter = getattr(module, name, None)
     if not callable(adapter):
-        raise ConfigError(f"{subject.target}: {place} has no class or function {name}")
+        raise ConfigError(f"{target}: {place} has no class or function {name}")
+    if inspect.isclass(adapter) and issubclass(adapter, Loss):
+        return lambda tau: PairLoss(adapter(), tau)
+    return adapter
+
+
+def import_loss(subject: Subject) -> Build:
+    """Import a loss and say how it is made at a temperature.
+
+    Raises:
+        ConfigError: it cannot be imported, or does not take what it needs.
+    """
+    adapter, name = imported(subject.target), subject.target.rpartition(":")[2]
     taken = _arguments(adapter)
     temperature = next((key for key in ("tau", "temperature") if key in taken), None)
     if temperature is None and uses_tau(subject):
@@ -287,7 +301,12 @@ def compare_with_formula(subject: Subject, columns: Mapping[str, Measured | str]
 def _looks_like(subject: Subject, measured: Measured, candidates: Iterator[tuple[str, Measured]]) -> str:
     """The mistake among the candidates that has the measured gradient, up to a factor."""
     for words, (_, gradient) in candidates:
-        factor = float((measured[1] * gradient).sum() / gradient.square().sum())
-        if error(measured[1], factor * gradient) < EXACT and factor > EXACT:
+        if is_multiple(measured[1], gradient):
             return words
     return f"value or gradient is not that of {subject.formula}"
+
+
+def is_multiple(measured: Tensor, gradient: Tensor) -> bool:
+    """Whether a gradient is the other one times a positive number."""
+    factor = float((measured * gradient).sum() / gradient.square().sum())
+    return error(measured, factor * gradient) < EXACT and factor > EXACT
