@@ -6,8 +6,6 @@ batch, as DistributedDataParallel averages it.
 """
 
 import contextlib
-import importlib
-import importlib.util
 import inspect
 import io
 import math
@@ -20,14 +18,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.check import formulas
 from ssl_bench.check.formulas import LABELLED, MOMENTUM, Formula, VectorBatch
+from ssl_bench.check.imported import imported
 from ssl_bench.check.ranks import on_ranks
 from ssl_bench.disk import temporary
 from ssl_bench.distributed import join_local, rank, world
 from ssl_bench.errors import ConfigError, RunError, reason
-from ssl_bench.objective.loss import Loss
 
 IMAGES, WIDTH, STEPS, TAU, CLASSES = 16, 6, 3, 0.1, 3
 RANKS = (1, 2, 4)
@@ -58,35 +55,6 @@ class ConformanceRow(NamedTuple):
 
 
 # ---- the loss
-
-
-def imported(target: str) -> Any:
-    """The class or function of a loss, which can be called with its temperature, or with it and two views.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
-    place, _, name = target.rpartition(":")
-    if not place or not name:
-        raise ConfigError(f"{target}: name a loss as MODULE:NAME or FILE.py:NAME")
-    try:
-        if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
-    except Exception as error:  # whatever the code of the user raises
-        remedy = "install it, or name a file as FILE.py:NAME"
-        why = f"{type(error).__name__}: {reason(error)}"
-        raise ConfigError(f"{target}: {place} cannot be imported ({why}): {remedy}") from error
-    adapter = getattr(module, name, None)
-    if not callable(adapter):
-        raise ConfigError(f"{target}: {place} has no class or function {name}")
-    if inspect.isclass(adapter) and issubclass(adapter, Loss):
-        return lambda tau: PairLoss(adapter(), tau)
-    return adapter
 
 
 def import_loss(subject: Subject) -> Build:

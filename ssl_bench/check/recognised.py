@@ -18,11 +18,11 @@ from ssl_bench.check.conformance import (
     Subject,
     apply_formula,
     exact,
-    imported,
     is_multiple,
     make_batches,
     measure_here,
 )
+from ssl_bench.check.imported import imported
 from ssl_bench.check.ranks import on_ranks
 from ssl_bench.disk import temporary
 from ssl_bench.distributed import join_local
@@ -49,13 +49,13 @@ def _nearest(target: str, options: Mapping[str, Any], folder: Path, number: int)
     """A formula, whether the loss has its value and gradient, and what the loss raised if it always did."""
     warnings.simplefilter("ignore")
     join_local(folder / "meeting", number, 1, torch.device("cpu"), SECONDS)
-    nearest, raised, every = [*formulas.FORMULAS][:1], list[str](), 0
+    multiples, raised, count = list[str](), list[str](), 0
     for name in formulas.FORMULAS:
         try:
             right = apply_formula(formulas.make(name, options), make_batches(), TAU)
         except ConfigError:  # it has no such options
             continue
-        every += 1
+        count += 1
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 measured = measure_here(Subject(target, name, options), torch.float64, TAU, resume=False)
@@ -64,5 +64,6 @@ def _nearest(target: str, options: Mapping[str, Any], folder: Path, number: int)
             continue
         if exact(measured, right):
             return name, True, ""
-        nearest += [name] if is_multiple(measured[1], right[1]) else []
-    return nearest[:2][-1], False, raised[0] if raised and len(raised) == every else ""
+        if is_multiple(measured[1], right[1]):
+            multiples.append(name)
+    return (multiples or ["nt_xent"])[0], False, raised[0] if raised and len(raised) == count else ""

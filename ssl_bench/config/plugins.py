@@ -2,7 +2,8 @@
 
 A configuration lists its plugins (``plugins: [my_losses]``), and the user must have allowed them, by the environment
 variable ``SSL_BENCH_PLUGINS=my_losses,others`` or by installing a package with an entry point ``ssl_bench.plugins`` for
-them. So a configuration alone never runs code of another package.
+them. So a configuration alone never runs code of another package. A dashboard, the class of ``tracking``, need not be
+listed: no run depends on it.
 
 The resolved configuration has the version of each and a hash of its source, ``{"my_losses": "1.0 #0123456789"}``: what
 has changed in the code is another run, whether its author has counted the version up or not.
@@ -64,10 +65,7 @@ def _version(name: str) -> str:
 
 
 def check_listed(node: Any, listed: Iterable[str], key: str = "") -> None:
-    """Refuse a target whose package is neither ssl_bench nor one of the plugins that are listed.
-
-    A dashboard's need not be listed, since what is listed is part of the identity of runs.
-    """
+    """Refuse a target, but for a dashboard, whose package is neither ssl_bench nor one of the plugins that are listed."""
     if isinstance(node, Mapping) and key != "tracking":
         for name, value in node.items():
             check_listed(value, listed, f"{key}.{name}" if key else str(name))
