@@ -65,7 +65,7 @@ def _version(name: str) -> str:
 
 
 def check_listed(node: Any, listed: Iterable[str], key: str = "") -> None:
-    """Refuse a target, but for a dashboard, whose package is neither ssl_bench nor one of the plugins that are listed."""
+    """Refuse a target whose package is neither ssl_bench nor a listed plugin; a dashboard is left alone."""
     if isinstance(node, Mapping) and key != "tracking":
         for name, value in node.items():
             check_listed(value, listed, f"{key}.{name}" if key else str(name))
