@@ -54,6 +54,14 @@ def given_path(text: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
+def folder_of_options(text: str) -> Path:
+    """The value of ``--config-dir``; ConfigError if there is no such folder."""
+    path = given_path(text)
+    if not path.is_dir():
+        raise ConfigError(f"config directory {path} not found: name a folder with options")
+    return path
+
+
 def mark(status: os.stat_result) -> Mark:
     """A mark that changes when a file is written or replaced, or a name in a folder is added or removed."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -25,9 +25,7 @@ def parted(overrides: Sequence[str]) -> tuple[list[str], Path | None]:
     flags = [word for word in overrides if word.startswith("-")]
     if others := [flag for flag in flags if not flag.startswith("--config-dir=")]:
         raise ConfigError(f"{others[0]} is a flag of the command: leave it out, overrides are key=value")
-    folder = files.given_path(flags[-1].partition("=")[2]) if flags else None
-    if folder and not folder.is_dir():
-        raise ConfigError(f"config directory {folder} not found: name a folder with options")
+    folder = files.folder_of_options(flags[-1].partition("=")[2]) if flags else None
     return [word for word in overrides if word not in flags], folder
 
 

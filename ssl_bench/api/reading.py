@@ -136,11 +136,12 @@ def compare(
         ``verdict``, ``more`` (seeds that would decide). Without it a :class:`WhatMatters`.
 
     Raises:
-        ConfigError: there is nothing to compare.
+        ConfigError: there is nothing to compare, or the margin is not positive.
     """
-    entries = runs_where(_folder(outputs), _conditions(where))
-    from ssl_bench.results import comparison, matters  # with numpy
+    from ssl_bench.results import compared, comparison, matters  # with numpy
 
+    compared.check_margin(margin)
+    entries = runs_where(_folder(outputs), _conditions(where))
     if by is None:
         if to is not None or margin is not None:
             raise ConfigError("to and margin: set by to the setting whose values are compared")

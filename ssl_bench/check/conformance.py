@@ -6,8 +6,6 @@ batch, as DistributedDataParallel averages it.
 """
 
 import contextlib
-import importlib
-import importlib.util
 import inspect
 import io
 import math
@@ -22,6 +20,7 @@ from torch import Tensor, nn
 
 from ssl_bench.check import formulas
 from ssl_bench.check.formulas import LABELLED, MOMENTUM, Formula, VectorBatch
+from ssl_bench.check.imported import imported
 from ssl_bench.check.ranks import on_ranks
 from ssl_bench.disk import temporary
 from ssl_bench.distributed import join_local, rank, world
@@ -64,24 +63,7 @@ def import_loss(subject: Subject) -> Build:
     Raises:
         ConfigError: it cannot be imported, or does not take what it needs.
     """
-    place, _, name = subject.target.rpartition(":")
-    if not place or not name:
-        raise ConfigError(f"{subject.target}: name a loss as MODULE:NAME or FILE.py:NAME")
-    try:
-        if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
-    except Exception as error:  # whatever the code of the user raises
-        remedy = "install it, or name a file as FILE.py:NAME"
-        why = f"{type(error).__name__}: {reason(error)}"
-        raise ConfigError(f"{subject.target}: {place} cannot be imported ({why}): {remedy}") from error
-    adapter = getattr(module, name, None)
-    if not callable(adapter):
-        raise ConfigError(f"{subject.target}: {place} has no class or function {name}")
+    adapter, name = imported(subject.target), subject.target.rpartition(":")[2]
     taken = _arguments(adapter)
     temperature = next((key for key in ("tau", "temperature") if key in taken), None)
     if temperature is None and uses_tau(subject):
@@ -287,7 +269,12 @@ def compare_with_formula(subject: Subject, columns: Mapping[str, Measured | str]
 def _looks_like(subject: Subject, measured: Measured, candidates: Iterator[tuple[str, Measured]]) -> str:
     """The mistake among the candidates that has the measured gradient, up to a factor."""
     for words, (_, gradient) in candidates:
-        factor = float((measured[1] * gradient).sum() / gradient.square().sum())
-        if error(measured[1], factor * gradient) < EXACT and factor > EXACT:
+        if is_multiple(measured[1], gradient):
             return words
     return f"value or gradient is not that of {subject.formula}"
+
+
+def is_multiple(measured: Tensor, gradient: Tensor) -> bool:
+    """Whether a gradient is the other one times a positive number."""
+    factor = float((measured * gradient).sum() / gradient.square().sum())
+    return error(measured, factor * gradient) < EXACT and factor > EXACT

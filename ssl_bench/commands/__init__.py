@@ -8,7 +8,7 @@ COMMANDS = {
     "verify": "is a run what it says? Steps of it are trained again and compared: verify RUN_DIR",
     "export": "its backbone for timm, torchvision or the Hugging Face hub: export RUN_DIR [--format card] [--out DIR]",
     "check": "what this machine can do, and whether it does it right: check [--quick] [--only methods,speed]",
-    "conformance": "is a loss of your own right, also on several GPUs? conformance my_losses.py:MyLoss --as nt_xent",
+    "conformance": "is a loss of your own right, also on several GPUs? conformance my_losses.py:MyLoss",
     "status": "every run and grid under outputs/: status [grid] [loss=dcl] [--sort knn/top1] [--watch]",
     "compare": "is A better than B? compare loss=dcl loss=infonce, or compare --by loss --to infonce name=grid",
     "report": "runs, plots and tables as one HTML file: report [OUTPUTS | NAME ...] [--out FILE] [--open] [--watch]",

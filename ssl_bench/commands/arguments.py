@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from ssl_bench.errors import ConfigError, RunError, one_line
-from ssl_bench.files import given_path
+from ssl_bench.files import folder_of_options, given_path
 
 Main = TypeVar("Main", bound=Callable[..., int])
 WORDS = (
@@ -102,14 +102,6 @@ def _at_home(arguments: Sequence[str]) -> list[str]:
     """
     words = (re.fullmatch(r"(--[\w-]+=|)(~/.*|~)", word, re.DOTALL) for word in arguments)
     return [m[1] + str(given_path(m[2])) if m else word for m, word in zip(words, arguments, strict=True)]
-
-
-def folder_of_options(text: str) -> Path:
-    """The value of ``--config-dir``."""
-    path = given_path(text)
-    if not path.is_dir():
-        raise ConfigError(f"config directory {path} not found: name a folder with options")
-    return path
 
 
 def taken_outputs(overrides: list[str]) -> Path | None:

@@ -6,7 +6,6 @@ ssl-bench compare loss=dcl loss=infonce              one value against the last 
 ssl-bench compare A B                                the runs of one folder below outputs/ against those of another
 """
 
-import math
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
@@ -15,9 +14,9 @@ from pathlib import Path
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.commands.words import placed
 from ssl_bench.config.identity import is_hashed
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.errors import ConfigError
 from ssl_bench.record.printing import FORMS, text_of
-from ssl_bench.results.compared import EXPECTED, Comparisons
+from ssl_bench.results.compared import EXPECTED, Comparisons, check_margin
 from ssl_bench.results.comparison import compare
 from ssl_bench.results.matters import Matters, what_matters
 from ssl_bench.results.runs import RunFolder
@@ -42,8 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_outputs()
     parser.add_argument("--format", choices=FORMATS, default="text")
     options = parser.read_words(arguments)
-    positive = options.margin is None or 0 < options.margin < math.inf
-    require(positive, "--margin", options.margin, "a positive number")
+    check_margin(options.margin)
     result = _result(options)
     if options.expect is None:
         code = 0

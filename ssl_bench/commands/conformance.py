@@ -1,4 +1,4 @@
-"""``ssl-bench conformance my_package:MyLoss --as nt_xent``: is a loss of one's own right, and on several GPUs too?"""
+"""``ssl-bench conformance my_package:MyLoss``: is a loss of one's own right, and on several GPUs too?"""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,15 @@ def main(arguments: Sequence[str]) -> int:
     description = "Compare a loss with a formula: value and gradient on 1, 2 and 4 ranks, bf16, tau 0.01 to 10, resume."
     parser = Parser("conformance", description, epilog="Options of a formula follow as key=value: alpha=65536.")
     parser.add_argument("loss", help="MODULE:NAME or FILE.py:NAME of a class or function")
-    parser.add_argument("--as", dest="formula", required=True, metavar="FORMULA", help="such as nt_xent; ? lists them")
+    text = "such as nt_xent; ? lists them (default: the one whose value it has)"
+    parser.add_argument("--as", dest="formula", metavar="FORMULA", help=text)
     options = parser.read(arguments)
-    from ssl_bench.check import conformance, formulas  # import torch
+    from ssl_bench.check import conformance, formulas, recognised  # import torch
 
-    given = dict(override.split("=", 1) for override in options.overrides)
-    subject = conformance.Subject(options.loss, options.formula, {k: yaml.safe_load(v) for k, v in given.items()})
+    pairs = (override.split("=", 1) for override in options.overrides)
+    given = {key: yaml.safe_load(value) for key, value in pairs}
+    formula = options.formula or recognised.formula_of(options.loss, given)
+    subject = conformance.Subject(options.loss, formula, given)
     formulas.make(subject.formula, subject.options)
     conformance.import_loss(subject)
     cells, wrong = conformance.compare_with_formula(subject, conformance.measure_on_ranks([subject])[0])

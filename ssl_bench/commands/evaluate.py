@@ -122,6 +122,11 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"{override}: only {keys} and paths.data can be changed after the training")
     changed = evaluated_again(config, overrides)
     changed |= {"devices": 1, "graph": False, "fused_norm": False, "halt_at": None}
-    changed |= {"tracking": stored.get("tracking", config["tracking"])}
     schema.check(config | changed)
+    try:  # a dashboard is no part of the run, and may have changed or be missing here
+        tracking = stored.get("tracking", config["tracking"])
+        schema.check_tracking(tracking)
+        changed |= {"tracking": tracking}
+    except ConfigError as error:
+        print(f"ssl-bench: {error}; the evaluation goes on without tracking", file=sys.stderr)
     return from_disk.find_prepared(config | changed, training=False)

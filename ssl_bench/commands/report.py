@@ -1,7 +1,30 @@
-"""``ssl-bench report [WORD ...]``: runs, plots and papers' tables as one HTML file."""
+"""``ssl-bench report [WORD ...]``: runs, plots and papers' tables as one HTML file.
+
+``--json`` prints the data that the file is made of and writes no file. Numbers are numbers; null is unknown.
+
+    outputs, made, left     results folder; when this was collected, in seconds since 1970; seconds until all is done
+    keys, common            names of the ``values`` of each run; settings that all runs have
+    shown, facts            those of ``keys`` that vary, and that are facts of ``results.json``
+    metrics, meanings       names, the main ones first; of each, and of curves: a share in [0, 1], 1 or -1 for better
+                            if higher or lower, and whether it is a main one
+    runs                    an object for each:
+        id, folder              its place below the results folder, which ends with its run_id; null if not yet there
+        state, reason           done, running, waiting, partial or failed; why it failed
+        label, values           the settings that distinguish it; one for each of ``keys``
+        metrics, not_finite     {metric: value}, accuracies in [0, 1]; names of those that are NaN or infinite
+        epoch, epochs, ...      and its speed (images per second), seconds, command, warnings, hardware, versions, log
+    curves                  for each run {name: [steps, values, number of rows, number of rows without a finite value]}
+    groups                  an object for each experiment: its name, the places of its ``runs`` in the list of runs, and
+        matters                 {metric: what ``compare --format json`` prints, and texts of its table}
+        verdicts                {metric: [the same of ``compare --by``, for each setting]}
+        seeds                   {curve: means and deviations over seeds}
+    tables                  the papers' tables with ``cells``: the paper's number, ``ours``, and ``runs`` by their id
+    claims                  the papers' claims that runs of this folder judge
+"""
 
 from __future__ import annotations
 
+import json
 import time
 import webbrowser
 from collections.abc import Mapping, Sequence
@@ -12,7 +35,7 @@ from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.commands.words import placed
 from ssl_bench.disk import temporary
-from ssl_bench.errors import require
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.report import html
 from ssl_bench.report.collect import Collector
 
@@ -25,14 +48,18 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("report", "Show runs, plots and the papers' tables in a browser.")
     parser.add_words()
     parser.add_outputs()
-    text = "an .html file (default: report.html)"
-    parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help=text)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="an .html file (default: report.html)")
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     watch = "write it again when a run has changed, until Ctrl-C; a browser that shows it follows"
     parser.add_argument("--watch", action="store_true", help=watch)
+    parser.add_argument("--json", action="store_true", help="print the data of the file, and write none")
     options = parser.read_words(arguments)
     outputs, words = placed(options.words, options.outputs)
-    collector, path = Collector(outputs, words), options.out
+    collector, path = Collector(outputs, words), options.out or Path("report.html")
+    if options.json:
+        if options.out or options.open or options.watch:
+            raise ConfigError("--json writes no file: leave --out, --open and --watch out")
+        return _print(collector)
     require(path.suffix == ".html", "--out", path, "an .html file, which a browser prints to PDF")
     require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
     data = collector.collect(path.parent.absolute())
@@ -45,6 +72,16 @@ def main(arguments: Sequence[str]) -> int:
         webbrowser.open(path.absolute().as_uri())
     if options.watch:
         _watch(collector, path, data)
+    return 0
+
+
+def _print(collector: Collector) -> int:
+    data = collector.collect(Path.cwd())
+    for run in data["runs"]:
+        del run["pictures"]  # files in its folder, as text
+    print(json.dumps(data, indent=2, allow_nan=False))
+    for sentence in collector.refusals():
+        refuse(sentence)
     return 0
 
 

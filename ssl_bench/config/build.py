@@ -13,7 +13,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ssl_bench.config import plugins
@@ -35,6 +35,8 @@ KINDS = {
     "evaluate": ["evaluate.target.Evaluator"],
     "evaluate.on": ["data.dataset.Dataset"],
 }
+# Of groups that are no part of a run's identity, and need no class.
+UNNAMED_KINDS = {"tracking": ["record.dashboard.Dashboard"]}
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -50,16 +52,7 @@ def build(node: Any, key: str, /, **extra: Any) -> Any:
         ConfigError: a target that is unknown or not of the kind of its group; an argument that is missing, unknown or
             of the wrong type; a value that the constructor refuses.
     """
-    target = find_target(node, key)
-    arguments = {k: copy.deepcopy(v) for k, v in node.items() if k != "_target_"}
-    parameters, hints = _signature(target)
-    for argument, value in arguments.items():
-        if argument not in parameters or argument in extra:
-            raise ConfigError(f"{key}.{argument}: {target.__name__} has no such argument{near(argument, parameters)}")
-        arguments[argument] = converted(value, hints.get(argument, Any), f"{key}.{argument}")
-    required = (p.name for p in parameters.values() if p.default is p.empty and p.name not in extra)
-    for missing in (argument for argument in required if argument not in arguments):
-        raise ConfigError(f"{key}.{missing} is missing: set {key}.{missing}")
+    target, arguments = checked_call(node, key, extra)
     try:
         return target(**arguments, **extra)
     except InvalidValue as refusal:
@@ -70,6 +63,25 @@ def build(node: Any, key: str, /, **extra: Any) -> Any:
         if isinstance(error, RuntimeError) and not re.search("allocate memory|overflow", str(error)):
             raise
         raise ConfigError(f"{key} needs more memory than this machine has: set smaller numbers in {key}") from error
+
+
+def checked_call(node: Any, key: str, extra: Collection[str] = ()) -> tuple[Any, dict[str, Any]]:
+    """The class that a node names and its arguments, of which :func:`build` adds those of the names ``extra``.
+
+    Raises:
+        ConfigError: as :func:`build`, but for what the constructor refuses.
+    """
+    target = find_target(node, key)
+    arguments = {k: copy.deepcopy(v) for k, v in node.items() if k != "_target_"}
+    parameters, hints = _signature(target)
+    for argument, value in arguments.items():
+        if argument not in parameters or argument in extra:
+            raise ConfigError(f"{key}.{argument}: {target.__name__} has no such argument{near(argument, parameters)}")
+        arguments[argument] = converted(value, hints.get(argument, Any), f"{key}.{argument}")
+    required = (p.name for p in parameters.values() if p.default is p.empty and p.name not in extra)
+    for missing in (argument for argument in required if argument not in arguments):
+        raise ConfigError(f"{key}.{missing} is missing: set {key}.{missing}")
+    return target, arguments
 
 
 def open_dataset(node: Mapping[str, Any], data: str, key: str = "dataset") -> Any:
@@ -91,16 +103,17 @@ def texts_of_plugins(config: Mapping[str, Any], listed: Iterable[str]) -> frozen
     """The keys that are text by the annotations of the classes of plugins that a configuration names.
 
     Args:
-        listed: the plugins that it lists; of others nothing is imported.
+        listed: the plugins that it lists; of others nothing but a dashboard is imported.
 
     Raises:
         ConfigError: as :func:`find_target`.
     """
     packages, texts = {*listed}, set[str]()
-    for group in (name for name in KINDS if isinstance(config.get(name), Mapping)):
+    for group in (name for name in (*KINDS, *UNNAMED_KINDS) if isinstance(config.get(name), Mapping)):
+        usable = plugins.allowed() if group in UNNAMED_KINDS else packages
         for name, node in {"": config[group], **config[group]}.items():
             key = f"{group}.{name}" if name else group
-            if isinstance(node, Mapping) and str(node.get("_target_")).partition(".")[0] in packages:
+            if isinstance(node, Mapping) and str(node.get("_target_")).partition(".")[0] in usable:
                 hints = _signature(find_target(node, key))[1]
                 texts |= {f"{key}.{argument}" for argument, hint in hints.items() if is_text(hint)}
     return frozenset(texts)
@@ -125,11 +138,12 @@ def find_target(node: Any, key: str) -> Any:
     if path is None:
         raise ConfigError(f"{key} has no _target_: set {key} to one of its options")
     packages = ("ssl_bench", *plugins.allowed())
-    declared = KINDS.get(key) or KINDS[key.partition(".")[0]]
+    declared = UNNAMED_KINDS.get(key) or KINDS.get(key) or KINDS[key.partition(".")[0]]
     wanted = " or ".join(name.rpartition(".")[2] for name in declared)
     where = f"set it to a {wanted} of {' or '.join(packages)}"
     if not isinstance(path, str) or path.partition(".")[0] not in packages:
-        raise ConfigError(f"{key}._target_={path}: {where}; {plugins.CONSENT}")
+        consent = plugins.CONSENT + ("" if key in UNNAMED_KINDS else plugins.LISTED)
+        raise ConfigError(f"{key}._target_={path}: {where}; {consent}")
     if (package := path.partition(".")[0]) != "ssl_bench" and package not in sys.modules:
         loaded(package)
     try:

@@ -2,7 +2,8 @@
 
 A configuration lists its plugins (``plugins: [my_losses]``), and the user must have allowed them, by the environment
 variable ``SSL_BENCH_PLUGINS=my_losses,others`` or by installing a package with an entry point ``ssl_bench.plugins`` for
-them. So a configuration alone never runs code of another package.
+them. So a configuration alone never runs code of another package. A dashboard, the class of ``tracking``, need not be
+listed: no run depends on it.
 
 The resolved configuration has the version of each and a hash of its source, ``{"my_losses": "1.0 #0123456789"}``: what
 has changed in the code is another run, whether its author has counted the version up or not.
@@ -19,7 +20,8 @@ from ssl_bench.config.loading import loaded
 from ssl_bench.errors import ConfigError, InvalidValue
 
 VARIABLE, GROUP = "SSL_BENCH_PLUGINS", "ssl_bench.plugins"
-CONSENT = f"a package of your own is allowed by {VARIABLE}=<package> and listed in plugins=[<package>]"
+CONSENT = f"a package of your own is allowed by {VARIABLE}=<package>"
+LISTED = " and listed in plugins=[<package>]"
 
 
 def allowed() -> frozenset[str]:
@@ -63,8 +65,8 @@ def _version(name: str) -> str:
 
 
 def check_listed(node: Any, listed: Iterable[str], key: str = "") -> None:
-    """Refuse a target whose package is neither ssl_bench nor one of the plugins that are listed."""
-    if isinstance(node, Mapping):
+    """Refuse a target whose package is neither ssl_bench nor a listed plugin; a dashboard is left alone."""
+    if isinstance(node, Mapping) and key != "tracking":
         for name, value in node.items():
             check_listed(value, listed, f"{key}.{name}" if key else str(name))
         package = str(node.get("_target_", "ssl_bench")).partition(".")[0]

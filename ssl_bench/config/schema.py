@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from ssl_bench.config.build import KINDS, converted, near
+from ssl_bench.config.build import KINDS, checked_call, converted, near
 from ssl_bench.config.identity import datasets_of, name_of_labels
 from ssl_bench.disk.shapes import fits
 from ssl_bench.errors import ConfigError, require
@@ -31,11 +31,9 @@ EXACT |= {
     "cosines": Literal["auto", "dense", "tiled"],
     "device": Literal["auto", "cpu"],
     "images_on": Literal["auto", "device", "host"],
-    "mode": Literal["offline", "online", "tensorboard", "off"],
     **dict.fromkeys(("name", "data", "outputs"), str),
-    **dict.fromkeys(("project", "entity"), str | None),
-    "tags": list[str],
 }
+OF_RUN = ("folder", "config", "run_id", "facts", "lines")  # arguments of a dashboard that are no settings
 MOST_THREADS = 1024  # with a thousand times as many, torch ends in a segmentation fault
 WANDB_NAME = re.compile(r"[^/\\#?%:@]{1,128}")
 
@@ -71,10 +69,12 @@ class Diagnostics:
 
 @dataclass
 class Tracking:
-    mode: str = MISSING
-    project: Any = None
-    entity: Any = None
-    tags: Any = field(default_factory=list)
+    """The keys of W&B and TensorBoard."""
+
+    mode: Literal["offline", "online", "tensorboard", "off"]
+    project: str | None
+    entity: str | None
+    tags: list[str]
 
 
 @dataclass
@@ -109,7 +109,7 @@ class TopLevel:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     paths: Paths = field(default_factory=Paths)
     batch_size: BatchSize = field(default_factory=BatchSize)
-    tracking: Tracking = field(default_factory=Tracking)
+    tracking: Any = MISSING  # Tracking, or a plugin's class
     dataset: Any = MISSING
     augment: Any = MISSING
     backbone: Any = MISSING
@@ -149,7 +149,7 @@ def check(config: Mapping[str, Any]) -> None:
     for key, (value, smallest) in least.items():
         require(value is None or value >= smallest, key, value, f"{smallest} or more")
     require((config["threads"] or 1) <= MOST_THREADS, "threads", config["threads"], f"{MOST_THREADS} or less, or null")
-    _check_tracking(config["tracking"])
+    check_tracking(config["tracking"])
     decay = config["diagnostics"]["gradient_snr"]
     valid = decay is None or 0 < decay < 1
     require(valid, "diagnostics.gradient_snr", decay, "a decay between 0 and 1, such as 0.99, or null")
@@ -167,7 +167,7 @@ def check(config: Mapping[str, Any]) -> None:
 def check_keys(node: Mapping[str, Any], kind: type = TopLevel, prefix: str = "") -> None:
     """Refuse keys that nothing reads, and values of another type than the key's.
 
-    What stands in a group with a ``_target_`` is checked by its constructor.
+    What stands in a group with a ``_target_`` is checked by its constructor, and all of ``tracking`` elsewhere.
 
     Raises:
         ConfigError: a key is unknown or missing, or a value has another type.
@@ -222,8 +222,17 @@ def _is_list(labels: Any) -> bool:
     return fits(texts, dict[str, str]) and texts.keys() == {"file", "content"}
 
 
-def _check_tracking(node: Mapping[str, Any]) -> None:
-    """Refuse names that W&B would refuse, and TensorBoard where it is not installed."""
+def check_tracking(node: Any) -> None:
+    """Refuse a dashboard that cannot be used, names that W&B would refuse, and TensorBoard where it is not installed.
+
+    Raises:
+        ConfigError: naming the key and what to set.
+    """
+    require(isinstance(node, Mapping), "tracking", node, "one of its options")
+    if "_target_" in node:
+        checked_call(node, "tracking", OF_RUN)
+        return
+    check_keys(node, Tracking, "tracking.")
     for name in ("entity", "project"):
         if not WANDB_NAME.fullmatch(node[name] or "none"):
             raise ConfigError(f"tracking.{name}: set tracking.{name} to a name in W&B, not an address")

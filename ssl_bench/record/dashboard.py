@@ -1,4 +1,4 @@
-"""A run's rows in another program: the interface of W&B and TensorBoard, and the configuration that both are given.
+"""A run's rows in another program: the interface of W&B, TensorBoard and plugins, and the configuration for them.
 
 The configuration is flat and has the names of the command line:
 
@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 class Dashboard(ABC):
     """One run in another program, opened with its first row. A failure there never stops or changes the run.
 
+    A subclass in a package of your own (conf/README.md has one) has ``open``, ``show`` and ``end``. Its constructor may
+    have arguments of its own, which are keys of ``tracking``, and passes those below on.
+
     Args:
         folder: the run's directory.
         config: its resolved configuration.
@@ -35,10 +38,10 @@ class Dashboard(ABC):
         lines: rows of ``metrics.jsonl`` from earlier processes.
 
     Attributes:
-        name: of the other program.
+        name: of the other program, for sentences about it.
     """
 
-    name: str
+    name = "the dashboard"
 
     def __init__(
         self, folder: Path, config: Mapping[str, Any], run_id: str, facts: Mapping[str, Any], lines: Sequence[str]
@@ -50,7 +53,7 @@ class Dashboard(ABC):
 
     def row(self, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
         """Show one row, with PNG files by name as ``figures/<name>``."""
-        self._attempt(lambda client: self._show(client, self._number, row, pictures))
+        self._attempt(lambda client: self.show(client, self._number, row, pictures))
         self._number += 1
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
@@ -61,7 +64,7 @@ class Dashboard(ABC):
         """
         if self._client is not None:
             with waiting(lambda: f"waiting for {self.name} to take over the rest of {self.folder}"):
-                self._attempt(lambda client: self._end(client, summary, exit_code))
+                self._attempt(lambda client: self.end(client, summary, exit_code))
 
     def _attempt(self, action: Callable[[Any], None]) -> None:
         """Call ``action`` with the client; after a first failure, the other program is not used any more."""
@@ -71,24 +74,35 @@ class Dashboard(ABC):
             # The client is imported and started with the first row, so that it does not delay the first step.
             if self._client is None:
                 with waiting(lambda: f"waiting for {self.name} to start"):
-                    self._client = self._open()
+                    self._client = self.open()
             action(self._client)
         except Exception as error:  # the clients raise many kinds of errors, and none may fail the run
             self._failed = True
-            sentence = "%s failed and is not used any more in this run; metrics.jsonl has all rows: %s"
-            log.warning(sentence, self.name, " ".join(str(error).split()))
+            say_failed(self.name, error)
 
     @abstractmethod
-    def _open(self) -> Any:
-        """Start the client, and show the earlier rows that the other program lacks."""
+    def open(self) -> Any:
+        """Start the client, show the earlier rows (``lines``) that the other program lacks, and return the client."""
 
     @abstractmethod
-    def _show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
-        """Show row ``number`` of ``metrics.jsonl``."""
+    def show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
+        """Show a row.
+
+        Args:
+            client: what :meth:`open` has returned.
+            number: of the row in ``metrics.jsonl``, from 0.
+            pictures: PNG files by name.
+        """
 
     @abstractmethod
-    def _end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
-        """Show how the run ended, and stop the client."""
+    def end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
+        """Show how the run ended, as :meth:`finish` says, and stop the client."""
+
+
+def say_failed(name: str, error: Exception) -> None:
+    """Warn that a dashboard has failed."""
+    sentence = "%s failed and is not used any more in this run; metrics.jsonl has all rows: %s"
+    log.warning(sentence, name, " ".join(str(error).split()))
 
 
 def flat_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:

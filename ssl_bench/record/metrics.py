@@ -1,18 +1,21 @@
 """``metrics.jsonl``: one JSON object a row, each with its ``step``, written by rank 0."""
 
+import copy
 import json
 import logging
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
+from ssl_bench.config.build import build
 from ssl_bench.disk.patience import exists
 from ssl_bench.record import results, rows
 from ssl_bench.record.claim import Claim
-from ssl_bench.record.dashboard import Dashboard
+from ssl_bench.record.dashboard import Dashboard, say_failed
 from ssl_bench.record.tensorboard import TensorBoardRun
 from ssl_bench.record.wandb import WandbRun, group, under_agent
 
@@ -22,9 +25,9 @@ DASHBOARDS: dict[str, type[Dashboard]] = {"offline": WandbRun, "online": WandbRu
 
 
 class Tracker:
-    """Context manager that writes rows of metrics to ``metrics.jsonl`` and shows them as ``tracking.mode`` says.
+    """Context manager that writes rows of metrics to ``metrics.jsonl`` and shows them as ``tracking`` says.
 
-    The file is the record, W&B or TensorBoard a view of it: a failure there never stops or changes a run.
+    The file is the record, a dashboard a view of it: a failure there never stops or changes a run.
 
     Args:
         folder: the run's directory.
@@ -61,8 +64,7 @@ class Tracker:
         lines = _joined(self._lines(step, evaluated_step) if before else [], more)
         if (before or more) and step is not None:
             files.write_text(self.path, "".join(f"{line}\n" for line in lines))
-        kind = DASHBOARDS.get(config["tracking"]["mode"])  # none for "off"
-        self._dashboard = kind(folder, config, run_id, facts, lines) if kind else None
+        self._dashboard = _dashboard(folder, config, run_id, facts, lines)
 
     def _lines(self, step: int | None, evaluated_step: int) -> list[str]:
         """The rows to keep. If rows are removed that are damaged and not the last one, the whole file is kept too."""
@@ -101,6 +103,21 @@ class Tracker:
             self._dashboard.finish(summary, exit_code)
 
 
+def _dashboard(
+    folder: Path, config: Mapping[str, Any], run_id: str, facts: Mapping[str, Any], lines: Sequence[str]
+) -> Dashboard | None:
+    node = config["tracking"]
+    kind = partial(build, node, "tracking") if "_target_" in node else DASHBOARDS.get(node["mode"])
+    if kind is None:  # "off"
+        return None
+    config, facts = copy.deepcopy((config, facts))  # the code of a user must not change those of the run
+    try:
+        return kind(folder=folder, config=config, run_id=run_id, facts=facts, lines=lines)
+    except Exception as error:  # as in the dashboard itself
+        say_failed(node["_target_"], error)
+        return None
+
+
 def show_agent(config: Mapping[str, Any], run_id: str, folder: Path) -> None:
     """Show a finished run to the agent of a W&B sweep that asked for it; do nothing where there is no agent."""
     content = results.read(folder) if under_agent() else None
@@ -117,7 +134,7 @@ def show_found(config: Mapping[str, Any], folder: Path) -> bool:
         config: that the grid asked for.
         folder: of the run.
     """
-    content = results.read(folder) if DASHBOARDS.get(config["tracking"]["mode"]) is WandbRun else None
+    content = results.read(folder) if DASHBOARDS.get(config["tracking"].get("mode")) is WandbRun else None
     identity = f"{folder.name}-{re.sub(r'[^A-Za-z0-9_.-]', '-', config['name'])}"
     if content is None or group(content["config"]) == group(config) or any(folder.glob(f"wandb/*run-*-{identity}")):
         return False

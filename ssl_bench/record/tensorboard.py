@@ -23,7 +23,7 @@ class TensorBoardRun(Dashboard):
 
     name = "TensorBoard"
 
-    def _open(self) -> Any:
+    def open(self) -> Any:
         from torch.utils.tensorboard import SummaryWriter  # heavy: only where it is used
         from torch.utils.tensorboard.summary import hparams
 
@@ -37,7 +37,7 @@ class TensorBoardRun(Dashboard):
         writer.add_text("config", textwrap.indent(content, "    "), done + 1)  # code in Markdown
         return writer
 
-    def _show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
+    def show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
         step = row["step"]
         for name, value in row.items():
             if name not in ("step", "epoch") and not isinstance(value, list):
@@ -50,7 +50,7 @@ class TensorBoardRun(Dashboard):
                 client.add_image(f"figures/{name}", np.asarray(picture.convert("RGB")), step, dataformats="HWC")
         client.flush()  # the file lacks no row if the run is killed
 
-    def _end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
+    def end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
         from torch.utils.tensorboard.summary import hparams
 
         if exit_code == 0:  # without an end, a run that was stopped or failed does not count as a success

@@ -37,16 +37,16 @@ class WandbRun(Dashboard):
             self._attempt(lambda run: None)  # opens it
         super().finish(summary, exit_code)
 
-    def _show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
+    def show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
         client.log(_loggable(row) | _images(pictures), step=number, commit=True)
 
-    def _end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
+    def end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
         client.summary.update(dict(summary))
         if exit_code > 128:
             client.mark_preempting()
         client.finish(exit_code=exit_code)
 
-    def _open(self) -> Any:
+    def open(self) -> Any:
         settings, folder = self.config["tracking"], self.folder.resolve()
         if str(folder).encode(errors="replace") != os.fsencode(folder):
             raise ValueError(f"it needs a folder whose name is UTF-8, not {printable(str(folder))}")
@@ -69,7 +69,7 @@ class WandbRun(Dashboard):
         run.define_metric("step")
         run.define_metric("*", step_metric="step")
         for number in range(run.starting_step, len(self.lines)):
-            self._show(run, number, json.loads(self.lines[number]), {})
+            self.show(run, number, json.loads(self.lines[number]), {})
         return run
 
 

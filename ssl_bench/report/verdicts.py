@@ -14,7 +14,7 @@ MOST_METRICS = 6  # metrics that have comparisons, those that most runs have fir
 
 
 def of_runs(runs: Sequence[RunFolder], settings: Iterable[str], numbers: Numbers) -> dict[str, list[dict[str, Any]]]:
-    """The comparisons by metric: texts of a table for each setting that has several values."""
+    """The comparisons by metric, with the texts of a table, for each setting that has several values."""
     done, by_all = [run for run in runs if run.done], list(settings)
     metrics = numbers.usual(done)[:MOST_METRICS]
     by_metric = {metric: [_sheet(done, by, metric, numbers) for by in by_all] for metric in metrics}
@@ -39,14 +39,15 @@ def matters(entries: Sequence[Entry], numbers: Numbers) -> dict[str, dict[str, A
 
 
 def _sheet(runs: Sequence[RunFolder], by: str, metric: str, numbers: Numbers) -> dict[str, Any] | None:
-    """A comparison as texts; None if there is nothing to compare."""
+    """A comparison with the texts of its table; None if there is nothing to compare."""
     try:
-        sheet = compare(runs, by, metric=metric, numbers=numbers).sheet()
+        compared = compare(runs, by, metric=metric, numbers=numbers)
     except ConfigError:  # these runs have one value of it, or none has the metric
         return None
+    sheet = compared.sheet()
     marks = {number: f" [{number}]" for number in range(1, len(sheet.notes) + 1)}
     rows = [[printable(entry.text) + "".join(marks[n] for n in entry.notes) for entry in row] for row in sheet.rows]
     place = sheet.columns.index("verdict")  # second: on a phone the first columns are seen
     columns, *rows = ([row[0], row[place], *row[1:place], *row[place + 1 :]] for row in [[*sheet.columns], *rows])
     words = {"by": by, "title": sheet.title, "columns": columns, "rows": rows, "notes": sheet.notes}
-    return words | {"below": [printable(line) for line in sheet.below]} if rows else None
+    return compared.record() | words | {"below": [printable(line) for line in sheet.below]} if rows else None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results import statistics
@@ -205,3 +205,8 @@ class Comparisons:
         if commands := list(dict.fromkeys(command for comparison in self.rows for command in comparison.commands)):
             sentences += ["Fewer than two pairs give no verdict; these runs make them:", *commands]
         return sentences
+
+
+def check_margin(margin: float | None) -> None:
+    """Refuse a difference that does not matter and is no positive number, or None."""
+    require(margin is None or 0 < margin < math.inf, "--margin", margin, "a positive number")

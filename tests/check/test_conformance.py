@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ssl_bench.api import options
-from ssl_bench.check import conformance, formulas
+from ssl_bench.check import conformance, formulas, recognised
 from ssl_bench.check.conformance import Subject
 from ssl_bench.commands.conformance import main
 from tests.check import planted
@@ -120,7 +120,7 @@ REFUSED = {
     "other.py:NT --as dcl": "other.py cannot be imported (FileNotFoundError",
     "no_such_package:NT --as dcl": "cannot be imported (ModuleNotFoundError: No module named 'no_such_package')",
     "NT --as dcl": "NT: name a loss as MODULE:NAME or FILE.py:NAME",
-    "mine.py:NT": "the following arguments are required: --as",
+    "mine.py:NT": "mine.py:NT has value and gradient of no formula (ConfigError: mine.py:NT: NT gives NT, which",
 }
 
 
@@ -138,7 +138,7 @@ def test_bad_input_is_refused(line: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_command_prints_a_row_and_a_loss_that_fails_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     text = "from ssl_bench import PairLoss\n\n\ndef dcl(z1, z2, tau):\n    return PairLoss('dcl', tau{})(z1, z2)\n"
     Path("right.py").write_text(text.format(""))
-    assert main(["right.py:dcl", "--as", "dcl"]) == 0
+    assert main(["right.py:dcl"]) == 0
     header, _, row = capsys.readouterr().out.splitlines()
     assert header == "| dcl | 1 rank | 2 ranks | 4 ranks | bf16 | tau | resume |"
     assert row.startswith("| right.py:dcl | ")
@@ -146,3 +146,34 @@ def test_the_command_prints_a_row_and_a_loss_that_fails_is_an_error(capsys: pyte
     assert main(["wrong.py:dcl", "--as", "dcl"]) == 1
     why = "TypeError: the loss is [2, 16]: return its mean over the anchors of this rank, with its gradient"
     assert f"1 rank: {why}" in capsys.readouterr().err
+
+
+LOSSES = """
+from ssl_bench import PairLoss
+from ssl_bench.objective.loss import Loss
+
+
+class Mine(Loss):
+    needs = frozenset({"negatives"})
+
+    def forward(self, contrast, tau):
+        return contrast.log_odds(tau)
+
+
+def doubled(z1, z2, tau):
+    return 2 * PairLoss("dcl", tau)(z1, z2)
+
+
+def eqco(z1, z2, tau):
+    return PairLoss("eqco", tau, alpha=4)(z1, z2)
+"""
+
+
+def test_the_formula_is_found_by_the_value_and_gradient_of_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own_losses.py").write_text(LOSSES)
+    assert recognised.formula_of("own_losses.py:Mine", {}) == "dcl"  # a class with the base of the package's losses
+    assert recognised.formula_of("own_losses.py:eqco", {"alpha": 4.0}) == "eqco"
+    assert main(["own_losses.py:doubled"]) == 2  # which has the gradient of dcl, twice
+    words = "own_losses.py:doubled has value and gradient of no formula: say which it should have, such as"
+    command = "`ssl-bench conformance own_losses.py:doubled --as dcl`; they are nt_xent, "
+    assert f"{words} {command}" in capsys.readouterr().err

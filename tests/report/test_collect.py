@@ -191,3 +191,26 @@ def test_a_watched_report_is_written_again_when_a_run_has_changed_and_stays_at_t
 def done(path: Path) -> int:
     """Number of finished runs in a report."""
     return [run["state"] for run in content(path.read_text(), "data")["runs"]].count("done")
+
+
+def test_json_has_the_numbers_of_the_runs_and_writes_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    runs.grid()
+    assert command.main(["--json"]) == 0 and not Path("report.html").exists()
+    data = json.loads(capsys.readouterr().out)
+    assert not any("pictures" in run for run in data["runs"])
+    stored = {path.parent: json.loads(path.read_text()) for path in OUTPUTS.glob("grid/*/results.json")}
+    metrics = {OUTPUTS / run["id"]: run["metrics"] for run in data["runs"] if run["state"] == "done"}
+    assert len(metrics) == 23 and metrics == {folder: content["metrics"] for folder, content in stored.items()}
+    (group,) = data["groups"]
+    by_loss = next(verdict for verdict in group["verdicts"]["knn/top1"] if verdict["by"] == "loss")
+    tops = {tuple(run["values"][:4]): metrics[OUTPUTS / run["id"]]["knn/top1"] for run in data["runs"][:-1]}
+    others = [("infonce", *rest) for loss, *rest in tops if loss == "dcl"]
+    pairs = [(tops["dcl", *other[1:]], tops[other]) for other in others if other in tops]
+    overall, difference = by_loss["cells"][0], sum(infonce - dcl for dcl, infonce in pairs) / len(pairs)
+    assert (by_loss["unit"], overall["of"], len(pairs)) == ("percent", "infonce", 11)
+    assert overall["difference"] == pytest.approx(100 * difference)
+    steps, losses, count, lost = data["curves"][0]["loss"]
+    assert (steps, count, lost) == ([*range(1, 21)], 20, 0)
+    assert losses[0] == pytest.approx(3.1 * math.exp(-1 / 20), 1e-3)
+    assert command.main(["--json", "--out", "x.html"]) == 2
+    assert "--json writes no file: leave --out, --open and --watch out" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from scipy import stats
 
 import ssl_bench
 from ssl_bench.commands import compare
+from ssl_bench.errors import ConfigError
 from tests.door.door import refuses
 from tests.results.folders import finish, make, rows
 
@@ -58,6 +59,10 @@ def test_a_difference_has_its_interval_and_a_cell_of_one_pair_has_commands(
 def test_two_values_two_folders_and_a_margin(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
     (cell,) = printed(capfd, "loss=dcl", "loss=infonce", "--margin", "20")["cells"]
     assert (cell["of"], cell["to"], cell["verdict"]) == ("dcl", "infonce", "better, no difference larger than 20")
+    says = "margin=-1.0: set {}margin to a positive number"
+    refuses("compare loss=dcl loss=infonce --margin=-1", f"--{says.format('--')}", capfd)
+    with pytest.raises(ConfigError, match=f"^{says.format('')}$"):
+        ssl_bench.compare(by="loss", margin=-1.0)
     words: dict[str, Any] = {"loss": {"_target_": "byol"}, "optimizer": {"lr": 0.1}, "evaluate": {"knn": {}}}
     folder = make("other/a", rows(2), choices={"loss": "byol"}, seed=1, **words)
     finish(folder, 1.0, knn_top1=0.7)
