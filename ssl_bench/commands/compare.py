@@ -43,12 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read_words(arguments)
     check_margin(options.margin)
     result = _result(options)
-    if options.expect is None:
-        code = 0
-    elif isinstance(result, Matters):
-        raise ConfigError("--expect: say what to compare, such as --by loss --to infonce")
-    else:
-        code = result.code(options.expect)
+    of_pairs = [f"--{name}" for name in ("to", "margin", "expect") if getattr(options, name) is not None]
+    if isinstance(result, Matters) and of_pairs:
+        raise ConfigError(f"{' and '.join(of_pairs)}: say what to compare, such as --by loss")
+    code = result.code(options.expect) if options.expect and isinstance(result, Comparisons) else 0
     print(text_of([result.sheet()], "rich" if options.format == "text" else options.format), end="")
     return code
 
@@ -71,6 +69,8 @@ def _result(options: Namespace) -> Comparisons | Matters:
         where = [word for word in conditions if not word.startswith(f"{twice[0]}=")]
         runs, to = finished_where(outputs, [*where, f"{by[0]}={','.join(values)}"]), to or values[-1]
     elif len(folders) == 2 and not by and not twice:
+        if to is not None:
+            raise ConfigError(f"--to {to}: leave it out: the first folder is compared with the second")
         runs, by, to = _folders(outputs, folders, conditions)
     else:
         remedy = "loss=dcl loss=infonce, or --by loss --to infonce, or two folders below the results'"

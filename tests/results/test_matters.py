@@ -183,6 +183,7 @@ def test_a_gate_for_programs(grid: None, words: list[str], code: int) -> None:
 def test_a_gate_that_cannot_be_is_refused(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
     assert compare.main(["g"]) == 0 and capfd.readouterr()
     refuses("compare g --expect better", "--expect: say what to compare, such as --by loss", capfd)
+    refuses("compare g --to dcl --margin 2", "--to and --margin: say what to compare, such as --by loss", capfd)
     refuses("compare g --by loss --to dcl --expect equivalent", "--expect equivalent: set --margin", capfd)
     refuses(
         "compare g --by negatives.k --to 4 --expect better", "--expect: several values are compared with one", capfd
