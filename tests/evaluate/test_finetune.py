@@ -238,7 +238,7 @@ def test_a_run_goes_on_in_an_evaluation(train: Callable[..., tuple[int, str]], m
     assert first["hits"]["finetune/labels0.1/top1"]["images"] == 450
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_pre_trained_network_is_ahead_of_random_weights(train: Callable[..., tuple[int, str]]) -> None:
     """With a tenth of the labels, by more than the 95% interval over three seeds."""
     words = [*DIGITS, "epochs=10", "evaluate.labels=[0.1]", "evaluate.baselines=[init]"]

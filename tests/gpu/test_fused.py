@@ -71,6 +71,7 @@ def interpreted() -> dict[str, Any]:
 
 
 @fake
+@pytest.mark.slow
 def test_fused_steps_have_the_values_of_others_and_are_taken_where_they_are_faster(gpu: Callable[..., Any]) -> None:
     found = gpu(interpreted, TRITON_INTERPRET="1")
     taken, refused = "batch norms are fused with what follows them: a test step takes", "batch norms are not fused"

@@ -183,7 +183,7 @@ def take_steps(*overrides: str) -> None:
         step(False)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp64"])
+@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp64", marks=pytest.mark.slow)])
 def test_ddp_finds_gradients_with_the_strides_of_its_buckets(
     precision: str, gpu: Callable[..., Any], tmp_path: Path
 ) -> None:
