@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.api.pair_loss import PairLoss
+import ssl_bench
 from ssl_bench.errors import ConfigError, reason
 from ssl_bench.objective.loss import Loss
 
@@ -36,5 +36,5 @@ def imported(target: str) -> Any:
     if not callable(adapter):
         raise ConfigError(f"{target}: {place} has no class or function {name}")
     if inspect.isclass(adapter) and issubclass(adapter, Loss):
-        return lambda tau: PairLoss(adapter(), tau)
+        return lambda tau: ssl_bench.PairLoss(adapter(), tau)  # as in a loop of one's own
     return adapter

@@ -142,7 +142,7 @@ def test_the_command_writes_a_file_and_refuses_wrong_words(capsys: pytest.Captur
     )
     runs.grid()
     assert command.main(["--out", "r.html"]) == 0
-    assert capsys.readouterr().out == "r.html: 24 runs, 0.7 MB\n"
+    assert capsys.readouterr().out == "r.html: 24 runs, 0.8 MB\n"
     Path("no").mkdir()
     for words, says in [
         (["--out", "r.pdf"], "--out=r.pdf: set --out to an .html file, which a browser prints to PDF"),
