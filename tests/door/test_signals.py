@@ -153,9 +153,7 @@ def test_a_hangup_stops_all_ranks() -> None:
 def test_a_signal_while_the_ranks_start_prints_no_traceback() -> None:
     command = Command("train", *LONG, "devices=2")
     ranks.wait_for(lambda: len(command.ranks()) == 2)
-    for process in command.ranks():
-        process.send_signal(signal.SIGINT)
-    command.send_signal(signal.SIGINT)
+    os.killpg(command.pid, signal.SIGINT)  # to all at once, as a terminal does
     printed = command.wait()
     assert command.code == 130 and "Traceback" not in printed, printed
     assert "interrupted by SIGINT; resume with the same command" in printed
