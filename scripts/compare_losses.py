@@ -223,9 +223,10 @@ def _compared(design: Design, numbers: Numbers, tested: Tested, decided: Decided
         f"{len(design.questions)} questions that are planned."
     )
     rows = []
+    diverged = {cell.name for cell in design.cells if numbers.diverged(design.tests(cell, numbers.optima))}
     for question in design.questions:
         if (answer := decided.answers.get(question.text)) is None:
-            rows.append([question.text, "", "", "not run"])
+            rows.append([question.text, "", "", "diverged" if diverged & question.cells.keys() else "not run"])
             continue
         difference, interval = f"{decided.estimates[question.text]:+.2f}", f"[{answer.low:.2f}, {answer.high:.2f}]"
         rows.append([question.text, difference, interval, "no verdict" if obstacle else answer.verdict or "undecided"])

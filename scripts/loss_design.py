@@ -212,12 +212,15 @@ class Numbers:
         tuned, tested = (np.array([self.value(point, name) for point in points]) for name in (TUNED, TESTED))
         return np.nan_to_num(tuned, nan=-math.inf), np.nan_to_num(tested, nan=float(np.nanmin(tested)))
 
+    def diverged(self, tests: Mapping[str, Sequence[Wanted]]) -> bool:
+        """Whether a run at what was chosen for a cell diverged, which then answers no question."""
+        return any(self.runs.get(test.text, {}).get("diverged") for of in tests.values() for test in of)
+
     def of_tests(self, tests: Mapping[str, Sequence[Wanted]]) -> dict[str, list[float]]:
         """The accuracies of both replicates of a cell; empty as long as one is missing, or if one diverged."""
-        if self.missing(test for of in tests.values() for test in of):
+        if self.diverged(tests) or self.missing(test for of in tests.values() for test in of):
             return {}
-        values = {replicate: [self.value(test, TESTED) for test in of] for replicate, of in tests.items()}
-        return {} if any(math.isnan(value) for of in values.values() for value in of) else values
+        return {replicate: [self.value(test, TESTED) for test in of] for replicate, of in tests.items()}
 
     def right(self, tests: Mapping[str, Sequence[Wanted]]) -> np.ndarray | None:
         """Which test images the runs of a cell have right [runs, M]; None: it is not known of all."""

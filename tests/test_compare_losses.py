@@ -258,6 +258,20 @@ def test_a_point_that_diverged_counts_as_the_lowest(design: Design, made: Number
     assert not made.missing(points)
 
 
+def test_a_cell_of_which_a_test_diverged_answers_no_question(design: Design, made: Numbers, capsys: Output) -> None:
+    """The row says so, and not that it is still to run; the other cells keep their answers."""
+    made.runs[design.controls.text] = {"values": {"knn": 70.0, "knn_raw": 30.0, "knn_init": 31.0}}
+    tests = design.tests(design.cells[1], made.optima)
+    made.add_diverged([tests["b"][2].text])
+    made.write()
+    assert made.of_tests(tests) == {} and not made.missing(tests["b"])
+    assert run(design, "show") == 0
+    text = capsys.readouterr().out
+    assert "| DCL, 64 less NT-Xent, 64 |  |  | diverged |" in text
+    assert "| DCL, 32 less DCL, 64 |  |  | diverged |" in text
+    assert "| NT-Xent, 32 less NT-Xent, 64 |  |  | not run |" in text and "; 1 diverged; " in text
+
+
 def test_few_worlds_of_the_simulation() -> None:
     cells = [["A, 1", "B, 1"], ["A, 2", "B, 2"]]
     questions = [Question("one", {"B, 1": 1, "A, 1": -1}), Question("two", {"B, 2": 1, "A, 2": -1})]
