@@ -11,6 +11,7 @@ machine follow as overrides: ``paths.outputs=DIR``, ``device=cpu``.
 """
 
 import argparse
+import itertools
 import math
 import re
 import shlex
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import tuned_twice
-from loss_design import DESIGN, TUNED, Cell, Design, Numbers, Wanted, at_place
+from loss_design import DESIGN, KINDS, TUNED, Cell, Design, Numbers, Wanted, at_place
 from tables import markdown
 from tuned_twice import PLACES, REPLICATES, TRIALS, Decided
 
@@ -192,7 +193,7 @@ def decide(design: Design, numbers: Numbers, tested: Tested) -> Decided:
     right = {cell.name: numbers.right(design.tests(cell, numbers.optima)) for cell in tested}
     known = {name: of for name, of in right.items() if of is not None}
     whole = known if len(known) == len(right) else None
-    return tuned_twice.decide(design.questions, means, design.rules, whole)
+    return tuned_twice.decide(design.questions, means, design.kinds, design.rules, whole)
 
 
 def _obstacle(design: Design, tested: Tested, controls: Mapping[str, float]) -> str:
@@ -217,8 +218,9 @@ def _compared(design: Design, numbers: Numbers, tested: Tested, decided: Decided
         for cell, both in tested.items()
     ]
     yield markdown(["cell", "replicate a", "replicate b", "mean"], *rows)
+    deviations = (f"{of:.2f}, pooled over {cells} cells of {kind}" for kind, (of, cells) in decided.deviations.items())
     yield (
-        f"Deviation between the replicates of a cell: {decided.deviation:.2f}, pooled over {decided.degrees} cells. "
+        f"Deviation between the replicates of a cell: {'; '.join(deviations)}. "
         f"Margin: {design.rules.margin:g}. An error of {design.rules.error:.0%} for all "
         f"{len(design.questions)} questions that are planned."
     )
@@ -259,11 +261,12 @@ def simulated(design: Design, worlds: int) -> str:
     rows, parts = list[list[str]](), [*design.content["parts"]]
     for until in (parts[:1], parts):
         groups = [[cell.name for cell in group] for part in until for group in design.groups(part)]
-        for roughness in (0.4, 0.7):
-            told = tuned_twice.simulate(groups, design.questions, roughness, design.rules, worlds)
+        for rough in itertools.product((0.4, 0.7), (0.7, 1.5)):
+            roughness = dict(zip(KINDS, rough, strict=True))
+            told = tuned_twice.simulate(groups, design.questions, design.kinds, roughness, design.rules, worlds)
             which = " to ".join(dict.fromkeys((until[0], until[-1])))
-            rows.append([which, f"{roughness}", *(f"{of:.3f}" for of in told.values())])
-    return markdown(["parts", "roughness", *told], *rows)
+            rows.append([which, *map(str, rough), *(f"{of:.3f}" for of in told.values())])
+    return markdown(["parts", *(f"roughness of {kind}" for kind in KINDS), *told], *rows)
 
 
 @in_sentences

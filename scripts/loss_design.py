@@ -21,7 +21,8 @@ from ssl_bench.results.runs import RunFolder
 
 DESIGN = Path(__file__).with_name("compare_losses.yaml")
 TUNED, TESTED = "knn_val", "knn"  # what settings are chosen by, and what is compared
-SEEDS = {"a": (10, 11, 12, 13), "b": (14, 15, 16, 17)}  # of the optimum of a replicate
+SEEDS = {"a": (18, 19, 20, 21), "b": (22, 23, 24, 25)}  # of the optimum of a replicate
+KINDS = ("losses with a temperature", "others")
 LESS_THAN_1 = "framework.momentum"  # whose axis is the logarithm of what it is below 1
 VERSIONS = ("device", "threads", "ssl_bench", "python", "torch", "numpy")  # of a machine
 
@@ -94,6 +95,11 @@ class Design:
         """The two keys that a cell is tuned over, with the ends of their ranges."""
         ranges: Mapping[str, Sequence[float]] = self.content["losses"][cell.loss]["over"]
         return ranges
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """That of each cell by its name."""
+        return {cell.name: KINDS["temperature.tau" not in self.axes(cell)] for cell in self.cells}
 
     def tests(self, cell: Cell, optima: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, list[Wanted]]:
         """The fresh seeds at the optimum of each replicate; empty before they are chosen."""

@@ -2,7 +2,8 @@
 
 A cell is a loss in a setting, such as DCL at batch 32. A replicate of it is tuned at 8 points of two keys, and its
 optimum is then measured with 4 fresh seeds. So the difference between a cell's replicates holds all that its number
-depends on by chance: the points, the noise of each, the seeds. compare_losses.py trains the runs.
+depends on by chance: the points, the noise of each, the seeds. Its size is estimated from all cells of a kind, such as
+those of losses with a temperature. compare_losses.py trains the runs.
 
 Shapes: C cells, Q questions, M images; replicates are a and b.
 """
@@ -114,18 +115,18 @@ class Decided:
     Attributes:
         estimates: of those whose cells are measured, by text.
         answers: with the interval of each, which hold together.
-        deviation: between the replicates of a cell, pooled over ``degrees`` cells.
+        deviations: between the replicates of a cell, pooled over the cells of a kind, and how many these are, by kind.
     """
 
     estimates: dict[str, float]
     answers: dict[str, statistics.Answer]
-    deviation: float
-    degrees: int
+    deviations: dict[str, tuple[float, int]]
 
 
 def decide(
     questions: Sequence[Question],
     replicates: Mapping[str, Sequence[float] | np.ndarray],
+    kinds: Mapping[str, str],
     rules: Rules,
     right: Mapping[str, np.ndarray] | None = None,
 ) -> Decided:
@@ -133,15 +134,22 @@ def decide(
 
     Args:
         replicates: the means of both replicates of each cell, in points.
+        kinds: that of each cell. Replicates of cells of one kind vary alike.
         right: which images the runs of each cell have right [runs, M]; None: it is not known of all.
     """
     names = list(replicates)
     values = np.array([replicates[name] for name in names], dtype=float).reshape(-1, 2)
     asked = [question for question in questions if question.cells.keys() <= replicates.keys()]
+    found = dict.fromkeys(kinds[name] for name in names)
+    members = {kind: np.array([kinds[name] == kind for name in names]) for kind in found}
+    variances = {kind: float(values[of].var(1, ddof=1).mean()) for kind, of in members.items()}
+    deviations = {kind: (math.sqrt(variances[kind]), int(of.sum())) for kind, of in members.items()}
     if not asked:
-        return Decided({}, {}, math.nan, len(names))
+        return Decided({}, {}, deviations)
     weights = np.array([[question.cells.get(name, 0) for name in names] for question in asked], dtype=float)
-    variance, squares = float(values.var(1, ddof=1).mean()), (weights**2).sum(1)
+    parts = np.array([variances[kind] / 2 * (weights[:, of] ** 2).sum(1) for kind, of in members.items()])
+    variance, counts = parts.sum(0), np.array([[of.sum()] for of in members.values()])
+    free = variance**2 / np.maximum((parts**2 / counts).sum(0), TINY**2)  # Satterthwaite 1946
     of_images, count = np.zeros(len(asked)), 1
     if right is not None:
         bits = [right[name].astype(float) for name in names]
@@ -149,14 +157,13 @@ def decide(
         share, n = np.array([of.mean(0) for of in bits]), np.array([len(of) for of in bits])
         of_images = 100**2 * statistics.images(weights, share, n, np.array([of.mean(1).var(ddof=1) for of in bits]))
     mean = weights @ values.mean(1)
-    estimate = statistics.difference(mean, variance / 2 * squares, len(names), of_images, count)
+    estimate = statistics.difference(mean, variance, np.maximum(free, 1), of_images, count)
     answers = statistics.answers(estimate, rules.margin, len(questions), rules.error)
     texts = [question.text for question in asked]
     return Decided(
         dict(zip(texts, mean.tolist(), strict=True)),
         dict(zip(texts, answers, strict=True)),
-        math.sqrt(variance),
-        len(names),
+        deviations,
     )
 
 
@@ -184,16 +191,23 @@ def shares(tables: Mapping[str, Sequence[str]], values: np.ndarray, variance: fl
 
 
 def simulate(
-    groups: Sequence[Sequence[str]], questions: Sequence[Question], roughness: float, rules: Rules, worlds: int
+    groups: Sequence[Sequence[str]],
+    questions: Sequence[Question],
+    kinds: Mapping[str, str],
+    roughness: Mapping[str, float],
+    rules: Rules,
+    worlds: int,
 ) -> dict[str, float]:
     """Carry out the whole procedure in ``worlds`` in which the best settings of all cells are equally good.
 
     A surface is a bowl as that of the losses on CIFAR-10, over a hundredfold of the rate and a tenfold of the second
-    key, with a cliff in the corner of high rates and low temperatures, and with a smooth field of the deviation
-    ``roughness`` and the length 0.25 on it. A run deviates by 0.5 on the images that choose and by 0.4 on the others.
+    key, with a cliff in the corner of high rates and low temperatures, and with a smooth field of the length 0.25 on
+    it. A run deviates by 0.5 on the images that choose and by 0.4 on the others.
 
     Args:
         groups: the cells that share a kernel.
+        kinds: that of each cell.
+        roughness: the deviation of the field, by kind.
 
     Returns:
         The share of worlds in which a difference is called better or worse ("wrong"); of differences as large as the
@@ -202,15 +216,16 @@ def simulate(
     """
     random, rows = np.random.default_rng(0), list[tuple[float, ...]]()
     names = {name for group in groups for name in group}
+    rough = {name: roughness[kinds[name]] for name in names}
     pairs = [one for one in questions if len(one.cells) == 2 and one.cells.keys() <= names]
     for _ in range(worlds):
-        heights = {name: of for group in groups for name, *of in _tuned(random, group, roughness, rules.floor)}
+        heights = {name: of for group in groups for name, *of in _tuned(random, group, rough, rules.floor)}
         measured = {name: np.array(of) + random.normal(0, 0.4 / 2, 2) for name, of in heights.items()}
-        same = decide(questions, measured, rules).answers
+        same = decide(questions, measured, kinds, rules).answers
         pair = pairs[random.integers(len(pairs))]
         better = next(name for name, sign in pair.cells.items() if sign > 0)
         moved = {**measured, better: measured[better] + rules.margin}
-        other = decide(questions, moved, rules).answers[pair.text]
+        other = decide(questions, moved, kinds, rules).answers[pair.text]
         rows.append(
             (
                 any(word in one.verdict for one in same.values() for word in ("better", "worse")),
@@ -225,10 +240,10 @@ def simulate(
 
 
 def _tuned(
-    random: np.random.Generator, group: Sequence[str], roughness: float, floor: float
+    random: np.random.Generator, group: Sequence[str], roughness: Mapping[str, float], floor: float
 ) -> Iterator[tuple[str, float, float]]:
     """Cells with the true heights of the settings that either replicate chooses, 0 for the best ones."""
-    surfaces = np.stack([_surface(random, roughness, np.concatenate([PLACES, GRID])) for _ in group])
+    surfaces = np.stack([_surface(random, roughness[name], np.concatenate([PLACES, GRID])) for name in group])
     surfaces -= surfaces[:, len(PLACES) :].max(1, keepdims=True)
     points = surfaces[:, : len(PLACES)] + random.normal(0, 0.5, (len(group), len(PLACES)))
     chosen = [optima(points[:, of], PLACES[of], floor) for of in REPLICATES.values()]

@@ -119,20 +119,23 @@ def test_the_best_of_n_points() -> None:
 
 
 def test_verdicts_are_those_of_a_naive_computation() -> None:
-    """The variance between replicates, pooled over cells, and that of images; Holm over all that are planned."""
+    """Variances between replicates, pooled over cells of a kind, and of images; Holm over all that are planned."""
     random = np.random.default_rng(3)
     image = random.normal(0, 1, 400)
     right = {
         name: (image + random.normal(0, 0.3, 400) + random.normal(0, 0.4, (8, 400)) + shift > 0).astype(int)
-        for name, shift in {"A": 0.0, "B": 0.5, "C": 0.02}.items()
+        for name, shift in {"A": 0.0, "B": 0.5, "C": 0.02, "E": -0.5, "F": -0.5}.items()
     }
     replicates = {name: [100 * bits[:4].mean(), 100 * bits[4:].mean()] for name, bits in right.items()}
-    pairs = {"B less A": ("B", "A"), "C less A": ("C", "A"), "C less D": ("C", "D")}
+    kinds = {name: "one" if name in "ABC" else "other" for name in right}
+    pairs = {"B less A": ("B", "A"), "C less A": ("C", "A"), "C less D": ("C", "D"), "E less A": ("E", "A")}
     questions = [Question(text, {one: 1, other: -1}) for text, (one, other) in pairs.items()]
-    decided = tuned_twice.decide(questions, replicates, Rules(20, 0.05, 6), right)
-    variance = sum((one - other) ** 2 / 2 for one, other in replicates.values()) / 3
-    assert decided.deviation == pytest.approx(math.sqrt(variance)) and decided.degrees == 3
-    assert decided.answers.keys() == {"B less A", "C less A"}  # D is not measured
+    decided = tuned_twice.decide(questions, replicates, kinds, Rules(20, 0.05, 6), right)
+    of_cell = {name: (one - other) ** 2 / 2 for name, (one, other) in replicates.items()}
+    variances = {kind: np.mean([of_cell[name] for name in of_cell if kinds[name] == kind]) for kind in ("one", "other")}
+    assert decided.deviations["one"] == pytest.approx((math.sqrt(variances["one"]), 3))
+    assert decided.deviations["other"] == pytest.approx((math.sqrt(variances["other"]), 2))
+    assert decided.answers.keys() == {"B less A", "C less A", "E less A"}  # D is not measured
     p, errors = dict[str, float](), dict[str, tuple[float, float, float]]()
     for text in decided.answers:
         sides = [right[name] for name in pairs[text]]
@@ -141,20 +144,24 @@ def test_verdicts_are_those_of_a_naive_computation() -> None:
             rest = bits - bits.mean(1, keepdims=True) - bits.mean(0) + bits.mean()
             joint += (rest**2).sum() / (7 * 399) / 8
         images = 100**2 * ((sides[0].mean(0) - sides[1].mean(0)).var(ddof=1) - joint) / 400
-        degrees = (variance + images) ** 2 / (variance**2 / 3 + images**2 / 399)
+        first, second = variances[kinds[text[0]]] / 2, variances["one"] / 2
+        variance, count = first + second, 3
+        if kinds[text[0]] == "other":
+            count = variance**2 / (first**2 / 2 + second**2 / 3)
+        degrees = (variance + images) ** 2 / (variance**2 / count + images**2 / 399)
         mean = float(np.mean(replicates[text[0]]) - np.mean(replicates["A"]))
         errors[text] = mean, math.sqrt(variance + images), degrees
         p[text] = 2 * stats.t.sf(abs(mean) / errors[text][1], degrees)
         assert images > 0 and decided.estimates[text] == pytest.approx(mean)
-    assert p["B less A"] < 0.05 / 3 < p["C less A"]
+    assert p["B less A"] < 0.05 / 4 and p["E less A"] < 0.05 / 3 < p["C less A"]
     mean, error, degrees = errors["B less A"]
     assert decided.answers["B less A"].verdict.startswith("better")
-    assert decided.answers["B less A"].low == pytest.approx(mean - stats.t.isf(0.05 / 3 / 2, degrees) * error)
+    assert decided.answers["B less A"].low == pytest.approx(mean - stats.t.isf(0.05 / 4 / 2, degrees) * error)
     mean, error, degrees = errors["C less A"]
     assert decided.answers["C less A"].verdict == "no difference larger than 20"
-    alone = tuned_twice.decide(questions, replicates, Rules(0.01, 0.05, 6))  # without images
+    alone = tuned_twice.decide(questions[:3], replicates, kinds, Rules(0.01, 0.05, 6))  # without images
     assert [answer.verdict for answer in alone.answers.values()] == ["better", ""]
-    half = stats.t.isf(0.05 / 2 / 2, 3) * math.sqrt(variance)  # the second step of Holm, of two that are left
+    half = stats.t.isf(0.05 / 2 / 2, 3) * math.sqrt(variances["one"])  # the second step of Holm, of two that are left
     assert (alone.answers["C less A"].high - alone.answers["C less A"].low) / 2 == pytest.approx(half)
 
 
@@ -275,9 +282,10 @@ def test_a_cell_of_which_a_test_diverged_answers_no_question(design: Design, mad
 def test_few_worlds_of_the_simulation() -> None:
     cells = [["A, 1", "B, 1"], ["A, 2", "B, 2"]]
     questions = [Question("one", {"B, 1": 1, "A, 1": -1}), Question("two", {"B, 2": 1, "A, 2": -1})]
-    found = tuned_twice.simulate(cells, questions, 0.2, Rules(1.5, 0.03, 6), 4)
+    kinds, roughness = dict.fromkeys(("A, 1", "B, 1", "A, 2", "B, 2"), "one"), {"one": 0.2}
+    found = tuned_twice.simulate(cells, questions, kinds, roughness, Rules(1.5, 0.03, 6), 4)
     assert 0 <= found["wrong"] <= 0.5 and 0 < found["lost"] < 0.6 and 0.3 < found["half of interval"] < 3
-    assert found == tuned_twice.simulate(cells, questions, 0.2, Rules(1.5, 0.03, 6), 4)
+    assert found == tuned_twice.simulate(cells, questions, kinds, roughness, Rules(1.5, 0.03, 6), 4)
 
 
 def test_the_pilot_follows_its_rule(design: Design, capsys: Output) -> None:
