@@ -157,6 +157,9 @@ def test_verdicts_are_those_of_a_naive_computation() -> None:
     mean, error, degrees = errors["B less A"]
     assert decided.answers["B less A"].verdict.startswith("better")
     assert decided.answers["B less A"].low == pytest.approx(mean - stats.t.isf(0.05 / 4 / 2, degrees) * error)
+    mean, error, degrees = errors["E less A"]  # of two kinds; the first of Holm's steps is that of B
+    assert p["B less A"] < p["E less A"] and decided.answers["E less A"].verdict.startswith("worse")
+    assert decided.answers["E less A"].high == pytest.approx(mean + stats.t.isf(0.05 / 3 / 2, degrees) * error)
     mean, error, degrees = errors["C less A"]
     assert decided.answers["C less A"].verdict == "no difference larger than 20"
     alone = tuned_twice.decide(questions[:3], replicates, kinds, Rules(0.01, 0.05, 6))  # without images
@@ -170,6 +173,8 @@ def test_the_committed_design_asks_for_runs_that_can_be_and_its_earlier_points_s
     design = Design()
     design.content["epochs"] = 10
     assert len(design.cells) == 20 and len(design.questions) == 22
+    others = {cell.loss for cell in design.cells if design.kinds[cell.name] == "others"}
+    assert others == {"VICReg", "BYOL", "spectral", "alignment and uniformity"}
     numbers = Numbers(*2 * [design.path.with_suffix(".json")])
     points = {cell.name: design.points(cell) for cell in design.cells}
     earlier = [points[f"{loss}, 128"] for loss in ("NT-Xent", "DCL", "EqCo")]
