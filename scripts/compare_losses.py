@@ -257,9 +257,9 @@ def _shares(
 
 
 def simulated(design: Design, worlds: int) -> str:
-    """How often the procedure errs, after part a and after all parts, in Markdown."""
+    """How often the procedure errs if it stops after each part, in Markdown."""
     rows, parts = list[list[str]](), [*design.content["parts"]]
-    for until in (parts[:1], parts):
+    for until in (parts[: count + 1] for count in range(len(parts))):
         groups = [[cell.name for cell in group] for part in until for group in design.groups(part)]
         for rough in itertools.product((0.4, 0.7), (0.7, 1.5)):
             roughness = dict(zip(KINDS, rough, strict=True))
