@@ -4,6 +4,7 @@ import base64
 import itertools
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,32 @@ def test_the_committed_design_asks_for_runs_that_can_be_and_its_earlier_points_s
             assert numbers.runs[one.text]["run_id"] == ids[-1], one.text
     assert len(set(ids)) == len(ids)
     assert {len({point.text for point in of}) for of in points.values()} == {16}
+
+
+def test_the_documents_have_the_verdicts_of_the_committed_numbers() -> None:
+    """The answer that opens README, and the rows of papers/README, have each difference, interval and verdict."""
+    design = Design()
+    numbers = Numbers(*2 * [design.path.with_suffix(".json")])
+    tested = {cell: of for cell in design.cells if (of := numbers.of_tests(design.tests(cell, numbers.optima)))}
+    decided = compare_losses.decide(design, numbers, tested)
+    answers = {
+        text: (decided.estimates[text], of.low, of.high)
+        for text, of in decided.answers.items()
+        if text.count(" less ") == 1 and "," in text.partition(" less ")[0]
+    }
+    assert len(answers) == 15
+    root, triple = Path(__file__).parents[1], re.compile(r"(-?\d+\.\d\d) \[(-?\d+\.\d\d), (-?\d+\.\d\d)\]")
+    tables = {"README.md": ("| changed", 12), "ssl_bench/papers/README.md": ("| seeds 18", 15)}
+    for path, (head, count) in tables.items():
+        table = (root / path).read_text().partition(f"\n{head}")[2].partition("\n\n")[0]
+        found = list[str]()
+        for line in table.splitlines():
+            for number in triple.findall(line):
+                values = pytest.approx([float(value) for value in number], abs=0.00501)
+                (text,) = (text for text, of in answers.items() if of == values)
+                assert (decided.answers[text].verdict or "undecided") in re.split(r" *\| *", line), line
+                found.append(text)
+        assert len(set(found)) == len(found) == count, path
 
 
 def run(design: Design, *words: str) -> int:
