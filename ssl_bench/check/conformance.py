@@ -143,7 +143,6 @@ def measurements(subject: Subject) -> dict[str, tuple[torch.dtype, float, bool]]
 def _work(subjects: Sequence[Subject], ranks: int, folder: Path, number: int) -> list[dict[str, Measured] | str]:
     """Measure each loss on a rank; a sentence in place of the numbers of a loss that failed."""
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
     join_local(folder / "meeting", number, ranks, torch.device("cpu"), SECONDS)
     results: list[dict[str, Measured] | str] = []
     for subject in subjects:

@@ -17,7 +17,7 @@ from ssl_bench.check.bounds import WRONG_RESULT, Deviation, answer_of, distance
 from ssl_bench.check.runs import replay, replay_answer, take_steps, tiny, weights
 from ssl_bench.distributed import all_sum, gather, join_local, leave, without_room
 from ssl_bench.errors import RunError
-from ssl_bench.hardware import available_cores, local_device
+from ssl_bench.hardware import local_device
 from ssl_bench.launch.processes import die_with
 
 COUNT = 70001  # that a rank sends to each other one
@@ -55,16 +55,16 @@ def on_ranks(function: Callable[[int], T], ranks: int, folder: Path) -> list[T]:
         RunError: a rank failed; the others are ended.
     """
     try:
-        start_processes(_enter, (function, ranks, folder, os.getpid()), ranks, start_method=METHOD)
+        start_processes(_enter, (function, folder, os.getpid()), ranks, start_method=METHOD)
     except ProcessException as error:
         last = without_room(error) or str(error).strip().splitlines()[-1]  # of the traceback
         raise RunError(f"rank {error.error_index} of {ranks}: {last}") from error
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
-def _enter(rank: int, function: Callable[[int], T], ranks: int, folder: Path, parent: int) -> None:
+def _enter(rank: int, function: Callable[[int], T], folder: Path, parent: int) -> None:
     die_with(parent)
-    torch.set_num_threads(max(1, available_cores() // ranks))
+    torch.set_num_threads(1)  # with more, OpenMP waits for the threads that the parent computed with, which it lacks
     torch.save(function(rank), folder / f"{rank}.pt")
     leave()
 

@@ -213,6 +213,21 @@ def test_a_rank_that_fails_is_named(setting: Setting, monkeypatch: pytest.Monkey
         list(ranks.section(setting))
 
 
+def _sum_of_exponentials(rank: int) -> float:
+    return float(torch.zeros(2_000_000).exp().sum())  # many times what torch splits among threads
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_computes_after_this_process_has_computed_with_several_threads(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        _sum_of_exponentials(0)
+        assert ranks.on_ranks(_sum_of_exponentials, 1, tmp_path) == [2e6]
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_one_device_has_no_ranks(setting: Setting) -> None:
     answers: list[Answer] = [*ranks.section(dataclasses.replace(setting, devices=1))]
     assert {answer.verdict for answer in answers} == {Verdict.SKIPPED}
