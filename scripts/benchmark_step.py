@@ -169,7 +169,7 @@ def started(make: Callable[[], Step], steps: int, device: torch.device) -> Step:
 
 
 def kernels(make: Callable[[], Step], device: torch.device) -> list[dict[str, Any]]:
-    """What a step starts on its device, the longest first: launches, microseconds and their share of all.
+    """The kernels of a step on its device, the longest first: launches, microseconds and their share of all.
 
     On a CPU these are torch's operations, without those that they call.
     """

@@ -57,7 +57,7 @@ class Normalize:
 
 
 def white(images: ImageBatch) -> int:
-    """What images are divided by: uint8 becomes values in [0, 1]; floats have no bounds and are taken as they are."""
+    """The value of white, by which images are divided: 255 of uint8, and 1 of floats, which are taken as they are."""
     return 255 if images[0].dtype == torch.uint8 else 1
 
 

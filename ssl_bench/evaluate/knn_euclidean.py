@@ -46,7 +46,7 @@ def rank_by_distance(
 
 
 def _of_own_queries(x: Tensor) -> Tensor:
-    """What all ranks have for this rank's share of n queries, [n / W, W k], of ``x`` [n, k]."""
+    """The rows of all ranks' ``x``, [n, k] for n queries, of this rank's share of the queries: [n / W, W k]."""
     return gather(x).unflatten(0, (world(), -1))[:, rank() :: world()].transpose(0, 1).flatten(1)
 
 

@@ -93,7 +93,7 @@ PLACES_OF_ACTIVATIONS = ("blocks.0.mlp.act", "layer1.0.act1", "layer1.0.relu")
 
 
 def described(weights: Path) -> Described | None:
-    """What transformers says in ``config.json`` beside a file of weights; None if it has written none.
+    """The ``config.json`` that transformers has written beside a file of weights; None if there is none of it.
 
     Raises:
         ConfigError: it is damaged.
@@ -107,7 +107,7 @@ def described(weights: Path) -> Described | None:
 
 
 def differences(network: nn.Module, of_file: Described) -> list[str]:
-    """What a network of timm or torchvision computes in another way than the one in a file whose tensors fit it."""
+    """Sentences on how a network of timm or torchvision differs from that of a file whose tensors fit it."""
     sentences = list[str]()
     for key, (path, remedy) in SETTINGS.items():
         here, there = _at(network, path), of_file.get(key)
@@ -128,7 +128,7 @@ def differences(network: nn.Module, of_file: Described) -> list[str]:
 
 
 def _at(network: nn.Module, path: str) -> Any:
-    """What a network has at a path of attributes; None if it has no such."""
+    """The attribute of a network at a path, such as ``blocks.0.mlp.act``; None if there is none."""
     try:
         return attrgetter(path)(network)
     except AttributeError:

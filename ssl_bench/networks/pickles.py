@@ -135,7 +135,7 @@ STORAGES = {
 
 
 def _made(named: Any, arguments: Any) -> Any:
-    """What a call of the file gives."""
+    """The result of a call that a file asks for: of a known maker of tensors, otherwise an inert object."""
     make = MAKERS.get(named.name) if isinstance(named, _Named) else None
     if make is None or not isinstance(arguments, tuple):
         return Inert()

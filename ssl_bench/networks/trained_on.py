@@ -1,4 +1,4 @@
-"""What images a run's network was trained on, as its directory and its exports say it beside the weights."""
+"""The images that a run's network was trained on, as its directory and its exports have them beside the weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
