@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map_only
 TILE, COLUMNS = 2048, 8  # elements of a tile, and channels of a program that combines the parts
 PARTS = 512  # most programs that share the sums over a map
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+OPTIONS = {"enable_fp_fusion": True}  # x * y + z is rounded once; the default depends on Triton and its environment
 
 
 @triton.jit
@@ -152,6 +153,10 @@ def _parts(x: Tensor) -> tuple[Tensor, int, tuple[int, int]]:
     return torch.empty(parts, 2, c, dtype=torch.float32, device=x.device), rows, (parts, wide)
 
 
+def _start(kernel: Any, grid: tuple[int, int], *arguments: Any, **constants: Any) -> None:
+    kernel[grid](*arguments, **constants, **OPTIONS)
+
+
 class _Fused(torch.autograd.Function):
     """The normalised map, with ``added`` if that is not None, through a ReLU or not."""
 
@@ -160,7 +165,7 @@ class _Fused(torch.autograd.Function):
         _, _, stat, relu = rest  # weight and bias are in stat
         size, tile, grid = _shape(x)
         y, ctx.settings = torch.empty_like(x), {"ADD": added is not None, "RELU": relu}
-        _apply[grid](x, x if added is None else added, y, stat, *size, **ctx.settings, **tile)
+        _start(_apply, grid, x, x if added is None else added, y, stat, *size, **ctx.settings, **tile)
         ctx.save_for_backward(x, x if added is None or not relu else y, stat)
         return y
 
@@ -171,10 +176,10 @@ class _Fused(torch.autograd.Function):
         dy = grads[0].contiguous(memory_format=torch.channels_last)
         size, tile, grid = _shape(x)
         parts, rows, grid_of_parts = _parts(x)
-        _sums[grid_of_parts](dy, x, y, parts, stat, *size, rows, **ctx.settings, **tile)
+        _start(_sums, grid_of_parts, dy, x, y, parts, stat, *size, rows, **ctx.settings, **tile)
         sums, dx = parts.sum(0), torch.empty_like(x)
         of_added = torch.empty_like(x) if added else None
-        _gradient[grid](dy, x, y, dx, of_added if added else dx, sums, stat, *size, **ctx.settings, **tile)
+        _start(_gradient, grid, dy, x, y, dx, of_added if added else dx, sums, stat, *size, **ctx.settings, **tile)
         return dx, of_added, sums[1], sums[0], None, None
 
 
@@ -188,10 +193,10 @@ def batch_norm(x: Tensor, running_mean: Any, running_var: Any, weight: Any, bias
         size, tile, _ = _shape(x)
         parts, rows, grid = _parts(x)
         stat = parts.new_empty(4, x.shape[1])
-        _statistics[grid](x, parts, *size, rows, **tile)
+        _start(_statistics, grid, x, parts, *size, rows, **tile)
         of_all = running_mean, running_var, weight, bias, stat, *size, rows, len(parts), *settings[1:]
         BS = triton.next_power_of_2(len(parts))
-        _combine[1, triton.cdiv(x.shape[1], COLUMNS)](parts, *of_all, BS=BS, BC=COLUMNS)
+        _start(_combine, (1, triton.cdiv(x.shape[1], COLUMNS)), parts, *of_all, BS=BS, BC=COLUMNS)
     return _Pending(x, weight, bias, stat)
 
 

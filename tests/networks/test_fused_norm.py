@@ -78,9 +78,8 @@ def test_kernels_compile_and_read_and_write_16_bytes_at_once(architecture: int) 
         signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in names}
         aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name][0] in "*i"}
         values = {(names.index(name),): value for name, value in constants.items()}
-        compiled: Any = triton.compile(
-            ASTSource(kernel, signature, values, aligned), GPUTarget("cuda", architecture, 32)
-        )
+        source, target = ASTSource(kernel, signature, values, aligned), GPUTarget("cuda", architecture, 32)
+        compiled: Any = triton.compile(source, target, fused_norm.OPTIONS)
         assert len(compiled.asm["cubin"]) > 1000
         of_maps = re.findall(r"(?:ld|st)\.global\S*", compiled.asm["ptx"])
         assert "ld.global.v4.b32" in of_maps
