@@ -8,6 +8,7 @@ gradient of the mean over the global batch.
 import contextlib
 import datetime
 import inspect
+import os
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -195,18 +196,23 @@ def average_gradients(module: nn.Module) -> None:
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
     if not gradients:
         return
-    if dist.get_backend() == "nccl":  # one launch, which reads and writes the gradients where they are
-        for dtype in dict.fromkeys(g.dtype for g in gradients):
+    for dtype in dict.fromkeys(g.dtype for g in gradients):
+        alike = [g for g in gradients if g.dtype == dtype]
+        if has_groups():  # one launch, which reads and writes the gradients where they are
             with dist._coalescing_manager():
-                for gradient in gradients:
-                    if gradient.dtype == dtype:
-                        dist.all_reduce(gradient, dist.ReduceOp.AVG)
-        return
-    torch._foreach_div_(gradients, world())
-    flat = torch.cat([g.flatten() for g in gradients])
-    dist.all_reduce(flat)
-    parts = flat.split([g.numel() for g in gradients])
-    torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)])
+                for gradient in alike:
+                    dist.all_reduce(gradient, dist.ReduceOp.AVG)
+            continue
+        flat = torch.cat([g.flatten() for g in alike]).div_(world())
+        dist.all_reduce(flat)
+        parts = flat.split([g.numel() for g in alike])
+        torch._foreach_copy_(alike, [part.view_as(g) for part, g in zip(parts, alike, strict=True)])
+
+
+def has_groups() -> bool:
+    """Whether the backend has one launch for several all-reduces: gloo and torch 2.15's second one for NCCL do not."""
+    is_second = hasattr(dist, "ProcessGroupNCCL2") and os.environ.get("TORCH_DIST_USE_NCCL2") != "0"
+    return dist.get_backend() == "nccl" and not is_second
 
 
 def broadcast(value: float) -> float:
