@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
+RETIRED = {"halt_at", "fused_norm"}  # keys of former versions, which config.yaml files of their runs have
 # Keys that say where and how a run is carried out. They are no part of its identity, so that it can be moved and
 # resumed elsewhere.
 NOT_IN_RUN_ID = {"name", "choices", "device", "devices", "threads", "runs_per_gpu", "images_on", "cosines"}
 NOT_IN_RUN_ID |= {"log_every", "timeout", "checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate"}
-NOT_IN_RUN_ID |= {"fused_norm", "halt_at", "steady"}
+NOT_IN_RUN_ID |= {"steady"} | RETIRED
 RUN_ID_DIGITS = 10
 COUNTS = {"train_images", "labelled_images", "least_labels"}  # of a dataset's images
 NOT_IN_RUN_ID_OF = {"dataset": {"workers", "hashes", *COUNTS}, "init": {"path"}}  # keys of a group
