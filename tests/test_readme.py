@@ -130,7 +130,7 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
             ["framework=frozen", *(word for word in words if re.match(r"[a-z.]+=", word) and "which=" not in word)]
         )
         return ["--help"]
-    if name in ("evaluate", "export", "status", "verify"):
+    if name in ("evaluate", "export", "status"):
         words = [re.sub(r"RUN_DIR|outputs/default/<run_id>|^default$", str(trained), word) for word in words]
         if name == "status":  # other commands evaluate the run with another k
             words = [word.replace("knn/top1", "epoch") for word in words if word != "grid"]

@@ -1,4 +1,4 @@
-"""The setting and the answers of a section of ``ssl-bench check``; ``ssl-bench verify`` gives answers about a run.
+"""The setting and the answers of a section of ``ssl-bench check``.
 
 A section is a function that is given a :class:`Setting` and yields an :class:`Answer` as soon as it has one.
 """

@@ -5,7 +5,6 @@ COMMANDS = {
     "train": "pre-train and evaluate: train [group=option] [key=value], a grid with -m",
     "evaluate": "evaluate a trained run again: evaluate RUN_DIR [evaluate=linear_moco] [evaluate.knn.k=20]",
     "embed": "features of any images, their neighbours and a map: embed RUN_DIR [dataset=folder dataset.root=DIR]",
-    "verify": "is a run what it says? Steps of it are trained again and compared: verify RUN_DIR",
     "export": "its backbone for timm, torchvision or the Hugging Face hub: export RUN_DIR [--format card] [--out DIR]",
     "check": "what this machine can do, and whether it does it right: check [--quick] [--only methods,speed]",
     "conformance": "is a loss of your own right, also on several GPUs? conformance my_losses.py:MyLoss",

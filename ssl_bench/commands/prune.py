@@ -1,7 +1,7 @@
 """``ssl-bench prune [WORD ...]``: remove from finished runs what only further steps need.
 
 That is the state of the optimiser, a half or more of ``last.pt``, and ``previous.pt``. A pruned run is evaluated,
-loaded, exported, shown and compared as before, and ``verify`` cannot show its last steps. A run that can go on to more
+loaded, exported, shown and compared as before. A run that can go on to more
 epochs, since its learning rate is constant, keeps its state.
 """
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_words()
     parser.add_outputs()
     parser.add_argument("--dry-run", action="store_true", help="only say how much it would free")
-    parser.epilog = "Pruned runs are evaluated, loaded and shown as before; verify cannot show their last steps."
+    parser.epilog = "Pruned runs are evaluated, loaded and shown as before."
     options = parser.read_words(arguments)
     entries, options.outputs = entries_of([*options.words, ENDED], options.outputs)
     return _prune([entry.run for entry in entries if entry.run and entry.run.done], options)

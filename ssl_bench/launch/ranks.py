@@ -36,7 +36,6 @@ def launch(
     folder: Path,
     command: str | None,
     torchrun: bool = False,
-    separate: bool = False,
     quiet: bool = False,
     claim: Claim | None = None,
 ) -> Outcome:
@@ -46,15 +45,12 @@ def launch(
         folder: of the run, with its run_id as the name.
         command: as for :func:`ssl_bench.training.engine.train`.
         torchrun: this process is one of the ranks already.
-        separate: use a process of its own even for one device.
         quiet: print nothing.
         claim: as for :func:`ssl_bench.training.engine.train`.
     """
     if torchrun:
         die_with(os.getppid())
         return join(config, folder, command, claim=claim)
-    if config["devices"] == 1 and separate:
-        return call_in_workers(train_here, {"the process of the run": (config, folder, command, quiet, claim)})
     if config["devices"] == 1:
         return train_here(config, folder, command, quiet, claim)
     return _start(config, folder, command, quiet, claim)

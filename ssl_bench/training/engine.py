@@ -39,10 +39,6 @@ from ssl_bench.training.watch import Watch
 
 log = logging.getLogger("ssl_bench")
 
-# A checkpoint is kept from before the last TAIL steps, or the last of SHARE parts of all if that is more: `ssl-bench
-# verify` trains them again.
-TAIL, SHARE = 10, 100
-
 
 def train(
     config: dict[str, Any],
@@ -182,7 +178,7 @@ class Training:
 
     def _is_saved(self, step: int) -> bool:
         every = self.config["checkpoint"]["every"] * self.schedule.steps_per_epoch
-        return step % every == 0 or self.last_step - step in (0, max(TAIL, self.last_step // SHARE))
+        return step % every == 0 or step == self.last_step
 
     def _log(self, diagnostics: dict[str, Tensor], progress: Progress, tracker: Tracker | None) -> None:
         """Write a row of metrics and show it."""

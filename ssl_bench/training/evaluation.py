@@ -102,8 +102,7 @@ class Evaluation:
         content["warnings"] = [*of_weights, *of_images, *of_labels, *of_numbers]
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
-        drawn = self.config.get("pictures", True)  # not where steps are only trained again
-        pictures = plots.write_artifacts(folder / "figures", artifacts, tracker.path) if drawn else {}
+        pictures = plots.write_artifacts(folder / "figures", artifacts, tracker.path)
         step = self.state.step
         tracker.row(step, {"epoch": self.schedule.epoch(step), **content["metrics"]}, pictures)
         files.write_json(folder / "results.json", content)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from ssl_bench.disk import temporary
 from ssl_bench.disk.liveness import alive, machine, start_time
 from ssl_bench.launch import grid
 from ssl_bench.launch.lock import locked
-from tests.conftest import only_run
 
 # Is killed, or waits, in the middle of each kind of write.
 WRITER = """
@@ -124,20 +122,3 @@ def test_processes_are_told_apart_from_later_ones_with_their_number() -> None:
     assert born and alive(os.getpid(), born) and not alive(os.getpid(), "1")
     assert start_time(2**22 + 1) == start_time(0) == start_time(-1) == start_time(2**40) == ""
     assert start_time(1) != "" and machine() == machine()
-
-
-@pytest.mark.slow
-def test_a_killed_verify_leaves_nothing_after_the_next_command(
-    train: Callable[..., Any], cli: Callable[..., Any], tmp_path: Path
-) -> None:
-    assert train("max_steps=12", "evaluate=knn")[0] == 0
-    run, scratch = only_run(), tmp_path / "scratch"
-    scratch.mkdir()
-    command = [sys.executable, "-m", "ssl_bench", "verify", str(run)]
-    verify = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(scratch)}, stdout=subprocess.PIPE, text=True)
-    assert verify.stdout is not None and verify.stdout.readline()  # its first answer
-    verify.kill()
-    verify.communicate()
-    assert list(scratch.iterdir()) != []
-    assert cli("verify", str(run), TMPDIR=str(scratch)).returncode == 0
-    assert [path.name for path in scratch.iterdir() if path.name != f"ssl-bench-{os.getuid()}"] == []
