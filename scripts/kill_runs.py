@@ -31,7 +31,6 @@ import psutil
 import torch
 from torch.utils._pytree import tree_flatten
 
-PASSING = {"previous.pt", ".runs.json"}  # a former state, and a cache that is written when it is needed
 RUN = ["backbone.width=4", "head.out=16", "optimizer=sgd", "tracking=off", "log_every=1", "checkpoint.every=1"]
 RUN += ["epochs=2", "evaluate=[knn,linear]", "evaluate.baselines=[init]", "evaluate.every=1"]
 RUN += ["evaluate.linear.epochs=5", "evaluate.linear.lrs=[0.1]"]
@@ -111,7 +110,7 @@ def left_by(outputs: Path) -> End:
     """The files of the finished runs."""
     folders = sorted(path.parent for path in outputs.glob("*/*/results.json"))
     ends = [_left_by(folder) for folder in folders]
-    files = (path for path in outputs.rglob("*") if path.name != "previous.pt" and ".sweeps" not in path.parts)
+    files = (path for path in outputs.rglob("*") if ".sweeps" not in path.parts)
     return {key: [end[key] for end in ends] for key in ends[0]} | {
         "files": sorted(str(path.relative_to(outputs)) for path in files)
     }

@@ -93,6 +93,22 @@ def no_pictures() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def stopped_at(step: int) -> Iterator[None]:
+    """Stop the runs of this process after a step, as ``kill`` does: their exit code is 143, and they can go on."""
+    from ssl_bench.training.step import Stepper
+
+    finish = Stepper.finish
+
+    def finish_and_stop(stepper: Stepper, *given: Any) -> None:
+        finish(stepper, *given)
+        if stepper.state.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with patch.object(Stepper, "finish", finish_and_stop):
+        yield
+
+
 @pytest.fixture
 def train(capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Function that runs ``ssl-bench train`` in this process, with ``SMALL``; returns the exit code and the output.

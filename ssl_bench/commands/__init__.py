@@ -14,7 +14,6 @@ COMMANDS = {
     "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",
     "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",
     "figure": "the same as a plot: figure dcl/fig3 --out fig3.png",
-    "prune": "free disk space: finished runs without their optimiser's state: prune [grid] [loss=dcl]",
     "prepare": "write a dataset's arrays: prepare dataset=cifar10 [--source FOLDER]",
     "completion": 'completion of the Tab key: eval "$(ssl-bench completion bash)", zsh or fish',
 }

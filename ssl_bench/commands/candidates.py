@@ -10,7 +10,7 @@ import argcomplete
 from ssl_bench.errors import ConfigError
 from ssl_bench.files import usual_outputs
 
-OF_RUNS = ("status", "compare", "report", "prune", "table", "figure", "evaluate", "export")
+OF_RUNS = ("status", "compare", "report", "table", "figure", "evaluate", "export")
 COMPOSED = ("train", "evaluate", "embed", "prepare", "reproduce")
 
 

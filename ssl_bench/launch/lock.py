@@ -37,8 +37,8 @@ class Lock:
     Args:
         folder: the run's directory.
         lease: seconds without a change after which an owner on another machine is gone.
-        saves: whether what this process does with the run ends by itself once another process has it, and saves its
-            state before (``Claim.watched``). Otherwise the process exits.
+        saves: whether what this process does with the run ends by itself once another process has it
+            (``Claim.watched``). Otherwise the process exits.
 
     Attributes:
         other: the owner that the last try has found.

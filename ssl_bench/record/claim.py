@@ -8,7 +8,7 @@ An owner that was suspended, or could not reach the file system, may find that a
 still writes must not reach the files of the new one:
 
 * It looks at the claims before each row of metrics, and when a new checkpoint is on the disk, right before it renames
-  it (``checkpoint.py``). If the run is no longer its own, it writes the state to a file of its own name and ends.
+  it (``checkpoint.py``). If the run is no longer its own, it writes nothing and ends.
 * A new owner first makes its claim and then removes all temporary files, before it reads any file. A renaming that
   comes after that finds no file to rename; what one before it has written, the new owner reads.
 """
@@ -36,6 +36,9 @@ BEAT = 10.0  # seconds between two looks of an owner
 
 class Taken(RunError):
     """Another process has the run of this one."""
+
+    def __init__(self, run: Path, owner: str) -> None:
+        super().__init__(f"{run} was taken over by {owner}")
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Claim:
     def require(self) -> None:
         """Raise :class:`Taken` if another process has the run."""
         if owner := self.lost_to():
-            raise Taken(f"{self.folder.parent} was taken over by {owner}")
+            raise Taken(self.folder.parent, owner)
 
     @contextlib.contextmanager
     def watched(self, interrupt: Interrupt) -> Iterator[None]:

@@ -39,10 +39,6 @@ class Tracker:
         evaluated_step: step of the last evaluation in the checkpoint; rows of later evaluations, which are repeated,
             are removed.
         claim: on the run: without a valid one no row is written to the file. None: no other process can have the run.
-        more: rows of the checkpoint, which are added to the file if it lacks them.
-
-    Attributes:
-        unsaved: rows since the last checkpoint, as lines of JSON; who writes one empties it.
 
     Raises:
         OSError: the file cannot be read or written, or is not a regular file.
@@ -57,12 +53,11 @@ class Tracker:
         facts: Mapping[str, Any],
         evaluated_step: int = 0,
         claim: Claim | None = None,
-        more: Sequence[str] = (),
     ) -> None:
-        self.path, self.claim, self.unsaved = folder / "metrics.jsonl", claim, list[str]()
+        self.path, self.claim = folder / "metrics.jsonl", claim
         before = exists(self.path)
-        lines = _joined(self._lines(step, evaluated_step) if before else [], more)
-        if (before or more) and step is not None:
+        lines = self._lines(step, evaluated_step) if before else []
+        if before and step is not None:
             files.write_text(self.path, "".join(f"{line}\n" for line in lines))
         self._dashboard = _dashboard(folder, config, run_id, facts, lines)
 
@@ -91,9 +86,8 @@ class Tracker:
     def row(self, step: int, values: Mapping[str, Any], pictures: Mapping[str, Path] | None = None) -> None:
         """Append one row. ``pictures`` are PNG files by name, which the file does not have."""
         row = {"step": step, **values}
-        self.unsaved.append(json.dumps(row))
         if self.claim is None or not self.claim.lost_to():
-            files.append(self.path, self.unsaved[-1] + "\n")
+            files.append(self.path, json.dumps(row) + "\n")
         if self._dashboard is not None:
             self._dashboard.row(row, pictures or {})
 
@@ -140,13 +134,6 @@ def show_found(config: Mapping[str, Any], folder: Path) -> bool:
         return False
     Tracker(folder, config, identity, None, content.get("facts", {})).finish(content["metrics"], 0)
     return True
-
-
-def _joined(lines: list[str], more: Sequence[str]) -> list[str]:
-    """The lines, and those of ``more`` that they lack: rows of another step, or another kind of row."""
-    kinds = {(row["step"], "loss" in row) for line in lines if (row := _row(line.encode()))}
-    rows = ((line, _row(line.encode())) for line in more)
-    return lines + [line for line, row in rows if row and (row["step"], "loss" in row) not in kinds]
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

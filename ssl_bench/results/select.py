@@ -21,7 +21,6 @@ from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import URGENT, Entry, Scan, Status
 
-ENDED = "state=done,evaluated"  # the condition of runs that have results and are not at work
 FIELDS = ("state", "folder", "label", "epoch", "speed", "seed")
 ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 CONDITION = re.compile(r"((?:[^\[\]=<>!]|\[[^\]]*\])+)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)  # a key may be knn[k=20]/top1

@@ -21,7 +21,7 @@ from ssl_bench.distributed import Votes, rank, world
 from ssl_bench.errors import GoneOn, RunError
 from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.negatives import Queue
-from ssl_bench.record import folders, results
+from ssl_bench.record import checkpoint, folders, results
 from ssl_bench.record.claim import Claim
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
@@ -58,7 +58,7 @@ def train(
         claim: on the run; None: no other process can have it.
 
     Raises:
-        Taken: another process has the run; the state was set aside.
+        Taken: another process has the run.
         Halted: at ``halt_at``; a checkpoint was written.
         Interrupted: a signal came; a checkpoint was written.
         RunError: the loss became NaN or infinite, a file cannot be written or read, or the run cannot go on so.
@@ -77,8 +77,7 @@ def train(
             folders.begin(folder, config, command)
         facts = run.announce() if trained is None else trained.get("facts", {})
         progress = run.state.step, facts, run.state.evaluated_step
-        rows = run.state.rows
-        record = Tracker(folder, config, run_id, *progress, claim, rows) if rank() == 0 else contextlib.nullcontext()
+        record = Tracker(folder, config, run_id, *progress, claim) if rank() == 0 else contextlib.nullcontext()
         with record as tracker:
             if run.state.step < run.last_step:
                 run.loop(interrupt, tracker)
@@ -135,8 +134,8 @@ class Training:
         state, last = self.state, self.schedule.last_step
         resumed = state.resume(self.folder, self.run_id, trains)
         if former is not None and not resumed:
-            remedy = "remove its results.json to train it again"
-            raise RunError(f"{self.folder} has results, but no checkpoint that can be evaluated: {remedy}")
+            remedy = checkpoint.anew(self.folder)
+            raise RunError(f"{self.folder} has results, but no checkpoint that can be evaluated; {remedy}")
         epoch = self.schedule.epoch(state.step)
         if state.step > self.last_step:
             key, least = ("epochs" if state.step > last else "halt_at"), math.ceil(epoch)
@@ -148,7 +147,7 @@ class Training:
         if not trains:
             raise RunError(f"{self.folder} is not trained to its end: start its training again")
         if state.pruned and state.step < self.last_step:
-            why = "ssl-bench prune has removed its optimiser's state; remove it to train it from the start"
+            why = f"{checkpoint.FILE} has no optimiser's state; {checkpoint.anew(self.folder)}"
             raise RunError(f"{self.folder} cannot go on from epoch {epoch:g}: {why}")
         if resumed:
             self.announce_resume()
@@ -235,9 +234,7 @@ class Training:
 
     def save(self, tracker: Tracker | None) -> None:
         """Write a checkpoint."""
-        claim, rows = (tracker.claim, tracker.unsaved) if tracker is not None else (None, [])
-        self.state.save(self.folder, self.run_id, self.schedule.lr_at, claim, rows)
-        rows.clear()
+        self.state.save(self.folder, self.run_id, self.schedule.lr_at, tracker and tracker.claim)
 
     def halt(self, tracker: Tracker | None) -> NoReturn:
         """End before the end of the training, at ``halt_at``: evaluate the network and save the state.

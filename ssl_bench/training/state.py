@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ class TrainingState:
         former_conditions: conditions of the process that wrote the checkpoint; empty at the beginning of a run.
         pruned: the checkpoint has no moments, without which no step can follow.
         peak: the most memory of the GPU in bytes until torch began to count anew, 0 if it never did.
-        rows: of metrics that the checkpoint has, and that may lack in the file: lines of JSON.
     """
 
     def __init__(self, parts: Parts, precision: Precision, device: torch.device) -> None:
@@ -62,7 +61,6 @@ class TrainingState:
         self.device, self.former_conditions, self.pruned = device, dict[str, Any](), False
         self._settings = {name: config[name] for name in SETTINGS if device.type == "cuda" or name not in OF_GPUS}
         self.starts: list[dict[str, str | None]] = [{"git": commit(), "at": now()}]
-        self.rows = list[str]()
 
     def scale(self) -> torch.Tensor:
         """Factor [] of the loss in the backward pass; 1 unless in fp16."""
@@ -76,34 +74,27 @@ class TrainingState:
         """The conditions that the bits of a result depend on, beside what the run_id says."""
         return conditions(self.device) | self._settings
 
-    def save(
-        self,
-        folder: Path,
-        run_id: str,
-        lr_at: Callable[[int], float],
-        claim: Claim | None = None,
-        rows: Sequence[str] = (),
-    ) -> None:
+    def save(self, folder: Path, run_id: str, lr_at: Callable[[int], float], claim: Claim | None = None) -> None:
         """Write a checkpoint, in which every rank takes part.
 
         Its key ``judged`` is ``evaluated_step``; ``ranks`` has what differs between the ranks.
 
         Args:
             claim: on the run, of rank 0; None: no other process can have it.
-            rows: of metrics since the last checkpoint, which are kept in one that is set aside.
 
         Raises:
-            Taken: another process has the run; the checkpoint was set aside.
+            Taken: another process has the run; nothing is written.
             RunError: a loss since the last row of metrics was not finite, or a weight is not; nothing is written.
                 ``lr_at`` gives the learning rate of that step.
         """
         local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": self.conditions()}
-        local["taken"] = checkpoint.takeover(claim, self.step) if claim is not None else ""  # all ranks end together
+        local["owner"] = claim.lost_to() if claim is not None else ""
         ranks: list[Any] = [local]
         if world() > 1:
             ranks = [None] * world()
             dist.all_gather_object(ranks, local)
-        taken = "".join(of_rank.pop("taken") for of_rank in ranks)
+        if owner := "".join(of_rank.pop("owner") for of_rank in ranks):  # of rank 0; all ranks end together
+            raise Taken(folder, owner)
         for _, _, bad_step, tau, _ in (of_rank["meter"] for of_rank in ranks):
             if bad_step >= 0:
                 raise_bad_loss(int(bad_step), lr_at(int(bad_step)), tau)
@@ -115,20 +106,18 @@ class TrainingState:
             counters = {"run_id": run_id, "step": self.step, "judged": self.evaluated_step, "ranks": ranks}
             states = {name: part.state_dict() for name, part in self._stateful_parts().items()}
             clocks = {"seconds": self.seconds(), "starts": self.starts}
-            checkpoint.save(folder / "checkpoints", counters | clocks | states, claim, rows)
-        if taken:  # rank 0 has raised it already
-            raise Taken(taken)
+            checkpoint.save(folder, counters | clocks | states, claim)
 
     def resume(self, folder: Path, run_id: str, trains: bool = True) -> bool:
         """Restore the last checkpoint; False if there is none.
 
         Args:
-            trains: whether the training goes on: an earlier checkpoint is then taken if the last one cannot be read.
+            trains: whether the training goes on.
 
         Raises:
             RunError: it cannot be read, or does not fit this run.
         """
-        state = checkpoint.load(folder / "checkpoints", run_id) if trains else checkpoint.final(folder)
+        state = checkpoint.load(folder, run_id) if trains else checkpoint.final(folder)
         if state is None:
             return False
         try:
@@ -137,8 +126,8 @@ class TrainingState:
             raise
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             name, reason = type(error).__name__, in_one_line(error)
-            remedy = f"remove {folder / 'checkpoints'} to start again"
-            raise RunError(f"the checkpoint of {folder} does not fit this run ({name}: {reason}): {remedy}") from error
+            remedy = checkpoint.anew(folder)
+            raise RunError(f"the checkpoint of {folder} does not fit this run ({name}: {reason}); {remedy}") from error
         return True
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -152,7 +141,6 @@ class TrainingState:
                 raise ValueError(f"moments of shape {shapes} for a weight of shape {parameter.shape}")
         self.step, self.evaluated_step = int(state["step"]), int(state["judged"])
         self.pruned = bool(state.get("pruned"))
-        self.rows = [str(row) for row in state.get("rows", ())]
         self._earlier_seconds = float(state["seconds"])
         if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
             raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")

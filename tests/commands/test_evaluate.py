@@ -41,7 +41,7 @@ def test_a_trained_run_is_evaluated_again_with_the_same_metrics(
     assert f"{run} seed=1: no finished run below outputs has this name and these" in refusal(str(run), "seed=1")
     assert "no run is named" in refusal()
     shutil.rmtree(run / "checkpoints")
-    sentence = f"{run} has no checkpoints/last.pt: move {run}/results.json elsewhere, and start its training again"
+    sentence = f"{run} has no checkpoints/last.pt; to train it from the start: `rm {run}/results.json`"
     assert sentence in refusal(str(run), "evaluate=geometry", code=1)
     (run / "results.json").unlink()
     assert f"{run} is not trained to its end: start its training again" in refusal(str(run), code=1)

@@ -33,11 +33,6 @@ if kind == "folder":
     with temporary.folder() as folder:
         (folder / "inside").mkdir()
         stop()
-elif kind == "checkpoint":
-    from ssl_bench.record import checkpoint
-    checkpoint.save(path.parent, {"run_id": "id", "step": 1})
-    checkpoint.exists = lambda path: stop() if "previous" in path.name else True  # both files are there
-    checkpoint.save(path.parent, {"run_id": "id", "step": 2})
 else:
     files.write(path, stop)
 """
@@ -83,9 +78,9 @@ def test_what_a_killed_process_was_writing_is_removed_and_what_a_living_one_writ
         process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
     pids = {f"-{process.pid}-" for process in living}
-    assert len(left()) == 2 * (len(KINDS) + 1)  # a checkpoint has two
+    assert len(left()) == 2 * len(KINDS)
     next_commands(2)
-    assert len(left()) == len(KINDS) + 1 and all(any(pid in path.name for pid in pids) for path in left())
+    assert len(left()) == len(KINDS) and all(any(pid in path.name for pid in pids) for path in left())
     for process in living:
         process.kill()
         process.communicate()

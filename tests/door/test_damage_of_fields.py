@@ -16,7 +16,7 @@ import yaml
 
 import ssl_bench
 from ssl_bench import files
-from ssl_bench.commands import evaluate, export, figure, prune, report, status, table
+from ssl_bench.commands import evaluate, export, figure, report, status, table
 from ssl_bench.config.identity import evaluation_id
 from ssl_bench.results.runs import _entries, finished
 from ssl_bench.train import main
@@ -165,7 +165,6 @@ def test_every_command_ends_in_a_sentence(field: str, value: Any, victim: Path, 
     said = truth.holds((path.name, at, value))
     assert f"{path} is damaged ({'.'.join(at)}" in said
     assert asked(status.main, "outputs", "--csv")[0] == 0 and asked(status.main, "outputs")[0] == 0
-    assert asked(prune.main, "outputs", "--dry-run")[1].endswith(" in 4 of 4 finished runs\n")
     assert asked(figure.main, "seed=0,1", "--x", "seed", "--out", "f.svg")[0] == 0
     assert asked(table.main, "tiny/table1", "--format", "json")[0] == 0
     assert len(finished(Path("outputs"))) == 4

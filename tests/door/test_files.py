@@ -60,23 +60,21 @@ def test_metrics_of_any_content_are_resumed() -> None:
 STATE: dict[str, Any] = {"run_id": "id", "step": 3, "method": {"weight": torch.arange(200.0)}}
 
 
-def test_a_checkpoint_with_any_damage_is_refused_or_replaced_by_the_previous_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "checkpoints"
-    checkpoint.save(folder, STATE | {"step": 2})
-    checkpoint.save(folder, STATE)
-    content = (folder / "last.pt").read_bytes()
-    steps = {2: 0, 3: 0}
+def test_a_checkpoint_with_any_damage_is_refused_by_name_with_the_command_that_begins_anew(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, STATE)
+    path = tmp_path / checkpoint.FILE
+    content, refused = path.read_bytes(), 0
     for description, changed in [*variants(content, 3), *(("odd", odd) for odd in ODD)]:
-        (folder / "last.pt").write_bytes(changed)
-        caplog.clear()
-        state = checkpoint.load(folder, "id")
-        assert state is not None and torch.equal(state["method"]["weight"], STATE["method"]["weight"]), description
-        steps[state["step"]] += 1
-        assert len(caplog.messages) == (state["step"] == 2)
-        assert "weights_only" not in caplog.text and all("\n" not in message for message in caplog.messages)
-    assert steps[2] > 100  # a change in the padding of the archive has no effect
+        path.write_bytes(changed)
+        try:
+            state = checkpoint.load(tmp_path, "id")
+        except RunError as error:
+            assert str(path) in str(error) and f"`rm {path}`" in str(error) and "\n" not in str(error), description
+            assert "weights_only" not in str(error) and path.read_bytes() == changed
+            refused += 1
+        else:
+            assert state is not None and torch.equal(state["method"]["weight"], STATE["method"]["weight"]), description
+    assert refused > 100  # a change in the padding of the archive has no effect
 
 
 def test_no_checkpoint_runs_code_and_torchs_advice_is_not_repeated(tmp_path: Path) -> None:
@@ -85,8 +83,9 @@ def test_no_checkpoint_runs_code_and_torchs_advice_is_not_repeated(tmp_path: Pat
             return os.mkdir, ("hacked",)
 
     for state in (Hostile(), STATE | {"hook": Hostile()}, [1], {"step": 3}, {"run_id": 3}, "text"):
-        torch.save(state, tmp_path / "last.pt")
-        with pytest.raises(RunError, match=r"last\.pt cannot be read \([^)]*\): remove .* to start again") as refusal:
+        (tmp_path / "checkpoints").mkdir(exist_ok=True)
+        torch.save(state, tmp_path / checkpoint.FILE)
+        with pytest.raises(RunError, match=r"last\.pt cannot be read \([^)]*\); .*`rm ") as refusal:
             checkpoint.load(tmp_path, "id")
         assert "weights_only" not in str(refusal.value) and "\n" not in str(refusal.value)
     assert not Path("hacked").exists()
@@ -171,7 +170,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(train: Train, stopped_run: di
         code, printed = train(*TRAIN)
         assert code == 1 and "Traceback" not in printed
         (line,) = (line for line in printed.splitlines() if line.startswith("ssl-bench: "))
-        assert f"does not fit this run ({error}: " in line and line.endswith(f"remove {path.parent} to start again")
+        assert f"does not fit this run ({error}: " in line and f"`rm {path}`" in line
         assert path.read_bytes() == before
 
 
@@ -186,5 +185,5 @@ def test_a_run_with_a_damaged_file_goes_on_or_names_it(
         (run / name).write_bytes(content)
         code, printed = train(*TRAIN)
         assert "Traceback" not in printed, (description, printed)
-        assert code == 0 or (code == 1 and "to start again" in printed), (description, printed)
+        assert code == 0 or (code == 1 and "`rm " in printed), (description, printed)
         assert enter("status --json", capfd).code == 0

@@ -30,9 +30,8 @@ def run_directory(folder: Path, *overrides: str) -> nn.Module:
         for name, buffer in method.named_buffers():
             if name.endswith("running_mean"):
                 buffer.normal_()  # differs from a new network
-    (folder / "checkpoints").mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    checkpoint.save(folder / "checkpoints", {"run_id": folder.name, "step": 1, "method": method.state_dict()})
+    checkpoint.save(folder, {"run_id": folder.name, "step": 1, "method": method.state_dict()})
     return method.encoder.get_submodule("backbone").eval()
 
 

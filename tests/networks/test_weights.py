@@ -84,7 +84,7 @@ def test_arguments_reach_timm_and_a_vit_of_one_token_is_refused() -> None:
 
 
 def backbone_of(folder: Path) -> dict[str, torch.Tensor]:
-    state = checkpoint.load(folder / "checkpoints", folder.name)
+    state = checkpoint.load(folder, folder.name)
     assert state is not None
     return {k.partition("encoder.")[2]: v for k, v in state["method"].items() if "encoder." in k}
 

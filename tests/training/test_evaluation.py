@@ -189,7 +189,7 @@ def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pyt
     (run / "config.yaml").write_text(yaml.safe_dump(config | {"epochs": 1}))  # as earlier versions left it
     assert main([str(run), "evaluate.knn.k=3"]) == 0 and "knn[k=3]/top1" in results()["metrics"]
     assert train("epochs=4", *STEADY, *FEW, "halt_at=3")[0] == 0
-    sentence = "is of step 15, and the results of the run are of step 10: start its training again, which goes on"
+    sentence = "is of step 15, and the results of the run are of step 10; start its training again, which goes on"
     with pytest.raises(RunError, match=sentence):
         load(run)
 
@@ -218,20 +218,21 @@ def test_readers_take_the_last_checkpoint_or_nothing(train: Train, capfd: pytest
     content = bytearray(last.read_bytes())
     content[len(content) // 2] ^= 1
     last.write_bytes(content)
-    again = f"move {run}/results.json elsewhere, and start its training again"
-    damaged = f"{last} cannot be read (it is cut short, damaged or no checkpoint): {again}"
+    again = f"to train it from the start: `rm {last} {run}/results.json`, then the same command again"
+    damaged = f"{last} cannot be read (it is cut short, damaged or no checkpoint); {again}"
     with pytest.raises(RunError, match=re.escape(damaged)):
         load(run)
     refuses(f"export {run}", damaged, capfd, 1)
     refuses(f"evaluate {run} evaluate.knn.k=3", damaged, capfd, 1)
+    last.unlink()
     (run / "results.json").unlink()
     assert train("epochs=2", "checkpoint.every=1", *KNN, *FEW)[0] == 0
     assert equal(weights(run), trained) and results()["metrics"] == first["metrics"]
     torch.save(torch.load(last, weights_only=True) | {"step": 5}, last)  # as an older copy of the file
-    with pytest.raises(RunError, match=f"{last} is of step 5, and the results of the run are of step 10: {again}"):
+    with pytest.raises(RunError, match=f"{last} is of step 5, and the results of the run are of step 10; {again}"):
         load(run)
     last.unlink()
-    refuses(f"evaluate {run} evaluate.knn.k=3", f"{run} has no checkpoints/last.pt: {again}", capfd, 1)
+    refuses(f"evaluate {run} evaluate.knn.k=3", f"{run} has no checkpoints/last.pt; to train it", capfd, 1)
 
 
 def test_a_halted_run_goes_on_as_an_undisturbed_one(train: Train) -> None:

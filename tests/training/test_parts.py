@@ -125,7 +125,7 @@ def test_a_run_is_loaded_with_the_weights_of_its_checkpoint(train: Train) -> Non
     folder = only_run()
     config = read_config(folder)
     run = load_run(folder, config, CPU)
-    state = checkpoint.load(folder / "checkpoints", folder.name)
+    state = checkpoint.load(folder, folder.name)
     assert state is not None
     weights = run.parts.method.state_dict()
     assert weights.keys() == state["method"].keys()
@@ -152,5 +152,7 @@ def test_a_folder_without_a_run_or_a_checkpoint_is_refused(train: Train) -> None
     with pytest.raises(RunError, match=f"last.pt belongs to run {folder.name}, not to 0123456789"):
         load_run(moved, config, CPU)
     (moved / "checkpoints" / "last.pt").unlink()
-    with pytest.raises(RunError, match=f"^{moved} has no checkpoints/last.pt: start its training again$"):
+    with pytest.raises(
+        RunError, match=f"^{moved} has no checkpoints/last.pt; to train it from the start: the same command again$"
+    ):
         load_run(moved, config, CPU)
