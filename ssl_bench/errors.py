@@ -23,10 +23,6 @@ class RunError(Exception):
     exit_code = 1
 
 
-class GoneOn(RunError):
-    """A run was trained further than it is asked to go."""
-
-
 class InvalidValue(ConfigError, ValueError):
     """A value that a part cannot work with.
 

@@ -24,14 +24,6 @@ class Interrupted(BaseException):  # like KeyboardInterrupt: code that goes on a
         self.number, self.exit_code = number, 128 + number
 
 
-class Halted(BaseException):
-    """The run has come to ``halt_at``, and its state is on disk."""
-
-    def __init__(self, epoch: int) -> None:
-        super().__init__(f"halted after epoch {epoch}")
-        self.epoch, self.exit_code = epoch, 0
-
-
 def stops() -> list[signal.Signals]:
     """The signals that can be caught here: none in a thread; not SIGHUP if it is ignored, as ``nohup`` has it."""
     if threading.current_thread() is not threading.main_thread():

@@ -86,7 +86,6 @@ class TopLevel:
     scale: str = MISSING
     epochs: int = MISSING
     max_steps: int | None = MISSING
-    halt_at: int | None = MISSING
     init: Any = MISSING
     precision: str = MISSING
     tf32: Any = MISSING
@@ -138,7 +137,6 @@ def check(config: Mapping[str, Any]) -> None:
         "runs_per_gpu": (config["runs_per_gpu"], 1),
         "epochs": (config["epochs"], 0),
         "max_steps": (config["max_steps"], 1),
-        "halt_at": (config["halt_at"], 1),
         "log_every": (config["log_every"], 1),
         "timeout": (config["timeout"], 1),
         "seed": (config["seed"], 0),

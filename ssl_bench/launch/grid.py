@@ -33,7 +33,6 @@ WORDS = {
     State.FAILED: "failed",
     State.INTERRUPTED: "interrupted",
     State.HELD: "held",
-    State.HALTED: "halted",
 }
 ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary even if there are none
 NAME = "grid.json"

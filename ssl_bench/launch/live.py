@@ -101,7 +101,7 @@ class _Plain(str):
 
 def _part(config: Mapping[str, Any], row: Mapping[str, Any]) -> float:
     """The share of its training that a run has done at a row of its metrics."""
-    steps, epochs = config["max_steps"], config["halt_at"] or config["epochs"]
+    steps, epochs = config["max_steps"], config["epochs"]
     return min(1.0, max(row["epoch"] / epochs, row["step"] / steps if steps else 0.0))
 
 

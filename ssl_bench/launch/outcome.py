@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from ssl_bench.errors import one_line
 
@@ -10,8 +10,7 @@ from ssl_bench.errors import one_line
 class State(StrEnum):
     """State of a run in a grid.
 
-    ``HELD``: another process is training the run. ``DONE_BEFORE``: there was nothing left to do. ``HALTED``: it has
-    come to ``halt_at``.
+    ``HELD``: another process is training the run. ``DONE_BEFORE``: there was nothing left to do.
     """
 
     RUNNING = "running"
@@ -19,7 +18,6 @@ class State(StrEnum):
     DONE_BEFORE = "done before"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
-    HALTED = "halted"
     HELD = "held"
 
 
@@ -34,7 +32,6 @@ class Job(TypedDict):
     code: int
     reason: str
     folder: str | None
-    gone_on: NotRequired[bool]
 
 
 @dataclass(frozen=True)
@@ -42,11 +39,10 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        code: exit code: 0 done or halted, 1 failed, 2 configuration error, 128 + n stopped by signal n.
+        code: exit code: 0 done, 1 failed, 2 configuration error, 128 + n stopped by signal n.
         reason: why it failed, in one sentence.
         detail: a traceback, if the reason is not enough.
         folder: the run's directory, once it is known.
-        gone_on: it was trained further before than it was asked to go.
     """
 
     state: State
@@ -54,11 +50,10 @@ class Outcome:
     reason: str = ""
     detail: str = ""
     folder: str | None = None
-    gone_on: bool = False
 
     @classmethod
-    def failed(cls, reason: str, code: int = 1, detail: str = "", gone_on: bool = False) -> "Outcome":
-        return cls(State.FAILED, code, one_line(reason), detail, gone_on=gone_on)
+    def failed(cls, reason: str, code: int = 1, detail: str = "") -> "Outcome":
+        return cls(State.FAILED, code, one_line(reason), detail)
 
     @classmethod
     def interrupted(cls, signal_number: int) -> "Outcome":
@@ -76,13 +71,11 @@ class Outcome:
 
     def record(self) -> dict[str, Any]:
         """As JSON, without the detail."""
-        left_out = {"detail", *([] if self.gone_on else ["gone_on"])}
-        return {name: value for name, value in asdict(self).items() if name not in left_out}
+        return {name: value for name, value in asdict(self).items() if name != "detail"}
 
     @classmethod
     def read(cls, record: Job | None) -> "Outcome | None":
         """The outcome that :meth:`record` gave; None for None."""
         if record is None:
             return None
-        reason, gone_on = one_line(record["reason"]), record.get("gone_on", False)
-        return cls(State(record["state"]), record["code"], reason, folder=record["folder"], gone_on=gone_on)
+        return cls(State(record["state"]), record["code"], one_line(record["reason"]), folder=record["folder"])

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ssl_bench.disk import temporary
 from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, without_room, world
-from ssl_bench.errors import ConfigError, GoneOn, RunError
+from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import cores_per_process, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
 from ssl_bench.launch.outcome import Outcome, State
@@ -24,7 +24,7 @@ from ssl_bench.record import results
 from ssl_bench.record.claim import Claim
 from ssl_bench.record.log import logging_to
 from ssl_bench.record.streams import waiting
-from ssl_bench.signals import Halted, Interrupted
+from ssl_bench.signals import Interrupted
 from ssl_bench.surroundings import stay_on_this_machine
 from ssl_bench.training.engine import train
 
@@ -135,10 +135,8 @@ def outcome_of(work: Callable[[], None], device: torch.device, remedy: str) -> O
         work()
     except Interrupted as stop:
         return Outcome.interrupted(stop.number)
-    except Halted as halt:
-        return Outcome(State.HALTED, reason=str(halt))
     except (ConfigError, RunError) as error:
-        return Outcome.failed(str(error), error.exit_code, gone_on=isinstance(error, GoneOn))
+        return Outcome.failed(str(error), error.exit_code)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")

@@ -52,10 +52,6 @@ class Run:
     number: int = 0
     label: str = ""
 
-    def until(self, epoch: int) -> "Run":
-        """This run, which halts after an epoch."""
-        return replace(self, config=self.config | {"halt_at": epoch}, command=f"{self.command} halt_at={epoch}")
-
     def record(self, outcome: Outcome) -> None:
         """Write the outcome to the folder of the grid, if it is in one."""
         if self.grid is not None and nodes().index == 0:
@@ -181,7 +177,5 @@ def report(outcome: Outcome, first: bool) -> None:
     if outcome.state is State.INTERRUPTED:
         name = signal.Signals(outcome.signal).name
         print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
-    if outcome.state is State.HALTED and first:
-        print(f"{outcome.reason}: without halt_at the same command goes on", flush=True)
     if outcome.state in (State.FAILED, State.HELD) and first:
         print(f"ssl-bench: {outcome.reason}", file=sys.stderr, flush=True)

@@ -79,13 +79,12 @@ class CheckedParts(Parts):
 
     def _check_epochs(self) -> None:
         """Refuse a training of no epochs, and a network without training that is to be trained."""
-        epochs, halt_at = self.config["epochs"], self.config["halt_at"]
+        epochs = self.config["epochs"]
         if find_target(self.config["framework"], "framework").trains:
             require(epochs >= 1, "epochs", epochs, "1 or more")
             return
         choice, baselines = f"framework={self.choices.get('framework')}", self.config["evaluate"]["baselines"]
         require(epochs == 0, "epochs", epochs, f"nothing: {choice} trains nothing")
-        require(halt_at is None, "halt_at", halt_at, f"nothing: {choice} trains nothing")
         other = f"[raw] or []: {choice} evaluates the network as it is, and init=null one without weights"
         require("init" not in baselines, "evaluate.baselines", baselines, other)
 

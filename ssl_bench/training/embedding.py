@@ -187,7 +187,7 @@ def of_run(run: Path, overrides: Sequence[str]) -> dict[str, Any]:
     words += ["evaluate=[]", "evaluate.baselines=[]", f"evaluate.on={{{inner}}}" if inner else "evaluate.on=null"]
     with _images_of_the_command():
         changed = evaluated_again(config, words)
-    config |= changed | {"init": None, "graph": False, "halt_at": None}  # the checkpoint has all weights
+    config |= changed | {"init": None, "graph": False}  # the checkpoint has all weights
     schema.check(config)
     return find_prepared(config, training=not inner)
 

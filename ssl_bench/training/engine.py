@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,14 +18,14 @@ from ssl_bench.config.identity import untrained
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.source import Source
 from ssl_bench.distributed import Votes, rank, world
-from ssl_bench.errors import GoneOn, RunError
+from ssl_bench.errors import RunError
 from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.negatives import Queue
 from ssl_bench.record import checkpoint, folders, results
 from ssl_bench.record.claim import Claim
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
-from ssl_bench.signals import Halted, Interrupt, Interrupted, stop_if_asked
+from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
 from ssl_bench.training import fusing, graph
 from ssl_bench.training.evaluation import Evaluation
 from ssl_bench.training.meter import raise_bad_loss
@@ -59,7 +59,6 @@ def train(
 
     Raises:
         Taken: another process has the run.
-        Halted: at ``halt_at``; a checkpoint was written.
         Interrupted: a signal came; a checkpoint was written.
         RunError: the loss became NaN or infinite, a file cannot be written or read, or the run cannot go on so.
     """
@@ -79,13 +78,11 @@ def train(
         progress = run.state.step, facts, run.state.evaluated_step
         record = Tracker(folder, config, run_id, *progress, claim) if rank() == 0 else contextlib.nullcontext()
         with record as tracker:
-            if run.state.step < run.last_step:
+            if run.state.step < run.schedule.last_step:
                 run.loop(interrupt, tracker)
-            elif trained is None and not run.last_step:  # no step is to be trained: keep the network that is evaluated
+            elif trained is None and not run.schedule.last_step:  # nothing is trained: keep the network
                 run.save(tracker)
             interrupt.saved = True
-            if run.state.step < run.schedule.last_step:
-                run.halt(tracker)
             stop_if_asked()
             run.evaluation.finish(run_id, folder, recorded, trained, facts, tracker)
 
@@ -109,8 +106,6 @@ class Training:
         per_epoch = self.loader.steps_per_epoch
         self.schedule = Schedule.of(self.parts.recipe, size, config["epochs"], per_epoch, config["max_steps"])
         self.chunk = chunk and chunk // world()
-        halt_at, last = config["halt_at"], self.schedule.last_step
-        self.last_step = last if halt_at is None else min(last, halt_at * per_epoch)  # of this process
         self.evaluation = Evaluation(self.parts, self.state, self.schedule, self.precision)
         self.watch = Watch(self.parts, self.state, self.loader, self.precision)
 
@@ -127,9 +122,8 @@ class Training:
             ``former`` if nothing is left to train, else None.
 
         Raises:
-            GoneOn: the run is past ``epochs`` or ``halt_at`` already.
-            RunError: there are results and no checkpoint, or steps remain that may not be trained, or cannot be since
-                the run was pruned.
+            RunError: there are results and no checkpoint, the run is past ``epochs`` already, or steps remain that may
+                not be trained, or cannot be since the run was pruned.
         """
         state, last = self.state, self.schedule.last_step
         resumed = state.resume(self.folder, self.run_id, trains)
@@ -137,16 +131,15 @@ class Training:
             remedy = checkpoint.anew(self.folder)
             raise RunError(f"{self.folder} has results, but no checkpoint that can be evaluated; {remedy}")
         epoch = self.schedule.epoch(state.step)
-        if state.step > self.last_step:
-            key, least = ("epochs" if state.step > last else "halt_at"), math.ceil(epoch)
-            raise GoneOn(f"{self.folder} has gone on to epoch {epoch:g}: set {key} to {least} or more")
+        if state.step > last:
+            raise RunError(f"{self.folder} has gone on to epoch {epoch:g}: set epochs to {math.ceil(epoch)} or more")
         if former is not None:  # the rows of its evaluation stay
             state.evaluated_step = max(state.evaluated_step, former.get("facts", {}).get("steps", 0))
             if state.step == last and former["config"].get("epochs") == self.config["epochs"]:
                 return former
         if not trains:
             raise RunError(f"{self.folder} is not trained to its end: start its training again")
-        if state.pruned and state.step < self.last_step:
+        if state.pruned and state.step < last:
             why = f"{checkpoint.FILE} has no optimiser's state; {checkpoint.anew(self.folder)}"
             raise RunError(f"{self.folder} cannot go on from epoch {epoch:g}: {why}")
         if resumed:
@@ -155,7 +148,7 @@ class Training:
 
     def loop(self, interrupt: Interrupt, tracker: Tracker | None) -> None:
         """Train to the last step, with rows of metrics, checkpoints and evaluations on the way."""
-        state, last, epochs = self.state, self.last_step, self.config["epochs"]
+        state, last, epochs = self.state, self.schedule.last_step, self.config["epochs"]
         state.method.train()
         step = self.stepper()
         self.evaluation.if_due(tracker)  # due here if a signal came before it
@@ -177,7 +170,7 @@ class Training:
 
     def _is_saved(self, step: int) -> bool:
         every = self.config["checkpoint"]["every"] * self.schedule.steps_per_epoch
-        return step % every == 0 or step == self.last_step
+        return step % every == 0 or step == self.schedule.last_step
 
     def _log(self, diagnostics: dict[str, Tensor], progress: Progress, tracker: Tracker | None) -> None:
         """Write a row of metrics and show it."""
@@ -235,17 +228,6 @@ class Training:
     def save(self, tracker: Tracker | None) -> None:
         """Write a checkpoint."""
         self.state.save(self.folder, self.run_id, self.schedule.lr_at, tracker and tracker.claim)
-
-    def halt(self, tracker: Tracker | None) -> NoReturn:
-        """End before the end of the training, at ``halt_at``: evaluate the network and save the state.
-
-        What was evaluated here already stays; another evaluation than that is added.
-        """
-        evaluated = self.state.evaluated_step == self.state.step
-        self.evaluation.on_the_way(tracker)
-        if not evaluated:
-            self.save(tracker)
-        raise Halted(self.config["halt_at"])
 
     # ---- announcements
 

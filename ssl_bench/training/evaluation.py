@@ -39,29 +39,22 @@ class Evaluation:
         self.schedule, self.precision = schedule, precision
 
     def if_due(self, tracker: Tracker | None) -> bool:
-        """Evaluate the network if ``evaluate.every`` asks for it at this step; return whether it did."""
+        """Evaluate the network, without baselines, and write a row, if ``evaluate.every`` asks for it at this step.
+
+        Returns:
+            Whether it did.
+        """
         step, every = self.state.step, self.config["evaluate"]["every"] * self.schedule.steps_per_epoch
         if not every or step % every or step in (0, self.state.evaluated_step, self.schedule.last_step):
             return False
-        self.on_the_way(tracker)
-        return True
-
-    def on_the_way(self, tracker: Tracker | None) -> None:
-        """Evaluate the network, without baselines, as far as no row of this step has that, and write a row."""
-        step, again = self.state.step, self.state.step == self.state.evaluated_step
-        there = rows.read(tracker.path) if again and tracker is not None else []
-        made = {mark for row in there if row["step"] == step for mark in row.get("evaluations", ())}
-        trained = [entry for entry in evaluations.asked(self.config) if not entry["network"]]
-        missing = [entry for entry in trained if not broadcast(evaluations.mark(entry) in made)]  # rank 0 decides
-        if again and not missing:
-            return
-        evaluated, _ = self._evaluate(missing)
+        evaluated, _ = self._evaluate([entry for entry in evaluations.asked(self.config) if not entry["network"]])
         if tracker is not None:
             metrics = {name: value for entry in evaluated for name, value in entry["metrics"].items()}
             files.write_json(tracker.path.with_name(UNITS), self._units(metrics))
             marks = {"evaluations": [evaluations.mark(entry) for entry in evaluated]} if evaluated else {}
             tracker.row(step, {"epoch": self.schedule.epoch(step), **metrics, **marks})
         self.state.evaluated_step = step
+        return True
 
     def finish(
         self,

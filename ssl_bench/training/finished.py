@@ -11,7 +11,7 @@ from torch import nn
 
 from ssl_bench import files
 from ssl_bench.config import plugins, schema
-from ssl_bench.config.identity import run_id
+from ssl_bench.config.identity import RETIRED, run_id
 from ssl_bench.disk.shapes import fits
 from ssl_bench.errors import ConfigError, RunError, in_one_line
 from ssl_bench.record import checkpoint, results
@@ -65,6 +65,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(choices, dict) or not isinstance(choices.get("dataset"), str):
         raise ConfigError(f"{path} is damaged, or not that of `ssl-bench train`: {again}")
     plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
+    config = {key: value for key, value in config.items() if key not in RETIRED}
     config = {"fused_norm": False} | config | {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
     if trained is not None:
         config["epochs"] = trained["config"].get("epochs", config.get("epochs"))

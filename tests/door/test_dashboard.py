@@ -12,7 +12,7 @@ import yaml
 
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
-from tests.conftest import only_run
+from tests.conftest import only_run, stopped_at
 from tests.door.door import enter, refuses
 from tests.door.test_plugins import README, written
 
@@ -60,10 +60,12 @@ def test_a_dashboard_has_the_rows_of_the_file_also_after_a_resume(train: Train) 
     local = Path("my_dashboard/conf/local/default.yaml")
     local.parent.mkdir()
     local.write_text("# @package _global_\ntracking: {entity: mine}\n")  # of W&B, and no argument of this one
-    assert train(*WORDS, "epochs=2", "halt_at=1")[0] == 0
-    assert len(shown()[only_run().name]) == 3 and shown() == recorded()  # the last one of an evaluation
+    words = [*WORDS, "epochs=2", "evaluate.every=1"]
+    with stopped_at(3):
+        assert train(*words)[0] == 143
+    assert [json.loads(row)["step"] for _, row in shown()[only_run().name]] == [1, 2, 2, 3] and shown() == recorded()
     Path("rows.sqlite").unlink()  # which the next process writes again from the earlier rows
-    assert train(*WORDS, "epochs=2")[0] == 0
+    assert train(*words)[0] == 0
     assert [json.loads(row)["step"] for _, row in shown()[only_run().name]] == [1, 2, 2, 3, 4, 4]
     assert shown() == recorded()
 

@@ -39,17 +39,17 @@ def test_a_seed_of_a_claim_comes_out_again_to_six_digits(capfd: pytest.CaptureFi
 
 @pytest.mark.exhaustive
 def test_the_first_epochs_of_a_claims_run_have_its_committed_numbers(train: Train) -> None:
-    """Run 3a324a7233, the default training with seed 10, halted where macl/multiplier measures it first.
+    """Run 3a324a7233, the default training with seed 10, where macl/multiplier measures it first.
 
     On another processor rounding alone makes another training of it, like that of another seed.
     """
     (claim,) = tables.find("macl/multiplier")
     cells = [cell for cell in claim.cells if cell.metric.endswith("@3")]
     assert {cell.overrides for cell in cells} == {cells[0].overrides} and len(cells) == 8
-    code, printed = train(*cells[0].overrides, "seed=10", "halt_at=3", small=False)
+    code, printed = train(*cells[0].overrides, "seed=10", small=False)
     assert code == 0, printed
     (path,) = Path("outputs").glob("*/*/metrics.jsonl")
-    last = json.loads(path.read_text().splitlines()[-1])
+    last = [row for line in path.read_text().splitlines() if (row := json.loads(line))["epoch"] == 3][-1]
     for cell in cells:
         committed, found = measurements.values(claim, cell), last[cell.metric.removesuffix("@3")]
         assert abs(found - mean(committed.values())) < 5 * stdev(committed.values())

@@ -22,7 +22,7 @@ from ssl_bench.files import read_cache, write_cache
 from ssl_bench.record import baselines, evaluations
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.scan import Scan
-from tests.conftest import SMALL, only_run
+from tests.conftest import SMALL, only_run, stopped_at
 from tests.door.door import refuses
 from tests.ranks import Command, wait_for
 
@@ -166,12 +166,8 @@ def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pyt
         assert code == 1 and says in printed, printed
         assert {path: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
-    assert train("epochs=3", *STEADY, *FEW, "halt_at=2")[0] == 0
-    run = only_run()
-    halted = f"{run} has gone on to epoch 2: set halt_at to 2 or more"
-    refused(halted, "epochs=3", "halt_at=1")
     assert train("epochs=2", *STEADY, *FEW)[0] == 0
-    refused(halted, "epochs=3", "halt_at=1")
+    run = only_run()
     refused(f"{run} has gone on to epoch 2: set epochs to 2 or more", "epochs=1", "evaluate.knn.k=3")
     with monkeypatch.context() as patch:
         patch.setattr(Evaluator, "run", lambda *_: 1 / 0)
@@ -188,7 +184,8 @@ def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pyt
     config = yaml.safe_load((run / "config.yaml").read_text())
     (run / "config.yaml").write_text(yaml.safe_dump(config | {"epochs": 1}))  # as earlier versions left it
     assert main([str(run), "evaluate.knn.k=3"]) == 0 and "knn[k=3]/top1" in results()["metrics"]
-    assert train("epochs=4", *STEADY, *FEW, "halt_at=3")[0] == 0
+    with stopped_at(15):
+        assert train("epochs=4", *STEADY, *FEW)[0] == 143
     sentence = "is of step 15, and the results of the run are of step 10; start its training again, which goes on"
     with pytest.raises(RunError, match=sentence):
         load(run)
@@ -235,18 +232,17 @@ def test_readers_take_the_last_checkpoint_or_nothing(train: Train, capfd: pytest
     refuses(f"evaluate {run} evaluate.knn.k=3", f"{run} has no checkpoints/last.pt; to train it", capfd, 1)
 
 
-def test_a_halted_run_goes_on_as_an_undisturbed_one(train: Train) -> None:
+def test_a_stopped_run_goes_on_as_an_undisturbed_one(train: Train) -> None:
     assert train("epochs=3", *KNN, *FEW)[0] == 0
     whole = only_run()
     expected, trained = results(whole), weights(whole)
     shutil.rmtree("outputs")
-    code, printed = train("epochs=3", *KNN, *FEW, "halt_at=1")
-    assert code == 0 and "halted after epoch 1: without halt_at the same command goes on" in printed
+    for step in (5, 12):
+        with stopped_at(step):
+            assert train("epochs=3", *KNN, *FEW)[0] == 143
     run = only_run()
     assert run.name == whole.name and not (run / "results.json").exists()
-    row = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    assert row["epoch"] == 1 and "knn/top1" in row and "knn_init/top1" not in row
-    assert train("epochs=3", *KNN, *FEW, "halt_at=2")[0] == 0 and train("epochs=3", *KNN, *FEW)[0] == 0
+    assert train("epochs=3", *KNN, *FEW)[0] == 0
     assert results(run)["metrics"] == expected["metrics"] and equal(weights(run), trained)
 
 
@@ -262,7 +258,9 @@ def test_a_network_that_drops_paths_goes_on_with_the_random_numbers_of_an_undist
     assert train(*command, small=False)[0] == 0
     trained = weights(only_run())
     shutil.rmtree("outputs")
-    assert train(*command, "halt_at=1", small=False)[0] == 0 and train(*command, small=False)[0] == 0
+    with stopped_at(5):
+        assert train(*command, small=False)[0] == 143
+    assert train(*command, small=False)[0] == 0
     assert equal(weights(only_run()), trained)
 
 
