@@ -1,7 +1,11 @@
 """Checkpoint files: the whole state of a run in one file, ``checkpoints/last.pt``, which is replaced atomically.
 
 It holds everything that the next step depends on: a run that was killed and started again under the same conditions
-ends with the same bits as one that was not. Only the owner of a run replaces it (``claim.py``).
+ends with the same bits as one that was not. After the last step of a run, before its ``results.json``, it is written
+with what networks need and without what only steps need: it can be evaluated, loaded and exported, and not be trained
+on. A run that can go on to more epochs (``identity.extensible``) keeps all of it.
+
+Only the owner of a run replaces the file (``claim.py``).
 """
 
 import hashlib

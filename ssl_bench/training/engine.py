@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_bench.config.identity import untrained
+from ssl_bench.config.identity import extensible, untrained
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.source import Source
 from ssl_bench.distributed import Votes, rank, world
@@ -123,7 +123,7 @@ class Training:
 
         Raises:
             RunError: there are results and no checkpoint, the run is past ``epochs`` already, or steps remain that may
-                not be trained, or cannot be since the run was pruned.
+                not be trained, or cannot be from a checkpoint that has networks only.
         """
         state, last = self.state, self.schedule.last_step
         resumed = state.resume(self.folder, self.run_id, trains)
@@ -139,8 +139,8 @@ class Training:
                 return former
         if not trains:
             raise RunError(f"{self.folder} is not trained to its end: start its training again")
-        if state.pruned and state.step < last:
-            why = f"{checkpoint.FILE} has no optimiser's state; {checkpoint.anew(self.folder)}"
+        if state.networks_only and state.step < last:
+            why = f"{checkpoint.FILE} has networks only; {checkpoint.anew(self.folder)}"
             raise RunError(f"{self.folder} cannot go on from epoch {epoch:g}: {why}")
         if resumed:
             self.announce_resume()
@@ -226,8 +226,10 @@ class Training:
         return {"epoch": self.schedule.epoch(step), "loss": loss, "lr": self.schedule.lr_at(step - 1), **named, **skips}
 
     def save(self, tracker: Tracker | None) -> None:
-        """Write a checkpoint."""
-        self.state.save(self.folder, self.run_id, self.schedule.lr_at, tracker and tracker.claim)
+        """Write a checkpoint: at the end of a run that cannot go on to more epochs, one with networks only."""
+        claim = tracker.claim if tracker is not None else None
+        ended = self.state.step == self.schedule.last_step and not extensible(self.config)
+        self.state.save(self.folder, self.run_id, self.schedule.lr_at, claim, networks_only=ended)
 
     # ---- announcements
 

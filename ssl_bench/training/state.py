@@ -38,7 +38,7 @@ class TrainingState:
         starts: commit (``git``) and time (``at``) of the run's first process, and of each later one that had another
             commit.
         former_conditions: conditions of the process that wrote the checkpoint; empty at the beginning of a run.
-        pruned: the checkpoint has no moments, without which no step can follow.
+        networks_only: the checkpoint has no state of the optimiser, without which no step can follow.
         peak: the most memory of the GPU in bytes until torch began to count anew, 0 if it never did.
     """
 
@@ -58,7 +58,7 @@ class TrainingState:
         self.snr = GradientSNR(self.method.parameters(), decay) if decay is not None else None
         self.meter = Meter(device, precision.weights)
         self.step, self.evaluated_step, self.peak = 0, 0, 0
-        self.device, self.former_conditions, self.pruned = device, dict[str, Any](), False
+        self.device, self.former_conditions, self.networks_only = device, dict[str, Any](), False
         self._settings = {name: config[name] for name in SETTINGS if device.type == "cuda" or name not in OF_GPUS}
         self.starts: list[dict[str, str | None]] = [{"git": commit(), "at": now()}]
 
@@ -74,13 +74,21 @@ class TrainingState:
         """The conditions that the bits of a result depend on, beside what the run_id says."""
         return conditions(self.device) | self._settings
 
-    def save(self, folder: Path, run_id: str, lr_at: Callable[[int], float], claim: Claim | None = None) -> None:
+    def save(
+        self,
+        folder: Path,
+        run_id: str,
+        lr_at: Callable[[int], float],
+        claim: Claim | None = None,
+        networks_only: bool = False,
+    ) -> None:
         """Write a checkpoint, in which every rank takes part.
 
         Its key ``judged`` is ``evaluated_step``; ``ranks`` has what differs between the ranks.
 
         Args:
             claim: on the run, of rank 0; None: no other process can have it.
+            networks_only: no step will follow: leave out what only steps need.
 
         Raises:
             Taken: another process has the run; nothing is written.
@@ -104,7 +112,7 @@ class TrainingState:
             raise RunError(f"the weights are not finite after {at}: {remedy}")
         if rank() == 0:
             counters = {"run_id": run_id, "step": self.step, "judged": self.evaluated_step, "ranks": ranks}
-            states = {name: part.state_dict() for name, part in self._stateful_parts().items()}
+            states = {name: part.state_dict() for name, part in self._stateful_parts(networks_only).items()}
             clocks = {"seconds": self.seconds(), "starts": self.starts}
             checkpoint.save(folder, counters | clocks | states, claim)
 
@@ -132,15 +140,15 @@ class TrainingState:
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Set everything to ``state``; any error means that it is no state of this run."""
-        for name, part in self._stateful_parts().items():
-            if state[name] or name not in ("scaler", "snr"):  # empty: of a scaler that was not in use, or pruned
+        self.networks_only = "optimizer" not in state or "pruned" in state  # the latter: by version 0.4
+        for name, part in self._stateful_parts(self.networks_only).items():
+            if state[name] or name != "scaler":  # empty: it was not in use
                 part.load_state_dict(state[name])
         for parameter, moments in self.optimizer.state.items():
             shapes = [value.shape for value in moments.values() if isinstance(value, torch.Tensor) and value.ndim]
             if any(shape != parameter.shape for shape in shapes):
                 raise ValueError(f"moments of shape {shapes} for a weight of shape {parameter.shape}")
         self.step, self.evaluated_step = int(state["step"]), int(state["judged"])
-        self.pruned = bool(state.get("pruned"))
         self._earlier_seconds = float(state["seconds"])
         if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
             raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")
@@ -165,6 +173,8 @@ class TrainingState:
             "scale": scale,
         }
 
-    def _stateful_parts(self) -> dict[str, Any]:
-        parts = {"method": self.method, "optimizer": self.optimizer, "scaler": self.scaler}
-        return parts if self.snr is None else parts | {"snr": self.snr}
+    def _stateful_parts(self, networks_only: bool) -> dict[str, Any]:
+        parts: dict[str, Any] = {"method": self.method}
+        if not networks_only:
+            parts |= {"optimizer": self.optimizer, "scaler": self.scaler} | ({"snr": self.snr} if self.snr else {})
+        return parts

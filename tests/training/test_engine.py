@@ -27,11 +27,9 @@ State = dict[str, Any]
 
 
 def checkpoint_tensors(outputs: Path) -> State:
-    """All tensors of the networks and the optimiser in the last checkpoint of the only run."""
+    """All tensors of the networks in the last checkpoint of the only run."""
     state = torch.load(only_run(outputs) / "checkpoints" / "last.pt", weights_only=True)
-    moments = {f"optimizer.{i}": s["momentum_buffer"] for i, s in state["optimizer"]["state"].items()}
-    tensors = {name: value for name, value in state["method"].items() if isinstance(value, torch.Tensor)}
-    return {**tensors, **moments}
+    return {name: value for name, value in state["method"].items() if isinstance(value, torch.Tensor)}
 
 
 def losses(outputs: Path) -> list[float]:

@@ -264,6 +264,49 @@ def test_a_network_that_drops_paths_goes_on_with_the_random_numbers_of_an_undist
     assert equal(weights(only_run()), trained)
 
 
+def moments(run: Path) -> int:
+    """How many weights have a state of the optimiser in the checkpoint."""
+    state: dict[str, Any] = torch.load(run / "checkpoints/last.pt", weights_only=True)
+    return len(state.get("optimizer", {}).get("state", {}))
+
+
+def test_a_finished_run_has_one_checkpoint_with_networks_only_and_is_as_good(train: Train) -> None:
+    words = ["epochs=2", *KNN, *FEW, "diagnostics.gradient_snr=0.9"]
+    with stopped_at(6):
+        assert train(*words)[0] == 143
+    run = only_run()
+    assert moments(run) > 0
+    assert train(*words)[0] == 0
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["last.pt"]
+    state, first = torch.load(run / "checkpoints/last.pt", weights_only=True), results(run)
+    assert moments(run) == 0 and not {"optimizer", "scaler", "snr"} & state.keys()
+    assert all(value.isfinite().all() for value in load(run).state_dict().values())
+    assert main([str(run), "evaluate=[knn,geometry]", "evaluate.knn.k=5"]) == 0
+    assert results(run)["metrics"].items() > first["metrics"].items()
+    assert "already done" in train(*words)[1]
+    (run / "results.json").unlink()  # as a kill after the last step leaves it
+    code, printed = train(*words)
+    assert code == 0 and "step 10/10" not in printed and results(run)["metrics"] == first["metrics"]
+    assert equal(weights(run), {"step": state["step"], **state["method"]})
+    assert train("max_steps=1", f"init={run}", "name=next")[0] == 0
+
+
+@pytest.mark.parametrize("change", [{"optimizer": None}, {"pruned": True}])
+def test_a_checkpoint_with_networks_only_is_not_trained_on(train: Train, change: dict[str, Any]) -> None:
+    """Where a run can go on to more epochs, its own one is whole; ``ssl-bench prune`` of version 0.4 left others."""
+    assert train("epochs=1", *STEADY, *FEW)[0] == 0
+    run = only_run()
+    last = run / "checkpoints/last.pt"
+    assert moments(run) > 0
+    state = torch.load(last, weights_only=True) | change
+    torch.save({key: value for key, value in state.items() if value is not None}, last)
+    before = last.read_bytes(), (run / "config.yaml").read_bytes()
+    code, printed = train("epochs=2", *STEADY, *FEW)
+    assert code == 1 and f"`rm {last} {run}/results.json`" in printed
+    assert (last.read_bytes(), (run / "config.yaml").read_bytes()) == before
+    assert main([str(run), "evaluate.knn.k=5"]) == 0
+
+
 def test_a_constant_schedule_goes_on_from_a_shorter_training(train: Train) -> None:
     assert train("epochs=3", *STEADY, *FEW)[0] == 0
     whole = only_run()
