@@ -1,8 +1,8 @@
-"""``ssl_bench.chunked``: a batch in chunks against the whole batch; two ranks are in test_ranks.py."""
+"""``ssl_bench.chunked``: a batch in chunks against the whole batch; two ranks are in test_ranks.py, every loss in
+``tests/test_invariances.py``."""
 
 import copy
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ssl_bench.api.chunked import chunked
 from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.errors import InvalidValue
-from tests.api.cases import LOSSES, labels, vectors
+from tests.api.cases import vectors
 
 
 def network(*layers: nn.Module) -> nn.Module:
@@ -22,22 +22,6 @@ def network(*layers: nn.Module) -> nn.Module:
 
 def gradient(model: nn.Module) -> Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-
-
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("chunk", [1, 3])
-def test_chunks_give_the_gradient_of_the_batch(name: str, chunk: int) -> None:
-    x = [*vectors()]
-    whole, parts = network(), network()
-    first, second = (
-        partial(PairLoss(name, "macl_a", **LOSSES[name]), ids=torch.arange(6), **labels(name)) for _ in range(2)
-    )
-    expected = first(*map(whole, x))
-    expected.backward()
-    value = chunked(parts, second, x, chunk)
-    assert not value.requires_grad
-    torch.testing.assert_close(value, expected.detach(), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(gradient(parts), gradient(whole), rtol=1e-12, atol=1e-12)
 
 
 def test_any_function_of_the_vectors_can_be_the_loss() -> None:

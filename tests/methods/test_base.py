@@ -1,4 +1,4 @@
-"""Every option of ``conf/framework``: groups on ranks, resume, numbers of views, refusals of objectives.
+"""Every option of ``conf/framework``: groups on ranks, numbers of views, refusals of objectives.
 
 A new option needs an entry of SETTINGS or VIEWS only if the small network or two views do not fit it.
 """
@@ -109,18 +109,6 @@ def test_groups_that_do_not_fit_are_refused(norm: str, groups: int, devices: int
     with pytest.raises(InvalidValue) as refusal:
         method.check_groups(devices, images)
     assert str(refusal.value) == f"framework.groups={groups}: set framework.groups to {remedy}"
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_resumed_training_is_the_same_to_the_bit(framework: str) -> None:
-    batches = steps()
-    config = configuration(framework)
-    expected = train(method_of(config), batches)
-    first, optimizer_state = method_of(config), dict[str, Any]()
-    train(first, batches[:1], optimizer_state)
-    again = method_of(config)
-    again.load_state_dict(copy.deepcopy(first.state_dict()))
-    assert torch.equal(train(again, batches[1:], optimizer_state), expected)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -1,4 +1,4 @@
-"""NPID, NPID + CLD and MoCo + CLD against plain loops in double precision; chunks and refusals."""
+"""NPID, NPID + CLD and MoCo + CLD against plain loops in double precision; refusals."""
 
 import functools
 import itertools
@@ -26,7 +26,6 @@ from ssl_bench.objective.negatives import MemoryBank, Queue
 from ssl_bench.objective.temperature import Fixed, Learned
 from ssl_bench.training.checked import CheckedParts
 from tests.composed import load
-from tests.methods.training import train, train_in_chunks
 
 IMAGES, INSTANCES, DIM = 8, 30, 5
 NPID_: dict[str, Any] = {"instances": INSTANCES, "memory_momentum": 0.5, "seed": 0, "norm": "sync"}
@@ -215,20 +214,6 @@ def test_no_gradient_reaches_the_memory_and_both_views_enter_it() -> None:
     expected.update(batch.ids, f)
     torch.testing.assert_close(memory.vectors, expected.vectors)
     assert torch.equal(memory.vectors, method.negatives.memory.vectors)  # the softmax is over what the memory holds
-
-
-# ---- chunks
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_chunks_give_the_state_of_whole_batches(name: str) -> None:
-    in_chunks, whole = (METHODS[name](norm=False) for _ in range(2))
-    train_in_chunks(in_chunks, [*batches(3)], 2)
-    train(whole, [*batches(3)])
-    expected = whole.state_dict()
-    for key, value in in_chunks.state_dict().items():
-        if isinstance(value, Tensor):
-            torch.testing.assert_close(value, expected[key], rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Frameworks x losses x negatives x temperatures: what trains or is refused, and two ranks against one process.
+"""Frameworks x losses x negatives x temperatures: what trains or is refused.
 
 ``python -m tests.methods.test_contrastive`` prints how many of each framework's combinations can be trained.
 """
@@ -9,7 +9,6 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -25,12 +24,10 @@ from ssl_bench.methods.contrastive import NEEDS
 from ssl_bench.networks.backbones import Backbone
 from ssl_bench.training.parts import OBJECTIVE, Parts
 from tests.composed import load
-from tests.methods.training import has_own_objective, local_batches, options, train
-from tests.ranks import on_two_ranks
+from tests.methods.training import has_own_objective, options
 
 IMAGES, SIZE = 8, 12
 FRAMEWORKS = [name for name in options("framework") if not has_own_objective(name)]
-OWN_OBJECTIVE = [name for name in options("framework") if has_own_objective(name) and name != "frozen"]
 SMALL = {"predictor": 8, "clusters": 3}  # of framework
 
 
@@ -211,46 +208,13 @@ def test_every_combination_trains_or_is_refused(framework: str, share: int, monk
     assert counts[None] > sum(counts.values()) / 4
 
 
-# ---- two ranks against one process
-
-Names = tuple[str, ...]  # of framework, negatives, temperature and loss
-# Settings that other combinations do not have: k around half of the pool, or beyond a batch; schedules of k.
-FURTHER: dict[str, dict[str, Any]] = {
-    "dclw random_k": {"k": 9},  # marks the candidates that are left out instead of listing the chosen ones
-    "relic random_k": {"k": 3, "views": "cross", "shared": True},
-    "infonce random_k": {"k": 2, "final": 11, "schedule": "linear"},
-    "eqco queue": {"k": 5},
-    "macl queue": {"k": 37, "final": 3, "schedule": "cosine"},
-    "infonce memory_bank": {"k": 7},
-    **{words: {"positives": "nearest"} for words in ("dcl in_batch", "relic cross_view", "byol none")},
-}
-
-
-def combinations() -> Iterator[Names]:
-    """All that can be trained."""
+def combinations() -> Iterator[tuple[str, ...]]:
+    """Names of framework, negatives, temperature and loss of all that can be trained."""
     for names in itertools.product(FRAMEWORKS, *(options(group) for group in OBJECTIVE)):
         chosen = dict(zip(("framework", *OBJECTIVE), names, strict=True))
         chosen["positives"] = positives_of(chosen["loss"])
         if missing_need({group: rule_of(group, name) for group, name in chosen.items()}, names[0]) is None:
             yield names
-
-
-def sample() -> list[Names]:
-    """Some of them, with every framework beside every kind of negatives, every loss and every temperature."""
-    everything, seen, found = list(combinations()), set[Any](), []
-    order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(0)).tolist()
-    for names in (everything[number] for number in order):
-        framework, negatives, temperature, loss = names
-        new = {(framework, negatives), temperature, loss, (negatives, temperature)} - seen
-        if new:
-            seen |= new
-            found.append(names)
-    return found
-
-
-def configurations(names: list[Names]) -> dict[str, dict[str, Any]]:
-    """Composed here: the ranks get the nodes."""
-    return {" ".join(each): with_objective(configuration(each[0]), *each[1:]) for each in names}
 
 
 def with_objective(
@@ -260,57 +224,6 @@ def with_objective(
     chosen["positives"] = positives or positives_of(loss)
     nodes = {group: option(group, name) for group, name in chosen.items()}
     return base | nodes | {"negatives": nodes["negatives"] | settings, "choices": base["choices"] | chosen}
-
-
-def further() -> dict[str, dict[str, Any]]:
-    """Configurations beyond those of the product: other negatives, nearest keys, frameworks of another objective."""
-    made, simclr = {name: configuration(name) for name in OWN_OBJECTIVE}, configuration("simclr")
-    for words, settings in FURTHER.items():
-        loss, negatives = words.split()
-        made[words] = with_objective(simclr, negatives, "macl_a", loss, **settings)
-    return made
-
-
-def trained(configs: dict[str, dict[str, Any]], rank: int | None = None) -> dict[str, Tensor]:
-    """The weights after three steps, in double precision."""
-    views = torch.rand(3, 24, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    views[1:] += views[0]
-    ids, found = torch.arange(24) % 16 * 7, {}  # some are seen again
-    with patch("ssl_bench.networks.backbones.DigitsResNet", OneLayer):
-        for name, config in configs.items():
-            torch.manual_seed(0)
-            method = Parts(config).method.double()
-            images = Batch([*views[: max(2, method.views)]], ids, ids % 6)
-            found[name] = train(method, local_batches(images, 3), progress=[0.0, 1 / 3, 2 / 3])
-    return found
-
-
-def check(configs: dict[str, dict[str, Any]]) -> None:
-    alone = trained(configs)
-    worst = 0.0
-    for found in on_two_ranks(functools.partial(trained, configs)):
-        for name, weights in found.items():
-            difference = float((weights - alone[name]).norm() / alone[name].norm())
-            assert difference < 1e-12, (name, difference)
-            worst = max(worst, difference)
-    print(f"{len(configs)} combinations, largest relative difference {worst:.1e}")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_two_ranks_train_as_one_with_every_framework_loss_negatives_and_temperature() -> None:
-    chosen = sample()
-    assert {each for names in chosen for each in names} == {
-        each for group in ("framework", *OBJECTIVE) for each in options(group)
-    } - {name for name in options("framework") if has_own_objective(name)}
-    check(configurations(chosen) | further())
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_two_ranks_train_as_one_with_every_combination(framework: str) -> None:
-    check(configurations([names for names in combinations() if names[0] == framework]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""DenseCL against plain loops in double precision; with every loss, queue and batch negatives; chunks and refusals."""
+"""DenseCL against plain loops in double precision; with every loss, queue and batch negatives; refusals."""
 
 import math
 import re
@@ -20,7 +20,7 @@ from ssl_bench.objective.negatives import CrossView, Negatives, Queue
 from ssl_bench.objective.temperature import Fixed, MACLa
 from ssl_bench.training.checked import CheckedParts
 from tests.composed import load
-from tests.methods.training import train, train_in_chunks
+from tests.methods.training import train
 
 IMAGES, DIM, CELLS, TAU = 6, 5, 4, 0.2
 
@@ -131,11 +131,6 @@ def test_temperature_and_loss_act_on_both_terms() -> None:
         tau, mean = (float(found[f"{prefix}{name}"]) for name in ("tau", "positive"))
         assert tau == pytest.approx(TAU * 2**mean, rel=1e-12)
     assert float(found["tau"]) != float(found["dense/tau"])
-
-
-def test_chunks_give_the_weights_of_whole_batches() -> None:
-    found, expected = train_in_chunks(method(), [batch()], 2), train(method(), [batch()])
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
 
 
 def test_weights_at_both_ends_train_one_term() -> None:
