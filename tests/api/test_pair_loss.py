@@ -61,6 +61,12 @@ def test_the_defaults_are_those_of_conf() -> None:
     assert PairLoss("dcl", negatives="queue", dim=1).negatives.k == 65536  # type: ignore[union-attr]
 
 
+def test_only_the_first_view_is_an_anchor_beside_a_queue() -> None:
+    """The second one is of a momentum network."""
+    for negatives, count in (("queue", 1), ("in_batch", 2)):
+        assert len(PairLoss("dcl", negatives=negatives, reduction="none")(*vectors())) == count
+
+
 def test_objects_are_taken_as_they_are() -> None:
     parts = DCL(), Fixed(TAU), CrossView()
     loss = PairLoss(*parts)

@@ -15,6 +15,7 @@ from PIL import Image
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data import headers
+from ssl_bench.data.heldout import held_out
 from ssl_bench.data.own import OwnFolder
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.results import read
@@ -51,12 +52,19 @@ def test_classes_and_splits_are_found(
         assert all(f"/{'ab'[label]}/" in train.name(i) for i, label in enumerate(train.labels.tolist()))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_only_image_of_a_class_stays_to_train_on(seed: int) -> None:
+    labels = [0, 0, 0, 0, 1, 1, 2]
+    drawn = held_out(range(7), [f"{i}.png" for i in range(7)], labels, range(7), 0.25, seed)
+    assert sorted(labels[i] for i in drawn) == [0, 1]
+
+
 def test_the_held_out_images_are_drawn_by_the_seed_and_stay_when_others_come(tmp_path: Path) -> None:
     root = photos(tmp_path / "photos", "a", "b", count=20)
-    held_out = {*names(dataset(root).split("test"))}
-    assert {*names(dataset(root, "dataset.split_seed=1").split("test"))} != held_out
+    drawn = {*names(dataset(root).split("test"))}
+    assert {*names(dataset(root, "dataset.split_seed=1").split("test"))} != drawn
     picture(999).save(root / "a" / "new.jpg")
-    assert len({*names(dataset(root).split("test"))} & held_out) >= 3
+    assert len({*names(dataset(root).split("test"))} & drawn) >= 3
 
 
 def test_a_set_without_copies_keeps_its_hash_and_its_split(tmp_path: Path) -> None:

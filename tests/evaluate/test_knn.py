@@ -92,6 +92,12 @@ def test_no_tensor_is_larger_than_a_block(q: int, n: int) -> None:
     assert largest.elements <= math.prod(BLOCKS["cpu"]) < q * n / 7
 
 
+def test_of_more_equal_images_than_neighbours_the_first_others_vote() -> None:
+    """Images 3 to 9 are not among their own three nearest: 0 and 1 vote. For the first three the votes are wrong."""
+    labels = torch.tensor([1, 1, 0, 1, 1, 1, 1, 1, 1, 1])
+    assert leave_one_out(torch.ones(10, 4), labels, k=2, temperature=0.1, num_classes=2) == 0.7
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

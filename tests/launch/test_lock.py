@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ssl_bench.disk.patience import NoAnswer
 from ssl_bench.launch.lock import Lock, owner
 from ssl_bench.record.claim import Claim, Owner
 
@@ -118,6 +119,26 @@ def test_an_owner_on_another_machine_keeps_its_lock_while_it_touches_it() -> Non
     assert lock.take() is not None
     time.sleep(0.6)
     assert lock.take() is None and lock.claim == Claim(RUN.absolute() / "claims", 2)
+
+
+def test_time_in_which_the_file_system_does_not_answer_is_not_the_owners_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_lock(1, **ELSEWHERE)
+    lock = Lock(RUN, lease=0.5)
+    assert lock.take() is not None
+
+    def no_answer(*given: object, **more: object) -> None:
+        raise NoAnswer("the disk is away")
+
+    with monkeypatch.context() as away:
+        away.setattr("ssl_bench.launch.lock.files.read_json", no_answer)
+        with pytest.raises(NoAnswer):
+            lock.take()
+        time.sleep(0.6)
+    assert lock.take() is not None
+    time.sleep(0.6)
+    assert lock.take() is None
 
 
 def test_a_process_whose_run_was_taken_over_exits() -> None:

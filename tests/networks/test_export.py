@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ssl_bench.commands.export import main
 from ssl_bench.errors import ConfigError
-from ssl_bench.networks.export import load
+from ssl_bench.networks.backbones import timm_backbone
+from ssl_bench.networks.export import lines_to_build, load
 from ssl_bench.record import checkpoint
 from ssl_bench.training.parts import Parts
 from tests.composed import load as compose
@@ -60,6 +61,16 @@ def test_timm_loads_the_export(backbone: str, channels: int, tmp_path: Path, mon
         scope: dict[str, Any] = {}
         exec("\n".join(description["load"]), scope)
         torch.testing.assert_close(scope["model"].eval()(views(channels)), expected)
+
+
+def test_the_lines_of_a_small_stem_build_the_network_of_the_run() -> None:
+    network = timm_backbone("resnet18", 1, "cifar").eval()
+    lines = lines_to_build({"name": "resnet18", "in_channels": 1, "stem": "cifar"}, network.state_dict())
+    scope: dict[str, Any] = {}
+    exec("\n".join(["import torch", *lines]), scope)
+    scope["model"].load_state_dict(network.state_dict())
+    with torch.no_grad():
+        assert torch.equal(scope["model"].eval()(views(1)), network(views(1)))
 
 
 @pytest.mark.parametrize("backbone", [["backbone=timm"], ["backbone=vit_moco_v3", "backbone.args.num_heads=2"]])

@@ -1,5 +1,6 @@
 """Curves of a run: what is kept of them, and what is said about the rest."""
 
+import itertools
 import json
 import math
 import random
@@ -17,6 +18,12 @@ def test_thinning_keeps_the_ends_and_the_extremes(count: int) -> None:
     assert kept == sorted(set(kept)) and len(kept) <= 40
     assert {0, count - 1, numbers.index(min(numbers)), numbers.index(max(numbers))} <= set(kept)
     assert kept == list(range(count)) or count > 40
+
+
+@pytest.mark.parametrize("count", [41, 100, 333])
+def test_thinning_loses_no_extreme_wherever_it_is(count: int) -> None:
+    for sign, place in itertools.product((1.0, -1.0), range(count)):
+        assert place in curves.thin([sign * (n == place) for n in range(count)], 40)
 
 
 def test_read_counts_rows_and_leaves_out_what_is_no_number(tmp_path: Path) -> None:

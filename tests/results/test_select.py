@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record.progress import clock
 from ssl_bench.results.scan import Scan
+from ssl_bench.results.select import Condition
 from ssl_bench.results.status import overview
 from tests.results.conftest import Status
 from tests.results.folders import OUTPUTS, configuration, finish, make, make_grid, read_until, rows, running, terminal
@@ -82,6 +85,14 @@ def test_conditions(status: Status) -> None:
     for conditions, expected in CONDITIONS:
         found = names(status, *conditions)
         assert [name if len(name) == 1 else "w" for name in sorted(found)] == [*expected], conditions
+
+
+@pytest.mark.parametrize(
+    ("word", "holding"), [("m>=1", [1.0]), ("m=1", [1.0]), ("m<1", [0.0, 0.5]), ("m>2", [0.5, 1.0])]
+)
+def test_of_a_share_one_is_all_and_two_are_two_percent(word: str, holding: list[float]) -> None:
+    condition = Condition.read(word)
+    assert condition is not None and [v for v in (0.0, 0.5, 1.0) if condition.holds([v], 100)] == holding
 
 
 ORDERS = [

@@ -1,5 +1,6 @@
 """Looks at the network of a training: they change no bit of it, and what goes wrong is said."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,22 @@ def test_images_without_labels_have_a_rank_only(train: Train) -> None:
     assert train(*bits, "batch_size.size=40", "epochs=1", "evaluate.watch=1")[0] == 0
     (look,) = [row for row in rows() if "watch/effective_rank" in row]
     assert 1 < look["watch/effective_rank"] < 16 and -1 < look["watch/mean_cosine"] < 1 and "watch/knn_top1" not in look
+
+
+def test_the_mean_cosine_is_of_different_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[torch.Tensor]()
+
+    def rank(projections: torch.Tensor) -> float:
+        seen.append(projections)
+        return 1.0
+
+    monkeypatch.setattr("ssl_bench.training.watch.effective_rank", rank)
+    run = Training(load([*SMALL, "evaluate.watch=1"]), "0123456789", tmp_path, torch.device("cpu"))
+    run.watch.ids, row = run.watch.ids[:5], dict[str, Any]()
+    assert run.watch.see(run.watch.every, row)
+    pairs = itertools.combinations(seen[0].double(), 2)
+    cosines = [float(torch.cosine_similarity(a, b, dim=0)) for a, b in pairs]
+    assert len(cosines) == 10 and row["watch/mean_cosine"] == pytest.approx(sum(cosines) / 10, rel=1e-6)
 
 
 @pytest.mark.parametrize(("every", "count"), [(1, 67), (4, 268), (0, 0)])
