@@ -24,14 +24,6 @@ import ssl_bench
 from ssl_bench.commands.evaluate import main
 from tests.conftest import only_run
 
-pl = pytest.importorskip("pytorch_lightning")
-lightly = pytest.importorskip("lightly")
-
-from lightly.loss import NTXentLoss  # noqa: E402
-from lightly.models.modules import MaskedVisionTransformerTIMM  # noqa: E402
-from lightly.models.modules.heads import MoCoProjectionHead, SimCLRProjectionHead  # noqa: E402
-from lightly.models.utils import update_momentum  # noqa: E402
-
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 README = Path(__file__).parents[2] / "ssl_bench/networks/README.md"
@@ -60,59 +52,63 @@ def batches() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         yield x, y, LABELS[rows]
 
 
-class Lightning(pl.LightningModule):  # type: ignore[misc, name-defined]
-    """A module that Lightning trains for an epoch and saves."""
+def fitted(parts: dict[str, nn.Module], loss: Callable[[Any, Tensor, Tensor], Tensor]) -> Any:
+    """A module of Lightning with these parts that Lightning trains for an epoch and saves."""
+    lightning: Any = pytest.importorskip("pytorch_lightning")
 
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD((p for p in self.parameters() if p.requires_grad), 0.05, momentum=0.9)
+    class Module(lightning.LightningModule):  # type: ignore[misc]
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD((p for p in self.parameters() if p.requires_grad), 0.05, momentum=0.9)
 
-    def training_step(self, batch: Any, _: int) -> Tensor:
-        return self.loss(*batch)  # type: ignore[no-any-return]
+        def training_step(self, batch: Any, _: int) -> Tensor:
+            return loss(self, *batch[:2])
 
-    def fit(self) -> None:
-        logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-        trainer = pl.Trainer(max_epochs=1, accelerator="cpu", enable_model_summary=False, **quiet)
-        drawn: Any = list(batches())
-        trainer.fit(self, torch.utils.data.DataLoader(drawn, batch_size=None))
-        trainer.save_checkpoint("file.pth")
+    module = Module()
+    for name, part in parts.items():
+        setattr(module, name, part)
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", enable_model_summary=False, **quiet)
+    drawn: Any = list(batches())
+    trainer.fit(module, torch.utils.data.DataLoader(drawn, batch_size=None))
+    trainer.save_checkpoint("file.pth")
+    return module
 
 
 def lightly_moco() -> Networks:
-    class MoCo(Lightning):
-        def __init__(self) -> None:
-            super().__init__()
-            self.backbone = nn.Sequential(*list(resnet().children())[:-1])
-            self.projection_head = MoCoProjectionHead(512, 512, 128)
-            self.backbone_momentum = copy.deepcopy(self.backbone).requires_grad_(False)
-            self.projection_head_momentum = copy.deepcopy(self.projection_head).requires_grad_(False)
-            self.criterion = NTXentLoss(memory_bank_size=(64, 128))
+    pytest.importorskip("lightly")
+    from lightly.loss import NTXentLoss
+    from lightly.models.modules.heads import MoCoProjectionHead
+    from lightly.models.utils import update_momentum
 
-        def loss(self, x: Tensor, y: Tensor, _: Tensor) -> Any:
-            update_momentum(self.backbone, self.backbone_momentum, m=0.9)
-            update_momentum(self.projection_head, self.projection_head_momentum, m=0.9)
-            keys = self.projection_head_momentum(self.backbone_momentum(y).flatten(1)).detach()
-            return self.criterion(self.projection_head(self.backbone(x).flatten(1)), keys)
+    backbone, head = nn.Sequential(*list(resnet().children())[:-1]), MoCoProjectionHead(512, 512, 128)
+    momentum, momentum_head = (copy.deepcopy(part).requires_grad_(False) for part in (backbone, head))
+    parts = {"backbone": backbone, "projection_head": head, "backbone_momentum": momentum}
+    parts |= {"projection_head_momentum": momentum_head, "criterion": NTXentLoss(memory_bank_size=(64, 128))}
 
-    model = MoCo()
-    model.fit()
-    return model.backbone, model.backbone_momentum
+    def loss(module: Any, x: Tensor, y: Tensor) -> Any:
+        update_momentum(backbone, momentum, m=0.9)
+        update_momentum(head, momentum_head, m=0.9)
+        keys = momentum_head(momentum(y).flatten(1)).detach()
+        return module.criterion(head(backbone(x).flatten(1)), keys)
+
+    fitted(parts, loss)
+    return backbone, momentum
 
 
 def lightly_vit() -> Networks:
-    class ViT(Lightning):
-        def __init__(self) -> None:
-            super().__init__()
-            self.backbone = MaskedVisionTransformerTIMM(vit=vit())
-            self.projection_head = SimCLRProjectionHead(64, 64, 32)
-            self.criterion = NTXentLoss()
+    pytest.importorskip("lightly")
+    from lightly.loss import NTXentLoss
+    from lightly.models.modules import MaskedVisionTransformerTIMM
+    from lightly.models.modules.heads import SimCLRProjectionHead
 
-        def loss(self, x: Tensor, y: Tensor, _: Tensor) -> Any:
-            return self.criterion(*(self.projection_head(self.backbone(view)) for view in (x, y)))
+    backbone, head = MaskedVisionTransformerTIMM(vit=vit()), SimCLRProjectionHead(64, 64, 32)
 
-    model = ViT()
-    model.fit()
-    return model.backbone, None
+    def loss(module: Any, x: Tensor, y: Tensor) -> Any:
+        return module.criterion(*(head(backbone(view)) for view in (x, y)))
+
+    fitted({"backbone": backbone, "projection_head": head, "criterion": NTXentLoss()}, loss)
+    return backbone, None
 
 
 def timm_trainer() -> Networks:
