@@ -1,74 +1,91 @@
-"""The end of a grid of several seeds: tables of what it varies, the highest mean, and the line that compares."""
+"""The end of a grid of several seeds: tables of what it varies, the highest mean, and what one seed hides."""
 
-import json
-from collections.abc import Callable
+import itertools
+import re
+from collections.abc import Mapping, Sequence
 from math import pi, sqrt
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
-from ssl_bench.results.conclusion import finished_entries, of_one_seed, tables
-from tests.results.folders import finish, make
+import pytest
 
-Train = Callable[..., tuple[int, str]]
-GRID = ("-m", "name=g", "seed=0,1", "loss=dcl,infonce", "batch_size=b64,b128", "max_steps=2", "evaluate=knn")
+from ssl_bench.launch.grid import summarise
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.results.conclusion import of_one_seed, show
+from tests.results.folders import finish, make, make_grid, rows
+
+Capture = pytest.CaptureFixture[str]
+Cell = tuple[str, int]  # a loss and a batch size
+NUMBER = itertools.count()
 
 
-def test_the_end_of_a_grid_is_a_table_of_what_it_varies(train: Train) -> None:
-    code, text = train(*GRID, "evaluate.baselines=[init]")
-    places: dict[tuple[str, int], list[float]] = {}
-    found = [json.loads(path.read_text()) for path in Path("outputs").glob("g/*/results.json")]
-    for content in found:
-        key = content["config"]["choices"]["loss"], content["config"]["batch_size"]["size"]
-        places.setdefault(key, []).append(100 * content["metrics"]["knn/top1"])
-    assert code == 0 and len(places) == 4
-    head, *rows = text[text.index("knn/top1 (%)\n") :].splitlines()[1:4]
+def run(cell: Cell, seed: int, percent: float, epochs: int = 10) -> Path:
+    """A finished run; the network at initialisation has 30% for seed 0, 10 points more for each further one."""
+    loss, size = cell
+    choices = {"dataset": "mnist", "loss": loss, "batch_size": f"b{size}"}
+    settings: dict[str, Any] = {"choices": choices, "loss": {"of": loss}, "batch_size": {"size": size}, "name": "g"}
+    folder = make(f"g/{loss}-{size}-{seed}", rows(epochs), **settings, seed=seed, epochs=epochs, evaluate={"knn": {}})
+    finish(folder, 1.0, knn_top1=percent / 100, **{"knn_init/top1": 0.3 + seed / 10})
+    return folder
+
+
+def cells(values: Mapping[Cell, Sequence[float]], **settings: Any) -> dict[Cell, list[Path]]:
+    """Runs with the seeds 0, 1, ... of each cell."""
+    return {cell: [run(cell, *pair, **settings) for pair in enumerate(of)] for cell, of in values.items()}
+
+
+def end(grid: Mapping[Cell, Sequence[Path]], capfd: Capture) -> str:
+    """What is printed at the end of a grid that asked for ten epochs."""
+    runs = {
+        f"name=g loss={loss} batch_size=b{size} seed={seed}": folder
+        for (loss, size), folders in grid.items()
+        for seed, folder in enumerate(folders)
+    }
+    outcomes = {number: Outcome(State.DONE, folder=str(folder)) for number, folder in enumerate(runs.values())}
+    capfd.readouterr()
+    assert summarise(make_grid(str(next(NUMBER)), [*runs], outcomes, epochs=[10] * len(runs)), show) == 0
+    return capfd.readouterr().out
+
+
+def test_the_end_of_a_grid_is_a_table_of_what_it_varies(capfd: Capture) -> None:
+    values = {("dcl", 64): (50, 53), ("dcl", 128): (61, 60), ("infonce", 64): (40, 47), ("infonce", 128): (44, 45)}
+    grid = cells(values)
+    text = end(grid, capfd)
+    head, *lines = text[text.index("knn/top1 (%)\n") :].splitlines()[1:4]
     assert head.split() == ["loss", "batch_size=64", "batch_size=128"]
-    for row, loss in zip(rows, ("dcl", "infonce"), strict=True):
-        numbers = [f"{mean(places[loss, n]):.2f} ± {stdev(places[loss, n]):.2f} (2)" for n in (64, 128)]
-        assert row.split() == [loss, *" ".join(numbers).split()]
-    loss, size = max(places, key=lambda key: mean(places[key]))
-    begun = mean(content["metrics"]["knn_init/top1"] for content in found)
-    assert (
-        f"highest mean: loss={loss} batch_size={size} (n=2). The networks at initialisation: {100 * begun:.1f}%" in text
-    )
+    for line, loss in zip(lines, ("dcl", "infonce"), strict=True):
+        numbers = [f"{mean(values[loss, n]):.2f} ± {stdev(values[loss, n]):.2f} (2)" for n in (64, 128)]
+        assert line.split() == [loss, *" ".join(numbers).split()]
+    assert "highest mean: loss=dcl batch_size=128 (n=2). The networks at initialisation: 35.0%" in text
     assert text.rstrip().endswith("is one better? ssl-bench compare --by loss name=g")
-    small = [
-        path.parent for path in sorted(Path("outputs").glob("g/*/results.json")) if '"size": 64' in path.read_text()
-    ]
-    (sheet,) = tables(finished_entries({"any": [(run, None) for run in small]}))  # one setting makes one column
-    assert sheet.columns == ["loss", "knn/top1 (%)"] and [row[0].text for row in sheet.rows] == ["dcl", "infonce"]
+    one_size = end({cell: folders for cell, folders in grid.items() if cell[1] == 64}, capfd)
+    assert re.search(r"^loss +knn/top1 \(%\)$", one_size, re.MULTILINE) and "highest mean: loss=dcl (n=2)" in one_size
 
 
-def test_runs_that_have_gone_on_to_more_epochs_have_a_line_each(train: Train) -> None:
-    asked = ("optimizer.schedule=constant", "loss=dcl,infonce", "seed=0,1", "evaluate=knn", "batch_size=b512")
-    assert "highest mean: loss=" in train("-m", "epochs=1", *asked)[1]
-    assert train("epochs=2", "loss=dcl", "seed=0", asked[0], *asked[3:])[0] == 0
-    text = train("-m", "epochs=1", *asked)[1]
-    assert "4 runs: 0 trained, 4 done before" in text and "highest mean:" not in text and "\nloss=dcl " in text
+def test_runs_that_have_gone_on_to_more_epochs_have_a_line_each(capfd: Capture) -> None:
+    grid = cells({("dcl", 64): (50, 51), ("infonce", 64): (40, 41)})
+    assert "highest mean: loss=" in end(grid, capfd)
+    text = end(grid | cells({("eqco", 64): (60, 61)}, epochs=20), capfd)
+    assert "highest mean:" not in text and "\nloss=dcl " in text
 
 
-def test_one_cell_has_no_highest_mean(train: Train) -> None:
-    asked = ("max_steps=1", "evaluate=knn", "name=g")
-    assert "highest mean: loss=" in train("-m", "loss=dcl,infonce", "seed=0,1", *asked)[1]
-    runs = [path.parent for path in Path("outputs").glob("g/*/results.json") if '"loss": "dcl"' in path.read_text()]
-    (sheet,) = tables(finished_entries({"loss=dcl": [(run, None) for run in runs]}))
-    assert len(runs) == 2 and not any("highest mean" in line for line in sheet.below)
+def test_one_cell_has_no_highest_mean(capfd: Capture) -> None:
+    assert "highest mean" not in end(cells({("dcl", 64): (50, 51)}), capfd)
 
 
-def test_a_grid_of_one_seed_says_that_its_best_is_flattered_and_by_how_much(train: Train) -> None:
-    grid = ("-m", "loss=dcl,infonce", "max_steps=1", "evaluate=knn", "name=g")
+def test_a_grid_of_one_seed_says_that_its_best_is_flattered_and_by_how_much(capfd: Capture) -> None:
     sentence = "the best of 2 settings by one seed is flattered by chance"
-    assert f"{sentence}: train it with several seeds before" in train(*grid)[1]
-    assert sentence not in train(*grid, "seed=0,1,2")[1]
-    values: dict[str, list[float]] = {}
-    for path in Path("outputs").glob("g/*/results.json"):
-        content = json.loads(path.read_text())
-        values.setdefault(content["config"]["choices"]["loss"], []).append(100 * content["metrics"]["knn/top1"])
+    values = {("dcl", 64): (50, 53, 51), ("infonce", 64): (40, 47, 44)}
+    alone = {cell: [run(cell, 0, of_cell[0])] for cell, of_cell in values.items()}
+    assert f"{sentence}: train it with several seeds before" in end(alone, capfd)
+    every = {cell: [*alone[cell], *(run(cell, seed, values[cell][seed]) for seed in (1, 2))] for cell in values}
+    assert sentence not in end(every, capfd)
     deviation = sqrt(mean(stdev(of_loss) ** 2 for of_loss in values.values()))
     amount = (
         f"by {deviation / sqrt(pi):.3g} points if all were equal, at the deviation of {deviation:.3g} between seeds"
     )
-    assert f"{sentence}, {amount}: " in train(*grid)[1]
+    assert f"{sentence}, {amount}: " in end(alone, capfd)
 
 
 def test_what_ranks_nothing_has_no_best() -> None:
