@@ -208,9 +208,9 @@ def an_edit_of_a_plugin() -> None:
     del sys.modules["edited"]
 
 
-ACTIONS = [nothing, another_k_of_one_loss, another_k_of_all, another_k_by_a_grid, another_evaluator_of_one_loss]
-ACTIONS += [other_images, another_epoch_of_one_loss, a_copy_of_a_run, images_in_another_place]
-ACTIONS += [one_trained_with_another_k, an_edit_of_a_plugin]
+SOME = [another_k_of_one_loss, another_epoch_of_one_loss, a_copy_of_a_run, an_edit_of_a_plugin]
+OTHERS = [nothing, another_k_of_all, another_k_by_a_grid, another_evaluator_of_one_loss, other_images]
+OTHERS += [images_in_another_place, one_trained_with_another_k]
 
 
 # ---- who reads numbers
@@ -452,24 +452,17 @@ READERS += [table_of_means, end_of_a_grid, figure_of_means, comparison, plain_na
 READERS += [search, what_matters]
 
 
-@pytest.fixture(scope="module", params=ACTIONS, ids=lambda action: action.__name__)
-def acted(made: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The runs after an action of this process, which had read them before."""
-    before, folder = Path.cwd(), tmp_path_factory.mktemp("acted") / "work"
-    shutil.copytree(made, folder)
-    os.chdir(folder)
+@pytest.mark.parametrize("action", SOME + [pytest.param(action, marks=pytest.mark.slow) for action in OTHERS])
+def test_each_reader_shows_a_number_with_what_made_it(action: Callable[[], None], here: None, capfd: Capture) -> None:
+    """After an action of this process, which had read the runs before."""
     assert len(ssl_bench.runs()) == 4
-    request.param()
-    os.chdir(before)
-    return folder
-
-
-@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
-def test_a_reader_shows_a_number_with_what_made_it(
-    acted: Path, read: Callable[[list[Number], Capture], None], capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(acted)
-    read(truth(), capfd)
+    action()
+    for read in READERS:
+        try:
+            read(truth(), capfd)
+        except Exception as error:
+            error.add_note(f"{read.__name__} after {action.__name__}")
+            raise
 
 
 def test_one_training_with_other_numbers_in_two_folders_is_refused_with_both(here: None, capfd: Capture) -> None:
