@@ -7,6 +7,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import contextlib
 import gc
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
 # A very small network on scattered digits at batch size 64: a run of a few steps takes a second.
 SMALL = ["backbone.width=4", "head.out=16", "optimizer=sgd", "optimizer.lr=0.3"]
 SMALL += ["tracking=off", "log_every=1", "evaluate=[]", "evaluate.baselines=[]"]
+# Of the runs that tests begin with which do not depend on how they were trained.
+TRAINED = ["max_steps=3", "evaluate=knn", "evaluate.baselines=[init,raw]"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -125,6 +128,38 @@ def train(capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
         return code, out + err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the results folder ``one`` of the run of TRAINED, and ``grid`` of two losses and two seeds."""
+    from ssl_bench.train import main
+
+    folder, before = tmp_path_factory.mktemp("trained"), Path.cwd()
+    os.chdir(folder)
+    try:
+        with no_pictures():
+            assert main([*SMALL, *TRAINED]) == 0
+            shutil.copytree("outputs", "one")
+            assert main([*SMALL, *TRAINED, "-m", "loss=infonce,dcl", "seed=0,1"]) == 0
+        Path("outputs").rename("grid")
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def trained(trained_once: Path, working_directory: None) -> Path:
+    """Directory of the run of ``train(*TRAINED)``, below ``outputs`` in the working directory."""
+    shutil.copytree(trained_once / "one", "outputs")
+    return only_run()
+
+
+@pytest.fixture
+def grid(trained_once: Path, working_directory: None) -> list[Path]:
+    """Directories of the runs of InfoNCE and DCL, with the seeds 0 and 1, below ``outputs``."""
+    shutil.copytree(trained_once / "grid", "outputs")
+    return sorted(path.parent for path in Path("outputs").glob("default/*/config.yaml"))
 
 
 @pytest.fixture

@@ -21,22 +21,21 @@ Train = Callable[..., tuple[int, str]]
 
 
 def test_a_trained_run_is_evaluated_again_with_the_same_metrics(
-    train: Train, capfd: pytest.CaptureFixture[str]
+    trained: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def refusal(*arguments: str, code: int = 2) -> str:
         capfd.readouterr()
         assert main(arguments) == code
         return capfd.readouterr().err
 
-    assert train("max_steps=3", "evaluate=knn", "evaluate.baselines=[init,raw]")[0] == 0
-    run = only_run()
-    trained = json.loads((run / "results.json").read_text())
-    (run / "results.json").write_text(json.dumps(trained | {"metrics": {}, "evaluations": []}))
+    run = trained
+    before = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps(before | {"metrics": {}, "evaluations": []}))
     shutil.rmtree("outputs/.baselines")
     assert main([str(run), "evaluate=[knn,linear]", "evaluate.linear.epochs=5"]) == 0
     assert f"\n{run}\n" in capfd.readouterr().out  # and not how long the training took
     again = json.loads((run / "results.json").read_text())["metrics"]
-    assert {name: again[name] for name in trained["metrics"]} == trained["metrics"] and "linear/top1" in again
+    assert {name: again[name] for name in before["metrics"]} == before["metrics"] and "linear/top1" in again
     assert "dataset.root=x: only device, evaluate and paths.data can be changed" in refusal(str(run), "dataset.root=x")
     assert f"{run} seed=1: no finished run below outputs has this name and these" in refusal(str(run), "seed=1")
     assert "no run is named" in refusal()
@@ -103,17 +102,15 @@ def test_tf32_is_set_as_in_the_run_and_a_bad_value_is_refused(
     assert capfd.readouterr().err.startswith(refusal)
 
 
-def test_many_runs_are_evaluated_by_one_command(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
-    for settings in (["loss=dcl"], ["loss=infonce"], ["loss=dcl", "seed=1"]):
-        assert train("max_steps=1", *settings)[0] == 0
+def test_many_runs_are_evaluated_by_one_command(grid: list[Path], capfd: pytest.CaptureFixture[str]) -> None:
     asked = ["evaluate=knn", "evaluate.baselines=[]", "evaluate.knn.k=3"]
     assert main(["loss=dcl", *asked, "--jobs", "2"]) == 0
-    found = [json.loads(path.read_text()) for path in Path("outputs/default").glob("*/results.json")]
-    by_loss = {(content["config"]["choices"]["loss"], "knn/top1" in content["metrics"]) for content in found}
+    found = [json.loads((run / "results.json").read_text()) for run in grid]
+    by_loss = {(content["config"]["choices"]["loss"], "knn[k=3]/top1" in content["metrics"]) for content in found}
     assert by_loss == {("dcl", True), ("infonce", False)}
     assert main(["default", *asked]) == 0
-    found = [json.loads(path.read_text()) for path in Path("outputs/default").glob("*/results.json")]
-    assert len(found) == 3 and all("knn/top1" in content["metrics"] for content in found)
+    found = [json.loads((run / "results.json").read_text()) for run in grid]
+    assert len(found) == 4 and all("knn[k=3]/top1" in content["metrics"] for content in found)
     capfd.readouterr()
     assert main(["other", *asked]) == 2
     assert "other: no run below outputs has this name or folder" in capfd.readouterr().err
@@ -122,11 +119,9 @@ def test_many_runs_are_evaluated_by_one_command(train: Train, capfd: pytest.Capt
 
 
 @pytest.mark.slow
-def test_evaluations_side_by_side_end_with_their_command_and_a_lost_one_is_named(train: Train) -> None:
-    for seed in "01":
-        assert train("max_steps=1", f"seed={seed}")[0] == 0
+def test_evaluations_side_by_side_end_with_their_command_and_a_lost_one_is_named(grid: list[Path]) -> None:
     endless = ["evaluate=linear", "evaluate.linear.epochs=1000000", "evaluate.baselines=[]"]
-    command = Command("evaluate", "default", *endless, "--jobs", "2")
+    command = Command("evaluate", "default", "loss=dcl", *endless, "--jobs", "2")
     wait_for(lambda: len(list(Path("outputs/default").glob("*/claims/*"))) == 2)
     evaluations = command.ranks()
     assert len(evaluations) == 2

@@ -89,9 +89,10 @@ def backbone_of(folder: Path) -> dict[str, torch.Tensor]:
     return {k.partition("encoder.")[2]: v for k, v in state["method"].items() if "encoder." in k}
 
 
-def test_a_frozen_backbone_of_a_run_stays_as_it_was_and_its_head_is_trained(train: Callable[..., Any]) -> None:
-    assert train("max_steps=2")[0] == 0
-    first = only_run()
+def test_a_frozen_backbone_of_a_run_stays_as_it_was_and_its_head_is_trained(
+    trained: Path, train: Callable[..., Any]
+) -> None:
+    first = trained
     assert train("max_steps=3", f"init={first}", "backbone.freeze=true", "paths.outputs=second", "seed=1")[0] == 0
     second = only_run(Path("second"))
     before, after = backbone_of(first), backbone_of(second)
@@ -103,10 +104,9 @@ def test_a_frozen_backbone_of_a_run_stays_as_it_was_and_its_head_is_trained(trai
     assert config["init"]["weights"].startswith(f"{first.name} after {config['epochs']} epochs #")
 
 
-def test_a_run_that_starts_from_weights_calls_its_baseline_so(train: Callable[..., Any]) -> None:
-    assert train("max_steps=1")[0] == 0
+def test_a_run_that_starts_from_weights_calls_its_baseline_so(trained: Path, train: Callable[..., Any]) -> None:
     code, text = train(
-        "max_steps=1", f"init={only_run()}", "evaluate=knn", "evaluate.baselines=[init]", "paths.outputs=second"
+        "max_steps=1", f"init={trained}", "evaluate=knn", "evaluate.baselines=[init]", "paths.outputs=second"
     )
     assert code == 0 and "weights of init" in text and "random initialisation" not in text
 

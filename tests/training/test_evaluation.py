@@ -47,8 +47,7 @@ def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in pairs)
 
 
-def test_another_evaluation_trains_nothing_and_computes_what_is_missing(train: Train) -> None:
-    assert train("max_steps=3", *KNN)[0] == 0
+def test_another_evaluation_trains_nothing_and_computes_what_is_missing(trained: Path, train: Train) -> None:
     first, saved = results(), (only_run() / "checkpoints/last.pt").stat().st_mtime_ns
     code, printed = train("max_steps=3", *KNN, "evaluate.knn.k=5", "log_every=7", "evaluate.knn.temperature=1e-1")
     assert code == 0 and "step 3/3" not in printed
@@ -74,10 +73,11 @@ def test_another_evaluation_trains_nothing_and_computes_what_is_missing(train: T
     assert shown in printed and results() == third
 
 
-def test_a_stop_in_a_second_evaluation_loses_nothing(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_in_a_second_evaluation_loses_nothing(
+    trained: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from ssl_bench.evaluate.linear import LinearProbe
 
-    assert train("max_steps=3", *KNN)[0] == 0
     first = results()
 
     run = LinearProbe.run
@@ -95,13 +95,12 @@ def test_a_stop_in_a_second_evaluation_loses_nothing(train: Train, monkeypatch: 
     assert results()["metrics"].items() > first["metrics"].items()
 
 
-def test_a_kill_in_a_second_evaluation_leaves_the_run_done_and_trained(train: Train) -> None:
+def test_a_kill_in_a_second_evaluation_leaves_the_run_done_and_trained(trained: Path, train: Train) -> None:
     def shown() -> tuple[str, str, dict[str, float]]:
         (entry,) = Scan(Path("outputs")).update(time.time())[0]
         assert entry.run
         return entry.state.value, entry.doing, Numbers([entry.run]).main(entry.run)
 
-    assert train("max_steps=3", *KNN)[0] == 0
     first, saved = results(), weights(only_run())
     best = {"knn/top1": first["metrics"]["knn/top1"]}
     more = ["max_steps=3", "evaluate=[linear,knn]", "evaluate.baselines=[init,raw]"]
@@ -117,16 +116,15 @@ def test_a_kill_in_a_second_evaluation_leaves_the_run_done_and_trained(train: Tr
     assert shown()[:2] == ("done", "") and "linear/top1" in shown()[2]
 
 
-def test_a_baseline_is_computed_once_for_all_runs_that_share_it(train: Train) -> None:
-    assert train("max_steps=2", *KNN)[0] == 0
+def test_a_baseline_is_computed_once_for_all_runs_that_share_it(trained: Path, train: Train) -> None:
     files = sorted(Path("outputs/.baselines").iterdir())
     assert len(files) == 2
     for path in files:
         write_cache(path, dict.fromkeys(read_cache(path), 0.125))
-    assert train("max_steps=2", *KNN, "loss=dcl", "name=other")[0] == 0
+    assert train("max_steps=3", *KNN, "loss=dcl", "name=other")[0] == 0
     other = results(next(Path("outputs/other").iterdir()))["metrics"]
     assert other["knn_init/top1"] == other["knn_raw/top1"] == 0.125 != other["knn/top1"]
-    assert train("max_steps=2", *KNN, "seed=1", "name=third")[0] == 0
+    assert train("max_steps=3", *KNN, "seed=1", "name=third")[0] == 0
     assert len(list(Path("outputs/.baselines").iterdir())) == 4
 
 
@@ -147,9 +145,8 @@ def test_a_damaged_or_foreign_baseline_counts_as_missing() -> None:
         assert baselines.read(path, "knn_init/") is None
 
 
-def test_the_same_training_is_found_under_another_name(train: Train) -> None:
-    assert train("max_steps=3", *KNN)[0] == 0
-    run = only_run()
+def test_the_same_training_is_found_under_another_name(trained: Path, train: Train) -> None:
+    run = trained
     code, printed = train("max_steps=3", *KNN, "name=new")
     assert code == 0 and f"already done: {run}" in printed
     assert train("max_steps=3", "evaluate=knn", "evaluate.baselines=[]", "evaluate.knn.k=7", "name=new")[0] == 0
