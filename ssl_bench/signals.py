@@ -3,7 +3,6 @@
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, ClassVar
@@ -12,8 +11,6 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)  # Slurm 
 # Exit codes of stopped processes: after saving their state, or by the signal itself, before they listened to it.
 STOPPED = {code: number for number in STOPS for code in (128 + number, -number)}
 IN_A_THREAD = "trained from a thread, to which no signal comes: after a stop, the run goes on from its last checkpoint"
-
-COPIES = 1.0  # seconds in which a signal comes again: from Slurm or a terminal, and passed on by the parent
 
 
 class Interrupted(BaseException):  # like KeyboardInterrupt: code that goes on after an error must not go on after it
@@ -58,7 +55,7 @@ class Interrupt:
 
     def __init__(self, agree: Callable[[int], int]) -> None:
         self.number, self.saved, self._agree = 0, False, agree
-        self._count, self._last = 0, 0.0  # signals that are no copies, and when the last one of them came
+        self._count = 0  # signals that came, of which the first one counts
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupt":
@@ -77,11 +74,7 @@ class Interrupt:
             raise Interrupted(self.number) from error  # another rank stopped first, and this one waited for it
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self._count or time.monotonic() > self._last + COPIES:
-            self._count, self._last = self._count + 1, time.monotonic()
-        if self._count == 3:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+        self._count += 1
         self.ask(number)
 
     def ask(self, number: int) -> None:

@@ -28,7 +28,7 @@ def test_a_signal_in_a_destructor_stops_an_evaluation_after_its_batch() -> None:
         sizes, rng = {"num_classes": 2, "epochs": 1, "batch_size": 4}, torch.Generator()
         fit_linear(Sharded.whole(features), labels, [0.1], **sizes, momentum=0.9, weight_decay=0.0, generator=rng)  # type: ignore[arg-type]
     assert stop.value.exit_code == 143
-    with Interrupt(int) as interrupt:  # copies of a signal do not end the process, as three signals do
+    with Interrupt(int) as interrupt:  # further signals change nothing
         for _ in range(4):
             signal.raise_signal(signal.SIGTERM)
         assert interrupt.agreed() == signal.SIGTERM

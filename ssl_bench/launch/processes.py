@@ -23,7 +23,7 @@ def die_with(parent: int) -> None:
 def stop_after(parent: int) -> None:
     """Send this process SIGTERM when its parent has ended.
 
-    The kernel would send it once for each thread of the parent, and the third signal kills a run before it is saved.
+    The kernel would send it when the thread of the parent ends that started this process.
     """
 
     def watch() -> None:

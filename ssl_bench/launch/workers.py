@@ -53,8 +53,7 @@ def call_in_workers(
 ) -> Outcome:
     """Call ``function`` in several processes at once, and wait for all.
 
-    They have the environment, CPU affinity and working directory of this one, and are passed its signals. From the
-    third signal on, they are killed.
+    They have the environment, CPU affinity and working directory of this one, and are passed its signals.
 
     Args:
         function: importable by its name.
@@ -81,13 +80,13 @@ def call_in_workers(
 
 @contextlib.contextmanager
 def signals_passed_on(workers: "Collection[Worker]") -> Iterator[list[int]]:
-    """Pass the signals that stop runs on to the workers, and kill all from the third one on; yield them."""
+    """Pass the signals that stop runs on to the workers; yield them."""
     received: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:
         received.append(number)
         for worker in list(workers):
-            worker.send(number if len(received) < 3 else signal.SIGKILL)
+            worker.send(number)
 
     former = {number: signal.signal(number, pass_on) for number in stops()}
     try:
