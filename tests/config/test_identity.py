@@ -11,7 +11,7 @@ import yaml
 
 from ssl_bench.config.build import build, find_target
 from ssl_bench.config.compose import load
-from ssl_bench.config.identity import NOT_HASHED, SCHEDULES, evaluation_id, run_dir, run_id
+from ssl_bench.config.identity import NOT_HASHED, RETIRED, SCHEDULES, evaluation_id, recipe_id, run_dir, run_id
 from ssl_bench.config.schema import directory
 from ssl_bench.objective.contrast import Contrast
 
@@ -131,6 +131,18 @@ RUN_IDS = {
 @pytest.mark.parametrize(("overrides", "expected"), RUN_IDS.items())
 def test_the_identity_of_a_training_stays(overrides: str, expected: str) -> None:
     assert run_id(load(overrides.split())) == expected
+
+
+OF_0_4: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "of_0_4.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", OF_0_4)
+def test_a_run_of_an_earlier_version_is_found_by_the_same_command(name: str) -> None:
+    """Its configuration has keys that have left it since."""
+    config, same = OF_0_4[name]["config"], load(OF_0_4[name]["overrides"].split())
+    assert config.keys() >= RETIRED and "halt_at" not in same
+    assert run_id(config) == run_id(same) == name
+    assert recipe_id(config) == recipe_id(same)
 
 
 @pytest.mark.parametrize("option", [path.stem for path in sorted((directory() / "temperature").glob("*.yaml"))])
