@@ -11,7 +11,7 @@ the same recipe of views by kornia, in channels_last where the name says so. Rou
 On a CPU a round is one step. On a GPU it is 20 steps between two synchronisations of host and device; two rounds, in
 which libraries choose algorithms and graphs are recorded, come before and do not count. The package's steps are eager,
 or replayed as a CUDA graph; the other loops have its views, so that only the loops differ, but for one with kornia's.
-The two floors are those of `ssl-bench check`, with rates that are measured just after the steps: the arithmetic of the
+The two floors are those of floors.py, with rates that are measured just after the steps: the arithmetic of the
 networks, and that with the bytes of fused kernels.
 """
 
@@ -25,18 +25,18 @@ from tempfile import mkdtemp
 from typing import Any
 
 import torch
+from floors import ARITHMETIC, NETWORK, best_tflops, copy_gigabytes, floors
 from tables import of_steps
 from timing import alternate, environment, print_table, result_rows, save, try_each
 from torch import Tensor, nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from ssl_bench.check.speed import ARITHMETIC, NETWORKS, best_tflops, copy_gigabytes, floors, training
+from ssl_bench.check.speed import training
 from ssl_bench.data.views import Views
 from ssl_bench.hardware import release_memory
 from ssl_bench.training.precision import Precision
 
-NETWORK = "resnet18 32px"
 STEPS = 20  # of a round on a GPU; the package records its graph in the fourth step
 JITTER, MEAN, STD = (0.4, 0.4, 0.4, 0.1), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
@@ -202,7 +202,7 @@ def measure(
         missing |= failed
     times = alternate({name: call for name, call in found.items() if name not in missing}, rounds, warm_up=0)
     rates = best_tflops(device, precision.name), copy_gigabytes(device)
-    least = floors(NETWORKS[NETWORK], batch, precision, device, *rates)
+    least = floors(batch, precision, device, *rates)
     seconds = {floor: [of_floor] for floor, of_floor in least.items()}
     seconds |= {name: [wall / steps for wall in each.wall] for name, each in times.items()}
 

@@ -140,7 +140,8 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
         return ["--help"]  # their grid is not trained here, nor the reader's own tables
     if name in ("table", "figure", "reproduce"):
         return [*words, "--dry-run"] if name == "reproduce" and "--recipe" not in words else words
-    _composed(words)  # prepare needs data of its own
+    if name != "check":  # prepare needs data of its own
+        _composed(words)
     return ["--help"]
 
 

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from ssl_bench.check import speed
+from ssl_bench.training.precision import Precision
 from tests.composed import load
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -15,6 +17,7 @@ sys.path.append(str(SCRIPTS))
 
 import benchmark_losses  # noqa: E402
 import benchmark_step  # noqa: E402
+import floors  # noqa: E402
 import half_hour_report  # noqa: E402
 
 
@@ -30,10 +33,10 @@ def test_a_step_is_timed_on_a_cpu(
     words = ["--precision", "fp32", "--batch", "1", "--rounds", "1", "--set", "optimizer=lars"]
     benchmark_step.main([*words, "--json", str(file), "--kernels", str(kernels)])
     rows = json.loads(file.read_text())["rows"]
-    floors = ["arithmetic floor", "arithmetic and memory floor"]
+    least = ["arithmetic floor", "arithmetic and memory floor"]
     ours = ["ssl_bench", "ssl_bench, optimizer=lars"]
     others = ["plain loop", "plain loop, channels_last", "lightly"]
-    assert [row["name"] for row in rows] == [*floors, *ours, *others]
+    assert [row["name"] for row in rows] == [*least, *ours, *others]
     assert 0 < rows[0]["median_ms"] < rows[1]["median_ms"]
     assert rows[2]["images_s"] == pytest.approx(1e3 / rows[2]["median_ms"])
     assert {row["missing"] for row in rows[4:]} == {"failed: RuntimeError: no such luck"}
@@ -41,6 +44,23 @@ def test_a_step_is_timed_on_a_cpu(
     rows = json.loads(kernels.read_text())["rows"]
     assert rows[0]["us"] > rows[1]["us"] and sum(row["share"] for row in rows) == pytest.approx(1)
     assert next(row for row in rows if row["kernel"] == "aten::_fused_sgd_")["launches"] == 2  # with decay, and without
+
+
+def test_floors_are_times_at_measured_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[int] = []
+
+    def copy(device: torch.device, count: int) -> float:
+        copies.append(count)
+        return 40.0
+
+    monkeypatch.setattr(floors, "copy_gigabytes", copy)
+    for form, size, rate, memory in (("bf16", 2, 80.0, 0.028), ("fp32", 4, 20.0, 0.112)):  # a cache holds the second
+        least = floors.floors(64, Precision.of(form, False), torch.device("cpu"), 0.5, rate)
+        expected = {
+            floors.ARITHMETIC: 0.85248,
+            floors.WITH_MEMORY: 0.85248 + memory,
+        }  # 128 views of 3.33 GFLOP, 17.5 MB
+        assert least == pytest.approx(expected) and copies.pop() == 128 * 65_536 * size
 
 
 def test_losses_that_take_no_memory_have_no_ratio(

@@ -52,13 +52,11 @@ class Setting:
     Attributes:
         device: the first GPU or the CPU.
         devices: number of processes for checks of several ranks.
-        quick: whether to measure speeds with small batches only.
         folder: an empty folder that the section may write to; it is deleted afterwards.
     """
 
     device: torch.device
     devices: int
-    quick: bool
     folder: Path
 
 

@@ -1,4 +1,4 @@
-"""Loss and gradients of one step, for every framework and loss, on the device against float64 on the CPU.
+"""Loss and gradients of a step, of every framework and of every loss, on the device against float64 on the CPU.
 
 Both have the same weights, images and random draws, and a small network. ReLU is replaced by SiLU: rounding moves some
 of its inputs across zero, and the gradient in half precision would be off by the root of their share, 10 to 30%, which
@@ -9,59 +9,54 @@ its own is smaller: the gradient of a bias before batch normalisation is zero.
 import contextlib
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ssl_bench.api.options import names, node
 from ssl_bench.check.answer import Answer, Setting
 from ssl_bench.check.bounds import Deviation, NumberFormat, answer_of, distance, formats
 from ssl_bench.config.build import find_target
 from ssl_bench.config.compose import load
-from ssl_bench.config.schema import directory
 from ssl_bench.data.batch import Batch
-from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import move
 from ssl_bench.methods.base import Method
 from ssl_bench.seeding import seed_everything
-from ssl_bench.training.parts import OBJECTIVE, Parts
+from ssl_bench.training.parts import Parts
 
 # Largest relative error of a loss and of a gradient in each format: about ten times what a right machine has, and three
 # times in formats of 16 bits. A loss whose backward pass is off by a thousandth is found in fp32.
 BOUNDS = {"fp64": (1e-12, 1e-9), "fp32": (2e-5, 2e-4), "tf32": (1e-2, 0.05), "fp16": (1e-2, 0.05), "bf16": (0.05, 0.3)}
-QUICK = ["simclr", "moco_v2", "byol"]  # frameworks of a quick check
 IMAGES = 16
 # Of the loss in fp16, whose smallest and largest numbers are near: the first with which all gradients are finite, as in
 # a training. Other formats need none.
 SCALES = {"fp16": (2.0**10, 2.0**5, 1.0)}
 SMALL = {"k": 64, "clusters": 4, "predictor": 16, "hidden": 16, "width": 8}  # arguments that a framework or head has
 # A rounding may change the order of numbers, and with it a cluster or a pair: compared in single precision only.
-ORDERED = {"densecl", "moco_cld", "npid_cld", "swd"}
+ORDERED = {"framework=densecl", "framework=moco_cld", "framework=npid_cld", "loss=swd"}
+# What a loss may need that SimCLR does not have by default.
+SUITED = {"aligned": "negatives=cross_view", "own_view": "negatives=own_view", "labels": "positives=label"}
 
 
 def section(setting: Setting) -> Iterator[Answer]:
-    """An answer for each framework and format, of all losses that the framework can be trained with."""
-    for framework in QUICK if setting.quick else frameworks():
-        references = reference_steps(framework, option_names("loss"))
-        for form in formats(setting.device):
-            steps = [step for step in references if not form.half or not ORDERED & {framework, step.name}]
-            deviations = [deviation for step in steps for deviation in step.deviations(form, setting.device)]
-            if deviations:
-                yield answer_of(f"{framework} {form.name}", deviations, "losses and gradients")
+    """An answer for each number format."""
+    references = [reference(words) for words in cases()]
+    for form in formats(setting.device):
+        chosen = (step for step in references if not form.half or step.name not in ORDERED)
+        deviations = [deviation for step in chosen for deviation in step.deviations(form, setting.device)]
+        yield answer_of(form.name, deviations, "losses and gradients")
 
 
-def frameworks() -> list[str]:
-    """Names of the frameworks that train something."""
-    return [name for name in option_names("framework") if name != "frozen"]
-
-
-def option_names(group: str) -> list[str]:
-    """Names of the options of a group of the configuration."""
-    return sorted(path.stem for path in (directory() / group).glob("*.yaml"))
+def cases() -> Iterator[list[str]]:
+    """Overrides: of each framework with its own loss, and of SimCLR with each loss."""
+    yield from ([f"framework={name}"] for name in names("framework") if name != "frozen")
+    for name in names("loss"):
+        needs = find_target(node("loss", name), "loss").needs
+        yield [f"loss={name}", *(word for need, word in SUITED.items() if need in needs)]
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class Step64:
     """A step in float64 on the CPU: the reference of all formats.
 
     Attributes:
-        name: of the loss.
+        name: what is chosen: ``loss=dcl``.
         method: in float32 on the CPU.
         gradients: by the name of the parameter.
     """
@@ -135,43 +130,21 @@ class DrawsOfCPU(TorchFunctionMode):
         return func(*args, **kwargs).to(device, dtype)
 
 
-# ---- the combinations
+# ---- the runs
 
 
-def reference_steps(framework: str, losses: Sequence[str]) -> list[Step64]:
-    """The reference steps of a framework, one for each of some losses that it can be trained with."""
-    config = load([f"framework={framework}", "head.out=16", "backbone=conv_n"])
+def reference(words: list[str]) -> Step64:
+    """The step in float64 of a small run."""
+    config = load([*words, "head.out=16", "backbone=conv_n"])
     if getattr(find_target(config["framework"], "framework"), "needs", None):  # conv_n has no feature map
-        config = load([f"framework={framework}", "head.out=16", "backbone=resnet_digits", "backbone.width=8"])
-    for group in ("framework", "head"):
-        config[group] |= {key: value for key, value in SMALL.items() if config[group].get(key)}
-    if config["negatives"] and "k" in config["negatives"]:
-        config["negatives"]["k"] = SMALL["k"]
-    if all(config[group] is None for group in OBJECTIVE):
-        candidates = {"its own loss": [config]}
-    else:
-        pools = [config["negatives"], *(composed("negatives", n) for n in ("in_batch", "cross_view", "own_view"))]
-        positives = [composed("positives", name) for name in ("view", "label")]
-        parts = [{"negatives": pool, "positives": part} for part in positives for pool in pools]
-        candidates = {n: [config | part | {"loss": composed("loss", n)} for part in parts] for n in losses}
-    return [step for name, configs in candidates.items() if (step := reference(name, configs)) is not None]
-
-
-@cache
-def composed(group: str, name: str) -> Any:
-    """The node of an option, as the configuration of a run has it."""
-    return load([f"{group}={name}"])[group]
-
-
-def reference(name: str, configs: list[dict[str, Any]]) -> Step64 | None:
-    """The step of the first configuration that can be trained; None if there is none."""
-    for config in configs:
-        seed_everything(0)
-        with contextlib.suppress(ConfigError):
-            method = smooth(Parts(config).method)
-            batch = noise_batch(config["dataset"], method.views)
-            return Step64(name, method, batch, *stepped(copy.deepcopy(method).double(), batch, torch.float64))
-    return None
+        config = load([*words, "head.out=16", "backbone=resnet_digits", "backbone.width=8"])
+    for group in ("framework", "head", "negatives"):
+        part = config[group] or {}
+        part |= {key: value for key, value in SMALL.items() if part.get(key)}
+    seed_everything(0)
+    method = smooth(Parts(config).method)
+    batch = noise_batch(config["dataset"], method.views)
+    return Step64(words[0], method, batch, *stepped(copy.deepcopy(method).double(), batch, torch.float64))
 
 
 def smooth(method: Method) -> Method:

@@ -1,32 +1,24 @@
-"""Run the sections of ``ssl-bench check`` one after another, each in a process of its own.
-
-A section can crash, hang or use up the memory: what it found until then is kept, and the others go on.
-"""
+"""The sections of ``ssl-bench check``, each in a process of its own: one may crash or hang, and the others go on."""
 
 import contextlib
 import faulthandler
+import multiprocessing
 import os
-import pickle
-import sys
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-import torch
-
-from ssl_bench.check import environment, methods, ranks, runs, speed
+from ssl_bench.check import machine, methods, ranks, runs, speed
 from ssl_bench.check.answer import REPORT, Answer, Section, Setting, Verdict
 from ssl_bench.disk import temporary
-from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.workers import RESUMES, call_in_workers
-from ssl_bench.signals import Interrupted
+from ssl_bench.launch.processes import die_with
 
 # What only this machine can tell comes first.
 SECTIONS: dict[str, Section] = {
-    "environment": environment.section,
-    "graph": runs.graph,
-    "fp16": runs.fp16,
+    "machine": machine.section,
+    "steps": runs.steps,
     "ranks": ranks.section,
     "resume": runs.resume,
     "methods": methods.section,
@@ -36,84 +28,43 @@ LIMIT = 300.0  # seconds of a section: many times what it takes
 LONGEST = 400  # characters of a reason
 
 
-@dataclass(frozen=True)
-class CheckRequest:
-    """The sections and devices of a check.
-
-    Attributes:
-        sections: names, in the order of SECTIONS.
-        quick: whether to measure speeds with small batches only.
-        devices: number of processes for checks of several ranks.
-        gpus: how many GPUs are used; 0 on a CPU.
-        outputs: the results folder.
-    """
-
-    sections: tuple[str, ...]
-    quick: bool
-    devices: int
-    gpus: int
-    outputs: Path
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """An answer with its section, and the seconds that it took."""
-
-    section: str
-    answer: Answer
-    seconds: float
-
-
-def run(
-    request: CheckRequest, sections: Mapping[str, Section] = SECTIONS, limit: float = LIMIT
-) -> Iterator[CheckResult]:
-    """Run the requested sections; yield the answers of each when it ends.
-
-    Raises:
-        Interrupted: a signal has stopped this process; the section's has ended.
-    """
-    device = torch.device("cuda", 0) if request.gpus else torch.device("cpu")
-    for name in request.sections:
-        with temporary.folder() as folder:
-            started = time.monotonic()
-            (folder / "work").mkdir()
-            for file in ("findings", "log"):
-                (folder / file).touch()
-            setting = Setting(device, request.devices, request.quick, folder / "work")
-            outcome = call_in_workers(_work, {"the section's process": (sections[name], setting, folder, limit)})
-            if outcome.state is State.INTERRUPTED:
-                raise Interrupted(outcome.signal)
-            yield from _results(name, folder / "findings")
-            if not outcome.finished:
-                said = [] if outcome.detail else _last_words(folder / "log")  # an exception says all itself
-                reason = ": ".join([outcome.reason.removesuffix(RESUMES), *said])[:LONGEST]
-                answer = Answer("process", "", Verdict.WRONG, reason, REPORT)
-                yield CheckResult(name, answer, time.monotonic() - started)
-
-
-def _results(name: str, path: Path) -> Iterator[CheckResult]:
-    with open(path, "rb") as file, contextlib.suppress(EOFError):
-        while True:
-            yield CheckResult(name, *pickle.load(file))
+def run(section: Section, setting: Setting, limit: float = LIMIT) -> Iterator[Answer]:
+    """Run a section in a process of its own, and yield its answers; the last one says if it failed, died or hung."""
+    context = multiprocessing.get_context("spawn")
+    answers, sender = context.Pipe(duplex=False)
+    with temporary.folder() as folder, answers:
+        (folder / "work").mkdir()
+        arguments = (section, replace(setting, folder=folder / "work"), limit, folder / "log", sender, os.getpid())
+        process = context.Process(target=_work, args=arguments)
+        process.start()
+        sender.close()
+        try:
+            with contextlib.suppress(EOFError):
+                while True:
+                    yield answers.recv()
+            process.join()
+        finally:
+            process.kill()
+        if code := process.exitcode:
+            how = f"exited with code {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+            reason = ": ".join([f"the section's process {how}", *_last_words(folder / "log")])
+            yield Answer("process", "", Verdict.WRONG, reason[:LONGEST], REPORT)
 
 
 def _last_words(log: Path) -> list[str]:
     """The last words of a process: by faulthandler the error and the call in which it happened, or its last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    fatal = [line for line in lines if line.startswith(("Fatal Python error", "Timeout", "File "))]
-    return fatal[:2] or lines[-1:]
+    kinds = ("Fatal Python error", "Timeout")
+    if not any(line.startswith(kinds) for line in lines):
+        return lines[-1:]
+    return [line for line in lines if line.startswith((*kinds, "File "))][:2]
 
 
-def _work(section: Section, setting: Setting, folder: Path, limit: float) -> Outcome:
+def _work(section: Section, setting: Setting, limit: float, log: Path, sender: Connection, parent: int) -> None:
+    die_with(parent)
     for stream in (1, 2):  # of this process, its libraries and its children
-        os.dup2(os.open(folder / "log", os.O_WRONLY | os.O_APPEND), stream)
-    sys.stdout, sys.stderr = (os.fdopen(stream, "w", 1, closefd=False) for stream in (1, 2))
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), stream)
     faulthandler.enable()
     faulthandler.dump_traceback_later(limit, exit=True)  # also in a call that does not return
-    with open(folder / "findings", "ab", buffering=0) as file:
-        last = time.monotonic()
-        for answer in section(setting):
-            now = time.monotonic()
-            file.write(pickle.dumps((answer, now - last)))
-            last = now
-    return Outcome(State.DONE)
+    for answer in section(setting):
+        sender.send(answer)

@@ -1,8 +1,7 @@
-"""Small runs on one device: replayed as a CUDA graph, scaled in fp16, stopped and resumed."""
+"""Small runs on one device: replayed as a CUDA graph, stopped and resumed."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ RUN_ID = "0123456789"
 TINY = ["backbone.width=16", "head.out=16", "batch_size.size=64", "epochs=8", "optimizer=sgd", "optimizer.lr=0.05"]
 TINY += ["tracking=off", "evaluate=[]", "evaluate.baselines=[]", "compile_views=false", "images_on=device"]
 TINY += ["tf32=false", "fused_norm=false"]
-REPLAYED, RESUMED, SCALED = 12, 4, 60  # steps
+REPLAYED, RESUMED = 12, 4  # steps
 # With the rate of TINY, twelve steps make a rounding as large as the whole change of a weight.
 SMALL_LR = "optimizer.lr=0.0001"
 
@@ -47,10 +46,10 @@ def weights(run: Training) -> dict[str, Tensor]:
     return {name: value.cpu().double() for name, value in state.items() if isinstance(value, Tensor)}
 
 
-# ---- graph
+# ---- replayed steps
 
 
-def graph(setting: Setting) -> Iterator[Answer]:
+def steps(setting: Setting) -> Iterator[Answer]:
     """Weights and buffers after some replayed steps on one device against eager ones."""
     if setting.device.type != "cuda":
         yield Answer("replayed steps", "", Verdict.SKIPPED, "only GPUs replay steps as a CUDA graph")
@@ -82,43 +81,6 @@ def replay_answer(deviations: list[Deviation] | str) -> Answer:
         advice = f"runs with graph=auto stay eager, which is slower for small batches; {REPORT}"
         return Answer(name, "not replayed", Verdict.SLOW, deviations, advice)
     return answer_of(name, deviations, "weights and buffers", f"{WRONG_RESULT}; until then set graph=false")
-
-
-# ---- fp16
-
-
-def fp16(setting: Setting) -> Iterator[Answer]:
-    """Train for a while in fp16 and watch the scale of the loss."""
-    if setting.device.type != "cuda":
-        yield Answer("scale of the loss", "", Verdict.SKIPPED, "fp16 needs a GPU")
-        return
-    run = tiny(setting.folder, setting.device, "precision=fp16", "graph=false")
-    step, scales = run.stepper(), [run.state.scaler.get_scale()]
-    for _ in range(SCALED):
-        step(False)
-        scales.append(run.state.scaler.get_scale())
-    yield scale_answer(scales, [name for name, value in weights(run).items() if not value.isfinite().all()])
-
-
-def scale_answer(scales: Sequence[float], broken: Sequence[str]) -> Answer:
-    """The answer about a training in fp16.
-
-    Args:
-        scales: of the loss before the first step and after each one; it is halved after a step that is skipped.
-        broken: names of tensors that are not finite at the end.
-    """
-    steps, skipped = len(scales) - 1, [step for step, (before, after) in enumerate(pairwise(scales)) if after < before]
-    figure = f"{scales[-1]:,.0f} after {steps} steps, {len(skipped)} skipped"
-    reason = ""
-    if broken:
-        reason = f"{broken[0]} is not finite after {steps} steps in fp16"
-    elif not math.isfinite(scales[-1]) or scales[-1] < 1:
-        reason = f"the scale of the loss fell to {scales[-1]:g}, below 1: gradients overflow all the time"
-    elif skipped and skipped[-1] >= steps // 2:
-        reason = f"the scale has not settled: step {skipped[-1]} of {steps} was skipped"
-    advice = f"train with precision=fp32 (or bf16) on this device, and {REPORT}" if reason else ""
-    values = {"steps": steps, "skipped": len(skipped), "scale": scales[-1]}
-    return Answer("scale of the loss", figure, Verdict.WRONG if reason else Verdict.GOOD, reason, advice, values)
 
 
 # ---- resume

@@ -1,20 +1,8 @@
-"""Images per second of training steps, beside the least possible times, and of the decoding of photos.
+"""Images per second of training steps, and of the decoding of photos."""
 
-    arithmetic floor               of a view = FLOP / rate
-    arithmetic and memory floor    of a view = FLOP / rate + bytes / bandwidth
-
-The rate is the best that this device has just reached in matrix products and convolutions, the bandwidth the best of
-copies. The two add up because convolutions and batch norms run one after another. FLOP are 3 times those of the forward
-pass. Bytes are those of fused kernels: a convolution reads and writes its tensors once in each of its three passes, a
-batch norm reads its input for the statistics, reads and writes it to normalise, and reads four tensors and writes one
-in the backward pass.
-"""
-
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from statistics import median
 from timeit import Timer
@@ -22,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, interpolate
+from torch.nn.functional import interpolate
 
 from ssl_bench.check.answer import Answer, Setting, Verdict
 from ssl_bench.config.compose import load
@@ -33,7 +21,6 @@ from ssl_bench.data.source import Images
 from ssl_bench.hardware import available_cores, local_device, release_memory
 from ssl_bench.launch.ranks import out_of_memory
 from ssl_bench.training.engine import Training
-from ssl_bench.training.precision import Precision
 
 
 class Network(NamedTuple):
@@ -42,67 +29,31 @@ class Network(NamedTuple):
     Attributes:
         options: of the configuration.
         side: of the stored images.
-        gflop, megabytes: of a view, forward and backward; the bytes in a format of 16 bits.
-        largest: numbers of a view in the largest tensor.
-        batches: images of a step on a GPU, and on a CPU in a quick check and in a whole one.
+        gflop: of a view, forward and backward.
+        batches: images of a step on a GPU, and on a CPU.
     """
 
     options: list[str]
     side: int
     gflop: float
-    megabytes: float
-    largest: int
-    batches: tuple[int, int, int]
+    batches: tuple[int, int]
 
 
 # ResNet-18 with the CIFAR stem, ResNet-18 and ResNet-50 with the ImageNet stem.
 NETWORKS = {
-    "resnet18 32px": Network(["dataset=cifar10"], 32, 3.33, 17.5, 64 * 32**2, (512, 16, 64)),
-    "resnet18 96px": Network(["dataset=stl10"], 96, 1.96, 12.4, 64 * 48**2, (256, 16, 64)),
-    "resnet50 224px": Network(["dataset=imagenet"], 256, 24.30, 308, 64 * 112**2, (128, 2, 16)),
+    "resnet18 32px": Network(["dataset=cifar10"], 32, 3.33, (512, 64)),
+    "resnet18 96px": Network(["dataset=stl10"], 96, 1.96, (256, 64)),
+    "resnet50 224px": Network(["dataset=imagenet"], 256, 24.30, (128, 16)),
 }
-FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-ARITHMETIC, WITH_MEMORY = "arithmetic floor", "arithmetic and memory floor"
-# Least share of the second one. Ordinary loops reach 56% with ResNet-18 on an A100. On a CPU it is less certain: the
-# convolutions of its libraries reach between a fifth and all of the rate of a matrix product, and busy cores slow both.
-LEAST_SHARE = {"cuda": 0.25, "cpu": 0.1}
 SECONDS = 0.5  # that a call is repeated
 PHOTOS, HEIGHT, WIDTH = 32, 375, 500
 
 
 def section(setting: Setting) -> Iterator[Answer]:
-    """Rates of copies and of arithmetic, steps of three networks with their default settings, and photos."""
-    device = local_device(0)
-    cuda = device.type == "cuda"
-    precision = Precision.of("auto", cuda)
-    gigabytes = copy_gigabytes(device)
-    yield Answer("copy", f"{gigabytes:,.3g} GB/s", values={"bytes_s": gigabytes * 1e9})
-    tflops = {name: best_tflops(device, name) for name in dict.fromkeys(["fp32", precision.name])}
-    for name, rate in tflops.items():
-        yield Answer(f"arithmetic {name}", f"{rate:,.3g} TFLOP/s", values={"tflops": rate})
-    images_s = 0.0
-    for name, network in NETWORKS.items():
-        batch = network.batches[0 if cuda else 2 - setting.quick]
-        least = floors(network, batch, precision, device, tflops[precision.name], gigabytes)
-        answer = step_answer(name, batch, least, setting)
-        images_s = answer.values.get("images_s", 0.0)  # of the last network, whose images are photos
-        yield answer
-    yield photos(images_s if cuda else 0.0, setting.devices)
-
-
-def floors(
-    network: Network, batch: int, precision: Precision, device: torch.device, tflops: float, gigabytes: float
-) -> dict[str, float]:
-    """The least seconds of a step of ``batch`` images, of two views each, at measured rates.
-
-    Args:
-        gigabytes: of copies that no cache holds. Copies as large as the largest tensor count if they are faster.
-    """
-    views, size = 2 * batch, 4 if precision.autocast is None else 2  # bytes of a number
-    gigabytes = max(gigabytes, copy_gigabytes(device, views * network.largest * size))
-    arithmetic = views * network.gflop / 1e3 / tflops
-    memory = views * network.megabytes * size / 2 / 1e3 / gigabytes
-    return {ARITHMETIC: arithmetic, WITH_MEMORY: arithmetic + memory}
+    """Steps of three networks with their default settings, and photos."""
+    for name in NETWORKS:
+        yield step_answer(name, setting)
+    yield photos()
 
 
 def seconds_of_calls(call: Callable[[], object]) -> list[float]:
@@ -111,33 +62,6 @@ def seconds_of_calls(call: Callable[[], object]) -> list[float]:
 
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     return [*timer.blocked_autorange(min_run_time=SECONDS).times]
-
-
-def copy_gigabytes(device: torch.device, count: int | None = None) -> float:
-    """Measure a copy of ``count`` bytes, or of so many that no cache holds them: 10^9 bytes a second, both ways."""
-    count = count or (2**30 if device.type == "cuda" else 2**27)
-    source = torch.zeros(count, dtype=torch.uint8, device=device)
-    target = torch.zeros_like(source)
-    return 2 * count / min(seconds_of_calls(lambda: target.copy_(source))) / 1e9
-
-
-def best_tflops(device: torch.device, number_format: str) -> float:
-    """Measure square matrix products and a ResNet's convolutions, as a run computes them: the best 10^12 FLOP/s."""
-
-    def numbers(*shape: int) -> Tensor:
-        x = torch.randn(shape, device=device).to(FORMATS[number_format])
-        return x if x.ndim == 2 else x.contiguous(memory_format=torch.channels_last)
-
-    sides, images = ((4096, 8192), 1024) if device.type == "cuda" else ((1024, 2048), 32)
-    rates = []
-    for side in sides:
-        product = partial(torch.mm, numbers(side, side), numbers(side, side))
-        rates.append(2 * side**3 / min(seconds_of_calls(product)))
-    for channels, side in ((64, 32), (128, 16), (256, 8)):
-        x, weights = numbers(images, channels, side, side), numbers(channels, channels, 3, 3)
-        flop = 2 * 3 * 3 * images * (side * channels) ** 2
-        rates.append(flop / min(seconds_of_calls(partial(conv2d, x, weights, padding=1))))
-    return max(rates) / 1e12
 
 
 # ---- steps
@@ -196,20 +120,17 @@ def seconds_of_a_step(config: dict[str, Any], folder: Path) -> float:
         torch.set_num_threads(threads)
 
 
-def step_answer(name: str, batch: int, least: Mapping[str, float], setting: Setting) -> Answer:
-    """Measure whole steps of a network, as ``ssl-bench train`` carries them out without being told otherwise.
-
-    Args:
-        least: seconds of a step, by :func:`floors`.
-    """
-    device = setting.device
-    overrides = ["compile_views=false"] if setting.quick else []  # compiling takes a minute
+def step_answer(name: str, setting: Setting) -> Answer:
+    """Measure whole steps of a network, as ``ssl-bench train`` carries them out without being told otherwise."""
+    device = local_device(0)
+    cuda, network = device.type == "cuda", NETWORKS[name]
+    batch = network.batches[not cuda]
     try:
-        run = training(name, batch, setting.folder, device, *overrides)
+        run = training(name, batch, setting.folder, device)
         step = run.stepper()
-        for _ in range(6 if device.type == "cuda" else 0):  # a GPU's libraries choose algorithms, and a graph is made
+        for _ in range(6 if cuda else 0):  # a GPU's libraries choose algorithms, and a graph is made
             step(False)
-        seconds = median(seconds_of_calls(lambda: step(False)))
+        rate = batch / median(seconds_of_calls(lambda: step(False)))
     except Exception as error:  # torch and its libraries have several of too little memory
         if not out_of_memory(error):
             raise
@@ -217,56 +138,21 @@ def step_answer(name: str, batch: int, least: Mapping[str, float], setting: Sett
         return Answer(name, "does not fit", Verdict.KNOWN, reason, f"set batch_size.chunk to {batch // 2} or less")
     finally:
         release_memory(device)
-    images_s, shares = batch / seconds, {floor: of_floor / seconds for floor, of_floor in least.items()}
-    values: dict[str, Any] = {"images_s": images_s, "gflop_per_image": 2 * NETWORKS[name].gflop}
-    values |= {f"share_of_{floor.replace(' ', '_')}": share for floor, share in shares.items()}
-    values |= {"batch": batch, "precision": run.precision.name}
-    figure = f"{images_s:,.{0 if images_s >= 10 else 2}f} images/s, {in_words(shares)}"
-    figure += f" (batch {batch}, {run.precision.name})"
-    if shares[WITH_MEMORY] >= LEAST_SHARE[device.type]:
-        return Answer(name, figure, Verdict.GOOD, values=values)
-    reason = f"{shares[WITH_MEMORY]:.1%} of the {WITH_MEMORY} is less than {LEAST_SHARE[device.type]:.0%}"
-    return Answer(name, figure, Verdict.SLOW, reason, "see what else uses the device (nvidia-smi, top)", values)
-
-
-def in_words(shares: Mapping[str, float]) -> str:
-    """How much of each floor's speed a step has; more than all of it says nothing but that the floor is wrong."""
-    return ", ".join(
-        f"{share:.0%} of the {floor}" if share <= 1 else f"faster than the {floor}: its rates were measured too low"
-        for floor, share in shares.items()
-    )
+    figure = f"{rate:,.{0 if rate >= 10 else 2}f} images/s (batch {batch}, {run.precision.name})"
+    values = {"images_s": rate, "gflop_per_image": 2 * network.gflop, "batch": batch, "precision": run.precision.name}
+    return Answer(name, figure, values=values)
 
 
 # ---- photos
 
 
-def photos(images_s: float = 0.0, gpus: int = 1) -> Answer:
-    """Photos that all cores decode per second, as the loader does: JPEGs in memory, about as large as photos.
-
-    Args:
-        images_s: of a training step on a GPU, for the cores that so many ``gpus`` need; 0: there is no GPU.
-    """
-    data = [constructed(seed) for seed in range(PHOTOS)]
-    cores = available_cores()
+def photos() -> Answer:
+    """Photos that all cores decode per second, as the loader does: JPEGs in memory, about as large as photos."""
+    data, cores = [constructed(seed) for seed in range(PHOTOS)], available_cores()
     with ThreadPoolExecutor(cores) as pool:
         rate = PHOTOS / median(seconds_of_calls(lambda: [*pool.map(decode, data)]))
-    needed, what = cores_needed(rate / cores, images_s, gpus)
-    figure = f"{rate:,.0f} photos/s decoded on {cores} cores, {WIDTH} x {HEIGHT} pixels; {what}"
-    return Answer("photos", figure, values={"images_s": rate, "cores": cores, "cores_needed": needed})
-
-
-def cores_needed(rate: float, images_s: float, gpus: int) -> tuple[int, str]:
-    """Cores that decode as fast as GPUs train, and that in words; without a GPU those for 1,000 images/s.
-
-    Args:
-        rate: photos per second and core. An image is decoded once for all of its views.
-        images_s: of a GPU, or 0.
-    """
-    wanted = gpus * images_s if images_s else 1000.0
-    needed = math.ceil(wanted / rate)
-    if not images_s:
-        return needed, f"a GPU that takes 1,000/s needs {needed} cores"
-    return needed, f"for ResNet-50 at {images_s:,.0f}/s on {gpus} GPU{'s' * (gpus > 1)} {needed} cores are needed"
+    figure = f"{rate:,.0f} photos/s decoded on {cores} cores, {WIDTH} x {HEIGHT} pixels"
+    return Answer("photos", figure, values={"images_s": rate, "cores": cores})
 
 
 def constructed(seed: int) -> Tensor:

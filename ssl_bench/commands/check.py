@@ -1,15 +1,13 @@
-"""``ssl-bench check``: a small self-test of this machine, for right results and for speed.
+"""``ssl-bench check``: does this machine compute what it should, and how fast? Or, by ``--loss``: is a loss right?
 
-``--quick`` takes half a minute on two cores. ``--only methods,speed`` runs these sections only. Every answer is a
-line: section, name, figure and verdict, with a reason and advice below it if it is not good. All of it is kept in
-``<paths.outputs>/checks/<host>-<time>/check.json``.
+Each answer is a line: section, name, figure and verdict, with a reason and advice below it if it is not good. Those
+about the machine are kept in ``<paths.outputs>/checks/<host>-<time>/check.json``.
 """
 
 import datetime
 import shlex
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences
@@ -17,97 +15,91 @@ from ssl_bench.config.build import near, one_of
 from ssl_bench.disk.patience import unwritable
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.files import given_path, usual_outputs
-from ssl_bench.signals import Interrupted
+from ssl_bench.hardware import available_cores
 from ssl_bench.surroundings import without_gpus
 
 if TYPE_CHECKING:
-    from ssl_bench.check.run import CheckRequest
+    from ssl_bench.check.report import Found
 
-KEYS = ("device", "devices", "paths.outputs")
+KEYS = ("device", "paths.outputs")
 
 
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
-    """Check this machine.
+    """Check this machine, or a loss.
 
     Returns:
-        0: nothing is wrong; 1: something is; 2: wrong arguments; 128 + n: stopped by signal n, without a report.
+        0: nothing is wrong; 1: something is; 2: wrong arguments, or a loss that cannot be used.
     """
-    parser = Parser("check", "A small self-test of this machine: is it right, and how fast is it?")
-    parser.add_argument("--quick", action="store_true", help="measure speeds with small batches, without compiling")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME[,NAME]", help="only these sections")
-    parser.add_argument("--json", action="store_true", help="print check.json, and the lines to standard error")
-    parser.epilog = """devices=N: processes for the section ranks (default: all GPUs; on a CPU two, if it has two
-        cores). device=cpu: use no GPU. paths.outputs: the results folder."""
+    parser = Parser("check", "Does this machine compute what it should, and how fast? Or: is a loss right?")
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help="only these: machine, steps, ranks, ...")
+    text = "hold a loss to 1, 2 and 4 ranks, chunks, bf16, resume and extreme cosines: FILE.py:CLASS, or a name: dcl"
+    parser.add_argument("--loss", metavar="LOSS", help=text)
+    parser.add_argument("--json", action="store_true", help="print JSON, and the lines to standard error")
+    parser.epilog = """device=cpu: use no GPU. paths.outputs=DIR: the results folder. With --loss, key=value are
+        arguments of the loss: temperature=0.1."""
     options = parser.read(arguments)
-    request = _request(options)
-    try:
-        (request.outputs / "checks").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(error) from error
-    return _check(request, shlex.join(["ssl-bench", "check", *arguments]), options.json)
+    return _loss(options) if options.loss else _machine(options, shlex.join(["ssl-bench", "check", *arguments]))
 
 
-def _request(options: Any) -> "CheckRequest":
-    """Read the command line."""
-    from ssl_bench.check.run import SECTIONS, CheckRequest
-
+def _machine(options: Any, command: str) -> int:
     settings: dict[str, str] = dict(override.partition("=")[::2] for override in options.overrides)
     for key in settings.keys() - KEYS:
         raise ConfigError(f"there is no key {key}{near(key, KEYS)}: {', '.join(KEYS)} are what can be set here")
-    outputs = settings.get("paths.outputs", str(usual_outputs()))
-    require(outputs != "", "paths.outputs", outputs, "a folder")
-    chosen = [name.strip() for names in options.only for name in names.split(",")]
-    for name in chosen:
-        one_of("--only", name, tuple(SECTIONS))
-    device = settings.get("device", "auto")
-    one_of("device", device, ("auto", "cpu"))
-    if device == "cpu":
+    one_of("device", settings.get("device", "auto"), ("auto", "cpu"))
+    if settings.get("device") == "cpu":
         without_gpus()
-    devices, gpus = _devices(settings.get("devices"))
-    return CheckRequest(
-        sections=tuple(name for name in SECTIONS if not chosen or name in [*chosen, "environment"]),
-        quick=options.quick,
-        devices=devices,
-        gpus=gpus,
-        outputs=given_path(outputs),
-    )
+    require(settings.get("paths.outputs") != "", "paths.outputs", "", "a folder")
+    outputs = given_path(settings.get("paths.outputs", str(usual_outputs())))
+    import torch  # heavy
+
+    from ssl_bench.check import report
+    from ssl_bench.check.answer import Setting
+    from ssl_bench.check.run import SECTIONS, run
+
+    for name in options.sections:
+        one_of("SECTION", name, tuple(SECTIONS))
+    try:
+        (outputs / "checks").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(error) from error
+    gpus, started = torch.cuda.device_count(), datetime.datetime.now(datetime.UTC)
+    device = torch.device("cuda", 0) if gpus else torch.device("cpu")
+    setting = Setting(device, gpus or min(2, available_cores()), outputs)
+    chosen = [name for name in SECTIONS if name in ["machine", *(options.sections or SECTIONS)]]
+    found, wrong = _printed(((name, answer) for name in chosen for answer in run(SECTIONS[name], setting)), options)
+    path = report.save(outputs, command, gpus, started, found)
+    print(path, file=sys.stderr if options.json else sys.stdout)
+    if options.json:
+        print(path.read_text(), end="")
+    return wrong
 
 
-def _devices(asked: str | None) -> tuple[int, int]:
-    """Number of processes, and of GPUs that they use."""
-    from torch.cuda import device_count
+def _loss(options: Any) -> int:
+    from ssl_bench.check import loss, report
+    from ssl_bench.config import hydra_errors
+    from ssl_bench.config.values import parsed
+    from ssl_bench.files import as_json
 
-    from ssl_bench.hardware import available_cores
+    keys = dict[str, Any]()
+    with hydra_errors.in_sentences(options.overrides):
+        for override in parsed(options.overrides):
+            require(not override.is_sweep_override(), str(override.key_or_group), override.value(), "one value")
+            keys[str(override.key_or_group)] = override.value()
+    found, wrong = _printed((("loss", answer) for answer in loss.answers(options.loss, keys)), options)
+    if options.json:
+        print(as_json(report.findings(found)))
+    return wrong
 
-    gpus, cores = device_count(), available_cores()
-    most = gpus or cores
-    if asked is None:
-        return gpus or min(2, cores), gpus
-    possible = asked.isdecimal() and 1 <= int(asked) <= most
-    require(possible, "devices", asked, f"an integer from 1 to {most}, the {'GPUs' if gpus else 'CPU cores'} here")
-    return int(asked), int(asked) if gpus else 0
 
-
-def _check(request: "CheckRequest", command: str, as_json: bool) -> int:
+def _printed(results: "Iterator[Found]", options: Any) -> "tuple[list[Found], int]":
+    """Print answers as they come; return them, and 1 if one is wrong."""
     from ssl_bench.check import report
     from ssl_bench.check.answer import Verdict
-    from ssl_bench.check.run import CheckResult, run
 
-    output = sys.stderr if as_json else sys.stdout
-    started, start = datetime.datetime.now(datetime.UTC), time.monotonic()
-    results: list[CheckResult] = []
-    try:
-        for result in run(request):
-            results.append(result)
-            print(*report.lines(result), sep="\n", file=output, flush=True)
-    except Interrupted as stop:
-        print("interrupted: there is no report of this check", file=sys.stderr)
-        return stop.exit_code
-    seconds = time.monotonic() - start
-    content = report.record(request, command, started, seconds, results)
-    path = report.save(request.outputs, content, started)
-    print(f"{report.summary(results, seconds)}; {path}", file=output)
-    if as_json:
-        print(path.read_text(), end="")
-    return int(any(result.answer.verdict is Verdict.WRONG for result in results))
+    output, found = sys.stderr if options.json else sys.stdout, list["Found"]()
+    for result in results:
+        found.append(result)
+        print(report.text(result), file=output, flush=True)
+    print(report.summary(found), file=output)
+    return found, int(any(answer.verdict is Verdict.WRONG for _, answer in found))

@@ -1,6 +1,6 @@
 """PairLoss: its defaults, directions, state, number formats, and what it refuses.
 
-tests/check/test_conformance.py compares its values and gradients with the formulas of the losses.
+tests/objective/test_losses.py compares its values and gradients with the formulas of the losses.
 """
 
 import copy
@@ -17,7 +17,6 @@ from torch.nn.functional import normalize
 
 from ssl_bench.api import options
 from ssl_bench.api.pair_loss import PairLoss
-from ssl_bench.check.formulas import anchors
 from ssl_bench.errors import ConfigError
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
@@ -25,6 +24,7 @@ from ssl_bench.objective.losses import DCL
 from ssl_bench.objective.negatives import CrossView
 from ssl_bench.objective.temperature import Fixed
 from tests.api.cases import LOSSES, MADE_FOR, labels, vectors
+from tests.formulas import anchors
 
 TAU, IDS = 0.25, torch.arange(6)
 OF_LENGTHS = {"vicreg", "barlow_twins", "sigreg"}  # losses of vectors that are not normalised
@@ -87,7 +87,7 @@ def test_the_statistics_of_a_batch() -> None:
     assert torch.equal(u, loss(*z))
     same(stats["npc/mean"], u.sigmoid().mean())
     same(stats["information"], math.log(11) - (1 + u.exp()).log().mean())
-    weights = [a.k.div(TAU).exp() for a in anchors(z, "both")]
+    weights = [a.k.div(TAU).exp() for view in anchors(z, TAU) for a in view]
     same(stats["negatives/effective"], sum(w.sum() ** 2 / (w**2).sum() for w in weights) / 12, 1e-6)
     same(stats["tau"], TAU)
 
@@ -97,7 +97,7 @@ def test_the_statistics_of_a_batch() -> None:
 )
 def test_dcl_of_a_similarity_at_half_a_temperature(name: Any, odds: Callable[[Tensor], Tensor]) -> None:
     z = vectors()
-    expected = torch.stack([(odds(a.k).sum() / odds(a.s)).log() for a in anchors(z, "both")])
+    expected = torch.stack([(odds(a.k).sum() / odds(a.s)).log() for view in anchors(z, 0.5) for a in view])
     same(PairLoss("dcl", 0.5, similarity=name, reduction="none")(*z), expected.view(2, 6))
 
 

@@ -1,8 +1,6 @@
-"""Losses for several ranks, right or with one fault that conformance must find: ``planted:nt_xent__own``."""
+"""Losses for several ranks, right or with one fault that ``check --loss`` must find."""
 
 import math
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,25 +8,21 @@ from torch.nn.functional import normalize, softplus
 
 from ssl_bench.distributed import gather, rank
 
-RIGHT = ["nt_xent", "dcl", "moco"]
-# A rank has its own images only; no gradient of gathered vectors; DCL with its positive among the negatives; e^x that
-# overflows; a queue that the state_dict lacks.
-FAULTS = ["nt_xent__own", "nt_xent__detached", "dcl__positive_kept", "nt_xent__overflow", "moco__unsaved"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in RIGHT + FAULTS:
-        raise AttributeError(name)
-    kind, _, fault = name.partition("__")
-    return partial(MoCo, fault) if kind == "moco" else partial(contrastive, kind=kind, fault=fault)
-
 
 def units(z: Tensor) -> Tensor:
     return normalize(z if z.dtype == torch.float64 else z.float(), dim=-1)
 
 
-def contrastive(z1: Tensor, z2: Tensor, tau: float, kind: str, fault: str) -> Tensor:
+def contrastive(z1: Tensor, z2: Tensor, tau: float = 0.1, fault: str = "") -> Tensor:
+    """NT-Xent.
+
+    Args:
+        fault: own: a rank has its own images only; detached: gathered vectors have no gradient; sum: over the anchors;
+            standardised: by the statistics of the rank's images; overflow: an exponential at a small temperature.
+    """
     with torch.autocast("cpu", enabled=False):
+        if fault == "standardised":
+            z1, z2 = ((z - z.mean(0)) / (z.std(0) + 1e-3) for z in (z1, z2))
         views, images = [units(z1), units(z2)], len(z1)
         keys = views if fault == "own" else [gather(u.detach() if fault == "detached" else u) for u in views]
         if fault == "detached":
@@ -36,33 +30,32 @@ def contrastive(z1: Tensor, z2: Tensor, tau: float, kind: str, fault: str) -> Te
                 key[rank() * images :][:images] = u
         rows, count = torch.arange(2 * images), len(keys[0])
         anchors = rows % images + (0 if fault == "own" else rank() * images) + rows // images * count
+        positives = (anchors + count) % (2 * count)
         logits = torch.cat(views) @ torch.cat(keys).T / tau
         left_out = torch.zeros_like(logits, dtype=torch.bool)
-        left_out[rows, anchors] = True
-        positives = (anchors + count) % (2 * count)
-        left_out[rows, positives] = fault != "positive_kept"
+        left_out[rows, anchors] = left_out[rows, positives] = True
         if fault == "overflow":
             lse = logits.exp().masked_fill(left_out, 0).sum(1).log()
         else:
             lse = logits.masked_fill(left_out, -math.inf).logsumexp(1)
-        log_odds = lse - logits[rows, positives]
-        return (log_odds if kind == "dcl" else softplus(log_odds)).mean()
+        values = softplus(lse - logits[rows, positives])
+        return values.sum() if fault == "sum" else values.mean()
 
 
 class MoCo(nn.Module):
-    """The keys of the two batches before are the negatives."""
+    """The keys of the two batches before are the negatives; ``saved``: the ``state_dict`` has them."""
 
     keys: Tensor
 
-    def __init__(self, fault: str, tau: float) -> None:
+    def __init__(self, temperature: float = 0.1, saved: bool = True) -> None:
         super().__init__()
-        self.tau = tau
-        self.register_buffer("keys", torch.zeros(32, 6), persistent=fault != "unsaved")
+        self.temperature = temperature
+        self.register_buffer("keys", torch.zeros(32, 6), persistent=saved)
 
     def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False):
             q, k = units(z1), units(z2)
-            logits = torch.cat([(q * k).sum(1, keepdim=True), q @ self.keys.T], 1) / self.tau
-            new = gather(k)
+            logits = torch.cat([(q * k).sum(1, keepdim=True), q @ self.keys.T], 1) / self.temperature
+            new = gather(k.detach())
             self.keys = torch.cat([self.keys[len(new) :], new])
             return (logits.logsumexp(1) - logits[:, 0]).mean()

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ssl_bench import distributed
+from ssl_bench.api.options import names
 from ssl_bench.check import methods, ranks, runs
 from ssl_bench.check.answer import Answer, Setting, Verdict
 from ssl_bench.check.bounds import Deviation, NumberFormat, answer_of, distance, formats
@@ -23,7 +24,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def setting(tmp_path: Path) -> Setting:
-    return Setting(CPU, 2, True, tmp_path)
+    return Setting(CPU, 2, tmp_path)
 
 
 # ---- bounds
@@ -40,15 +41,14 @@ def test_the_worst_difference_is_named() -> None:
     assert answer_of("check", [Deviation("y", 1.0, 2.0)], "things").verdict is Verdict.GOOD
     assert answer_of("check", [distance("x", exact, exact, 0.0)], "things").figure == "1 things equal"
     result[1, 0] = torch.nan
-    assert distance("x", result, exact, 1.0).share == distance("x", exact, exact[:2], 1.0).share == float("inf")
+    assert distance("x", result, exact, 1.0).share == float("inf")
 
 
 # ---- methods
 
 
 def simclr_step() -> methods.Step64:
-    (step,) = methods.reference_steps("simclr", ["dcl"])
-    return step
+    return methods.reference(["loss=dcl"])
 
 
 def test_a_wrong_backward_of_a_loss_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_a_wrong_backward_of_a_loss_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert answer_of("right", [*right.deviations(fp32, CPU)], "gradients").verdict is Verdict.GOOD
     monkeypatch.setattr(DCL, "forward", wrong)
     answer = answer_of("wrong", [*right.deviations(fp32, CPU)], "gradients")
-    assert answer.verdict is Verdict.WRONG and "dcl, the gradient of framework.encoder." in answer.reason
+    assert answer.verdict is Verdict.WRONG and "loss=dcl, the gradient of framework.encoder." in answer.reason
     assert answer.values["error"] == pytest.approx(1e-3, rel=0.1)
 
 
@@ -103,12 +103,11 @@ def test_draws_are_equal_on_every_device_and_in_every_format() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_every_framework_and_loss_is_within_its_bound(setting: Setting) -> None:
-    answers = {answer.name: answer for answer in methods.section(dataclasses.replace(setting, quick=False))}
-    assert [answer for answer in answers.values() if answer.verdict is not Verdict.GOOD] == []
-    names = ["fp32"] if bf16_is_slow() else ["fp32", "bf16"]
-    assert {f"simclr {name}" for name in names} <= answers.keys()
-    assert "npid_cld fp32" in answers and "npid_cld bf16" not in answers  # which clusters
-    assert {framework for framework, _ in map(str.split, answers)} == {*methods.frameworks()}
+    answers = list(methods.section(setting))
+    assert [answer for answer in answers if answer.verdict is not Verdict.GOOD] == []
+    assert [answer.name for answer in answers] == (["fp32"] if bf16_is_slow() else ["fp32", "bf16"])
+    named = {words[0] for words in methods.cases()}
+    assert {f"loss={name}" for name in names("loss")} | {"framework=moco_v2", "framework=vae"} <= named
 
 
 # ---- small runs
@@ -133,20 +132,6 @@ def test_what_rounding_makes_of_twelve_steps_is_within_the_bound_of_replayed_one
     assert answer.verdict is Verdict.GOOD and 1e-5 < answer.values["error"] < 0.3 * answer.values["bound"]
     monkeypatch.setattr(runs, "SMALL_LR", "optimizer.lr=0.05")
     assert runs.replay_answer(runs.replay(setting.folder, CPU)).values["error"] > 0.3
-
-
-def test_the_verdict_on_the_scale_of_fp16() -> None:
-    settled = [65536.0, 32768.0, *[16384.0] * 59]
-    assert runs.scale_answer(settled, []).figure == "16,384 after 60 steps, 2 skipped"
-    assert runs.scale_answer(settled, []).verdict is Verdict.GOOD
-    sentences = {
-        "stem.0.weight is not finite after 60 steps in fp16": (settled, ["stem.0.weight"]),
-        "the scale has not settled: step 59 of 60 was skipped": ([*settled[:-1], 8192.0], []),
-        "the scale of the loss fell to 0.5, below 1: gradients overflow all the time": ([65536.0, 0.5], []),
-    }
-    for sentence, (scales, broken) in sentences.items():
-        answer = runs.scale_answer(scales, broken)
-        assert (answer.verdict, answer.reason) == (Verdict.WRONG, sentence)
 
 
 def test_a_resumed_run_has_the_same_bits(setting: Setting) -> None:
@@ -199,7 +184,7 @@ def test_two_ranks_are_right(setting: Setting) -> None:
 
 def test_ranks_with_another_mean_are_found(setting: Setting, another_mean: None) -> None:
     collectives, training = ranks.section(setting)
-    assert collectives.reason.startswith("all_reduce on rank 0: the error 0.0089 is above the bound 0 (1 more of 8 res")
+    assert collectives.reason.startswith("all_reduce on rank 0: the error 0.0089 is above the bound 0")
     assert training.verdict is Verdict.WRONG and " on 2 ranks: the error " in training.reason
     assert training.values["error"] > 1e-5
 

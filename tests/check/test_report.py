@@ -1,7 +1,7 @@
 """The report of a check: its lines and ``check.json``, whose rates a dry run uses."""
 
 import datetime
-import json
+import shutil
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,6 @@ import pytest
 from ssl_bench import files
 from ssl_bench.check import report
 from ssl_bench.check.answer import Answer, Verdict
-from ssl_bench.check.run import CheckRequest, CheckResult
 from ssl_bench.commands import reproduce
 from ssl_bench.papers import cost
 
@@ -20,40 +19,41 @@ NOW = datetime.datetime(2026, 3, 4, 5, 6, 7, tzinfo=datetime.UTC)
 FACTS = {"torch": "2.15.0", "device": "NVIDIA H100", "git": None, "cores": 16}
 RATE = {"images_s": 1000.0, "gflop_per_image": 6.66, "batch": 512, "precision": "bf16"}
 RESULTS = [
-    CheckResult("environment", Answer("versions", "torch 2.15.0", values=FACTS), 0.1),
-    CheckResult("methods", Answer("a | b", "1.2e-3", Verdict.WRONG, "1.2e-3, above 1e-6", "do not use it"), 2.0),
-    CheckResult("speed", Answer("resnet18 32px", "1,000 images/s", Verdict.SLOW, "9% of the floor", values=RATE), 3.0),
+    ("machine", Answer("versions", "torch 2.15.0", values=FACTS)),
+    ("methods", Answer("fp32", "1.2e-3", Verdict.WRONG, "1.2e-3, above 1e-6", "do not use it")),
+    ("speed", Answer("resnet18 32px", "1,000 images/s", Verdict.SLOW, "9% of the floor", values=RATE)),
 ]
 
 
-def content(results: list[CheckResult] = RESULTS, gpus: int = 2) -> dict[str, Any]:
-    request = CheckRequest(("environment", "methods", "speed"), True, 2, gpus, Path("outputs"))
-    return report.record(request, "ssl-bench check --quick", NOW, 12.34, results)
+def content(results: list[report.Found] = RESULTS, gpus: int = 2) -> dict[str, Any]:
+    made: dict[str, Any] = files.read_json(report.save(Path("kept"), "ssl-bench check", gpus, NOW, results))
+    shutil.rmtree("kept")
+    return made
 
 
 def keep(name: str, values: Mapping[str, Any], **changes: Any) -> None:
     """Write a check.json of this host."""
-    result = CheckResult("speed", Answer("resnet18 32px", "", values=values), 1.0)
+    result = "speed", Answer("resnet18 32px", "", values=values)
+    gpus = changes.pop("gpus", 2)
     folder = Path("outputs/checks") / f"{socket.gethostname()}-{name}"
     folder.mkdir(parents=True)
-    files.write_json(folder / "check.json", content([RESULTS[0], result]) | changes)
+    files.write_json(folder / "check.json", content([RESULTS[0], result], gpus) | changes)
 
 
 def test_an_answer_is_a_line_with_its_reason_below() -> None:
-    assert report.lines(RESULTS[0])[0].split() == ["environment", "versions", "torch", "2.15.0", "known"]
-    first, second = report.lines(RESULTS[1])
-    assert first.endswith("wrong") and first.index("1.2e-3") == report.lines(RESULTS[0])[0].index("torch")
-    assert second.strip() == "1.2e-3, above 1e-6 -> do not use it"
-    assert report.summary(RESULTS, 12.3) == "3 checks in 12 s: 1 slow, 1 wrong, 1 known"
+    assert report.text(RESULTS[0]).split() == ["machine", "versions", "torch", "2.15.0", "known"]
+    first, second = report.text(RESULTS[1]).splitlines()
+    assert first.endswith("wrong") and first.index("1.2e-3") == report.text(RESULTS[0]).index("torch")
+    assert "1.2e-3, above 1e-6" in second and "do not use it" in second
+    assert report.summary(RESULTS) == "3 checks: 1 known, 1 wrong, 1 slow"
 
 
 def test_the_record_has_everything() -> None:
     made = content()
-    assert json.loads(json.dumps(made)) == made
     assert made["machine"] == "2 x NVIDIA H100" and content(gpus=0)["machine"] == "16 cores of NVIDIA H100"
-    assert (made["started"], made["level"]) == ("2026-03-04T05:06:07+00:00", "quick")
-    assert made["environment"] == FACTS and made["command"] == "ssl-bench check --quick"
-    _, wrong, slow = made["findings"]
+    assert (made["started"], made["command"], made["gpus"]) == ("2026-03-04T05:06:07+00:00", "ssl-bench check", 2)
+    versions, wrong, slow = made["findings"]
+    assert versions["values"] == FACTS
     assert wrong["section"] == "methods" and wrong["advice"] == "do not use it" and slow["values"] == RATE
 
 

@@ -71,9 +71,9 @@ def test_a_driver_older_than_the_cuda_of_torch_is_refused_with_a_line_for_pip(ru
 
 @pytest.mark.slow
 def test_check_finds_a_driver_that_is_too_old_wrong(run: Run) -> None:
-    done = run("check", "--only", "environment", FAKE_CUDA_DRIVER="11080")
+    done = run("check", "machine", FAKE_CUDA_DRIVER="11080")
     assert done.returncode == 1 and "wrong" in done.stdout and "update the driver" in done.stdout, done.stdout
-    done = run("check", "--only", "environment", "device=cpu", FAKE_CUDA_DRIVER="11080")
+    done = run("check", "machine", "device=cpu", FAKE_CUDA_DRIVER="11080")
     assert done.returncode == 0 and "no GPU" in done.stdout, done.stdout
 
 

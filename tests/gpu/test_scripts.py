@@ -20,9 +20,9 @@ SCRIPT = ROOT / "scripts" / "gpu_half_hour.sh"
 sys.path.append(str(ROOT / "scripts"))
 
 import benchmark_step  # noqa: E402
+import floors  # noqa: E402
 import tables  # noqa: E402
 
-from ssl_bench.check import speed  # noqa: E402
 from ssl_bench.training.graph import GraphedStepper  # noqa: E402
 
 KERNEL = {"kernel": "gemm<a, b>", "launches": 3.0, "us": 1234.0, "share": 0.617}
@@ -58,7 +58,7 @@ def measured(out: str, real: bool) -> list[list[str]]:
     if not real:  # CUPTI ends a process that has no driver
         changed.kernels = lambda *arguments: [KERNEL]
     changed.best_tflops = lambda *arguments: TFLOPS
-    changed.copy_gigabytes = speed.copy_gigabytes = lambda *arguments: 1e3 * BANDWIDTH
+    changed.copy_gigabytes = floors.copy_gigabytes = lambda *arguments: 1e3 * BANDWIDTH
     (command,) = re.findall(r"benchmark_step\.py (.*)", SCRIPT.read_text())
     with patch.object(GraphedStepper, "_compared", lambda *_: []):
         benchmark_step.main([*shlex.split(command.replace("$OUT", out)), "--batch", "2", "3", "--rounds", "1"])
