@@ -35,7 +35,7 @@ from ssl_bench.config.identity import recipe_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.files import usual_outputs
 from ssl_bench.launch.outcome import DIVERGED, State
-from ssl_bench.launch.plan import Plan, Strategy
+from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run
 from ssl_bench.papers.cells import merge
 from ssl_bench.results.runs import finished
@@ -73,18 +73,18 @@ class Machine:
         for refusal in plan.refused(runs).values():
             raise refusal
         plan.begin(shlex.join(["python", *sys.argv]))
-        plan.total = len(runs)
-        code, _ = train_grid(plan, self._rounds(plan.add(runs), numbers, configs))
+        code = train_grid(plan, self._rounds(plan, plan.add(runs), numbers, configs))
         self._collect(numbers, configs)
         return code if code >= 128 else int(bool(numbers.missing(wanted)))  # one that diverged is an answer
 
-    def _rounds(self, runs: Sequence[Run], numbers: Numbers, configs: Configs) -> Strategy:
-        """Train the runs of a replicate, or as many as the machine trains at a time, and write their numbers."""
+    def _rounds(self, plan: Plan, runs: Sequence[Run], numbers: Numbers, configs: Configs) -> Iterator[Sequence[Run]]:
+        """The runs of a replicate, or as many as the machine trains at a time; write the numbers of those before."""
         size = 8 * math.ceil(self.at_once / 8)
         for start in range(0, len(runs), size):
-            ends = yield runs[start : start + size]
-            failed = {run for run in runs if run.number in ends and ends[run.number].state is State.FAILED}
-            numbers.add_diverged([run.label for run in failed if DIVERGED in ends[run.number].reason])
+            yield runs[start : start + size]
+            ends = {run.label: plan.ends[run.number] for run in runs[start : start + size] if run.number in plan.ends}
+            failed = {label: end for label, end in ends.items() if end.state is State.FAILED}
+            numbers.add_diverged([label for label, end in failed.items() if DIVERGED in end.reason])
             self._collect(numbers, configs)
 
     def _collect(self, numbers: Numbers, configs: Configs) -> None:

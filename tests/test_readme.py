@@ -114,8 +114,6 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
             return [*words, "max_steps=1", "batch_size.size=8", "dataset.size=32", "tracking=off"]
         if "dataset=hf" in text:
             return [*words, "--cfg", "job"]
-        if "interval(" in text:
-            return [*SMALL, "max_steps=1", *words, "hydra.sweeper.n_trials=1"]
         if "dataset.root=" in text:  # photos of the reader
             return [*words, "--cfg", "job"]
         if "experiment=" in text or re.search(rf"={NEEDS_DATA}|slurm|devices=\d", text):

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.errors import ConfigError
 from ssl_bench.launch import slurm
 from ssl_bench.launch.plan import Plan
 from ssl_bench.papers import cost
@@ -28,12 +27,7 @@ def show(plan: Plan, as_json: bool = False) -> None:
 
     Args:
         as_json: print a list of objects instead: ``folder``, ``hours`` (null if they are unknown) and ``overrides``.
-
-    Raises:
-        ConfigError: the runs are proposed one by one.
     """
-    if any(override.is_interval_sweep() for override in plan.asked.space.values()):
-        raise ConfigError("--dry-run lists the runs of a grid: values of an interval are proposed one by one")
     with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
         runs = plan.every()
     left = [run for run in runs if not run.done]

@@ -22,7 +22,7 @@ from ssl_bench.config.asked import Asked
 from ssl_bench.config.build import converted
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.launch import impossible
-from ssl_bench.launch.plan import Plan, Strategy
+from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run, tidy
 from ssl_bench.papers import cost, recipe, replication, smoke
 from ssl_bench.papers.plan import PlannedRuns, Request, plan
@@ -64,8 +64,6 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     with with_hydra.opened():
         asked = Asked.of(request.of_machine, options.config_dir, True)
-    if asked.by != "basic":
-        raise ConfigError(f"hydra/sweeper={asked.by}: leave it out: the runs are those of the cells")
     check_place(asked, options.dry_run)
     _leave_out_impossible(request, planned, skip, options.dry_run)
     summarise(request, planned)
@@ -95,17 +93,17 @@ def _train(request: Request, todo: Sequence[PlannedRuns], asked: Asked, typed: s
             if run.refusal:
                 raise run.refusal
         grid.begin(typed)
-        grid.total = len(runs)
         if request.scale == "smoke":
-            return train_grid(grid, _smoke(grid.add(runs)))[0]
+            return train_grid(grid, _smoke(grid.add(runs)))
         words = [*selection.flags, *selection.names, *(["--all"] * whole), f"paths.outputs={selection.outputs}"]
-        grid.closing = f"beside the papers' numbers: {shlex.join(['ssl-bench', 'table', *words])}\n"
-        return train_grid(grid, _in_rounds(grid.add(runs)))[0]
+        code = train_grid(grid, _in_rounds(grid.add(runs)))
+        print(f"beside the papers' numbers: {shlex.join(['ssl-bench', 'table', *words])}", flush=True)
+        return code
     finally:
         shutil.rmtree(request.smoke_data, ignore_errors=True)
 
 
-def _in_rounds(runs: Sequence[Run]) -> Strategy:
+def _in_rounds(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
     """Train runs; those that only evaluate a network again which another one trains come after it."""
     while runs:
         first = {run.folder: run for run in reversed(runs)}
@@ -114,7 +112,7 @@ def _in_rounds(runs: Sequence[Run]) -> Strategy:
         runs = [run for run in runs if run not in now]
 
 
-def _smoke(runs: Sequence[Run]) -> Strategy:
+def _smoke(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
     """Train small runs; of a thousand networks that nobody needs, no checkpoint stays."""
     for run in runs:
         yield [run]

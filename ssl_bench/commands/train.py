@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ssl_bench import __version__
-from ssl_bench.commands import dry_run, search
+from ssl_bench.commands import dry_run
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.commands.halving import halving
-from ssl_bench.commands.optuna import optuna
 from ssl_bench.commands.train_grid import check_place, train_grid
 from ssl_bench.config import compose, hydra_errors, reference, schema, with_hydra
 from ssl_bench.config.asked import Asked
@@ -24,8 +22,6 @@ from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome
 from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run, carry_out
-
-SEARCHES = {"basic": search.every, "halving": halving, "optuna": optuna}
 
 
 @in_sentences
@@ -64,8 +60,8 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
             outcome = carry_out(run, wait=True)
             return outcome.code, [run], {run.number: outcome}
         plan.begin(shlex.join(["ssl-bench", "train", *words.flags, *asked.given]))
-        code, ends = train_grid(plan, SEARCHES[asked.by](plan))
-    return code, list(plan.runs.values()), ends
+        code = train_grid(plan, [plan.every()])
+    return code, list(plan.runs.values()), plan.ends
 
 
 def _alone(plan: Plan) -> Run:

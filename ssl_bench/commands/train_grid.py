@@ -1,9 +1,8 @@
 """Carry out the runs of a grid, where they were asked for, and say how they ended."""
 
-import contextlib
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ssl_bench.config.asked import Asked
 from ssl_bench.errors import ConfigError
@@ -11,7 +10,7 @@ from ssl_bench.launch import grid, local, slurm
 from ssl_bench.launch.live import Live
 from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.plan import Ends, Plan, Strategy
+from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run
 from ssl_bench.record.metrics import show_found
 from ssl_bench.record.wandb import under_agent
@@ -32,50 +31,37 @@ def check_place(asked: Asked, dry_run: bool) -> None:
         slurm.check()
 
 
-def train_grid(plan: Plan, strategy: Strategy) -> tuple[int, dict[int, Outcome]]:
-    """Train what a strategy yields of a plan that has begun, and print a summary.
+def train_grid(plan: Plan, rounds: Iterable[Sequence[Run]]) -> int:
+    """Train the runs of a plan that has begun, print a summary and return the exit code.
 
-    Returns:
-        The exit code, and how the runs ended that were started, by their numbers.
+    Args:
+        rounds: the runs that are not finished start in rounds, each when the runs of the one before it have ended.
     """
     assert plan.folder is not None
-    every = dict[int, Outcome]()
-    with contextlib.closing(strategy), Live(plan) as live:
-        runs: Sequence[Run] | None = next(strategy, None)
-        while runs is not None:
-            ends = _in_place(plan, runs, live)
-            every |= ends
-            runs = None if _stopped(ends) else _next(strategy, ends)
-    for number in {outcome.signal for outcome in every.values() if outcome.state is State.INTERRUPTED}:
+    with Live(plan) as live:
+        for runs in rounds:
+            _in_place(plan, [run for run in runs if not run.done], live)
+            if _stopped(plan.ends):
+                break
+    for number in {outcome.signal for outcome in plan.ends.values() if outcome.state is State.INTERRUPTED}:
         name = signal.Signals(number).name
         print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
-    done_before = [] if _stopped(every) else [run for run in plan.runs.values() if run.done]
+    done_before = [] if _stopped(plan.ends) else [run for run in plan.runs.values() if run.done]
     if shown := sum(show_found(run.config, run.folder) for run in done_before):
         print(f"{shown} of the runs that were done are in W&B's group of this grid, too")
-    code = grid.summarise(plan.folder, conclusion.show)
-    print(plan.closing, end="", flush=True)
-    return code, every
+    return grid.summarise(plan.folder, conclusion.show)
 
 
-def _next(strategy: Strategy, ends: Ends) -> Sequence[Run] | None:
-    """The next runs of a strategy, which is told how the last ones ended; None at its end."""
-    with contextlib.suppress(StopIteration):
-        return strategy.send(ends)
-    return None
-
-
-def _in_place(plan: Plan, runs: Sequence[Run], live: Live) -> dict[int, Outcome]:
-    """Carry out runs, last those that other processes are training; return how they ended."""
-    ends = dict[int, Outcome]()
+def _in_place(plan: Plan, runs: Sequence[Run], live: Live) -> None:
+    """Carry out runs, last those that other processes are training."""
     for wait in (False, True):
         live.expect(runs)
         for run, outcome in _carried_out(plan, runs, wait) if runs else ():
-            ends[run.number] = outcome
+            plan.ends[run.number] = outcome
             live.seen(run, outcome)
-        runs = [run for run in runs if ends[run.number].state is State.HELD]
-        if _stopped(ends) or not runs:
+        runs = [run for run in runs if plan.ends[run.number].state is State.HELD]
+        if _stopped(plan.ends) or not runs:
             break
-    return ends
 
 
 def _carried_out(plan: Plan, runs: Sequence[Run], wait: bool) -> Iterator[tuple[Run, Outcome]]:
@@ -89,5 +75,5 @@ def _carried_out(plan: Plan, runs: Sequence[Run], wait: bool) -> Iterator[tuple[
     return local.one_by_one(runs, wait)
 
 
-def _stopped(ends: Ends) -> bool:
+def _stopped(ends: Mapping[int, Outcome]) -> bool:
     return any(outcome.state is State.INTERRUPTED for outcome in ends.values())

@@ -23,8 +23,7 @@ class Asked:
         cfg: composed with the overrides that have one value; Hydra's own part is its key ``hydra``.
         many: it is a grid.
         where, launcher: ``basic``, ``local`` or ``slurm``, with its settings.
-        by, sweeper: ``basic``, ``halving`` or ``optuna``, with its settings.
-        space: the overrides of the runs by their keys, with those of ``hydra.sweeper.params``.
+        space: the overrides of the runs by their keys, with those of an experiment's ``hydra.sweeper.params``.
     """
 
     given: list[str]
@@ -33,8 +32,6 @@ class Asked:
     many: bool
     where: str
     launcher: dict[str, Any]
-    by: str
-    sweeper: dict[str, Any]
     space: dict[str, Override]
 
     @classmethod
@@ -56,16 +53,13 @@ class Asked:
             many = multirun or cfg.hydra.mode is RunMode.MULTIRUN
             if not many:
                 hydra_errors.check_overrides(given)
-            where, launcher = guard.settings(cfg.hydra, "launcher")
-            by, sweeper = guard.settings(cfg.hydra, "sweeper")
-            params = values.parsed(f"{key}={text}" for key, text in (sweeper.get("params") or {}).items())
-        for key, name in {"launcher": where, "sweeper": by}.items():
-            if name != "basic" and not many:
-                raise ConfigError(f"hydra/{key}={name} is for the runs of a grid: add -m, or leave it out")
+            where, launcher = guard.launcher(cfg.hydra)
+            params = values.parsed(f"{key}={text}" for key, text in guard.values_of_grid(cfg.hydra).items())
+        if where != "basic" and not many:
+            raise ConfigError(f"hydra/launcher={where} is for the runs of a grid: add -m, or leave it out")
         runs = [*params, *(override for override in parsed if not override.is_hydra_override())]
         space = {override.get_key_element(): override for override in runs}  # of a key, the last one counts
-        width = sweeper.get("n_jobs") or launcher.get("n_jobs", launcher.get("array_parallelism", 1))
-        return cls(given, folder, cfg, many, where, launcher, by, {**sweeper, "n_jobs": width}, space)
+        return cls(given, folder, cfg, many, where, launcher, space)
 
     @property
     def overrides(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Refuse what nothing reads of Hydra's own part of a configuration, and secrets of the environment.
 
-Hydra only composes. Of its part ``hydra`` this package reads ``launcher``, ``sweeper``, ``mode`` and ``help``, as data:
-no class that it names is ever made.
+Hydra only composes. Of its part ``hydra`` this package reads ``launcher``, ``sweeper.params``, ``mode`` and ``help``,
+as data: no class that it names is ever made.
 """
 
 import os
@@ -14,7 +14,7 @@ from omegaconf.resolvers import oc
 
 from ssl_bench.config import hydra_settings
 from ssl_bench.config.identity import datasets_of, is_own
-from ssl_bench.errors import ConfigError, shown
+from ssl_bench.errors import ConfigError, require, shown
 
 PLACE = "paths.outputs and name say where a run is"
 # Keys with which Hydra would place files, run code or change the environment of a run, with what to use.
@@ -40,15 +40,8 @@ UNSET = {  # what these keys are where nobody sets them; others are null or fals
     "sweep.subdir": "${hydra.job.num}",
     "output_subdir": ".hydra",
 }
-KINDS: dict[str, Mapping[str, type]] = {
-    "launcher": {"basic": hydra_settings.Basic, "local": hydra_settings.Local, "slurm": hydra_settings.Slurm},
-    "sweeper": {
-        "basic": hydra_settings.GridSweeper,
-        "halving": hydra_settings.Halving,
-        "optuna": hydra_settings.Optuna,
-    },
-}
-OTHERS = {"launcher": "", "sweeper": ", or search with a W&B sweep"}
+LAUNCHERS = {"basic": hydra_settings.Basic, "local": hydra_settings.Local, "slurm": hydra_settings.Slurm}
+NO_SWEEPER = "leave it out: write the values of a grid as key=a,b, and search with scripts/examples/search.py"
 READABLE = re.compile(  # by ${oc.env:NAME}
     r"(SSL_BENCH_|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES|WANDB_(MODE|DISABLED|PROJECT|ENTITY|TAGS)"
 )
@@ -70,7 +63,7 @@ def read_environment(name: str, *default: str | None) -> str | None:
 
 
 def check_unread(node: DictConfig) -> None:
-    """Refuse settings in ``hydra`` that nothing reads, and those of a launcher or sweeper that are no mapping.
+    """Refuse settings in ``hydra`` that nothing reads, and a launcher or sweeper that is no mapping.
 
     Raises:
         ConfigError: naming the key.
@@ -79,29 +72,51 @@ def check_unread(node: DictConfig) -> None:
         key = next((key for key in REFUSED if f"{path}.".startswith(f"{key}.")), "")
         if key and value not in (None, False, UNSET.get(path)):
             raise ConfigError(f"hydra.{key} is set: leave it out: {REFUSED[key]}")
-    for part in KINDS:
+    for part in ("launcher", "sweeper"):
         if not isinstance(node[part], DictConfig):
             raise ConfigError(f"hydra.{part}={node[part]}: leave it out: write hydra/{part}=NAME, with a slash")
 
 
-def settings(node: DictConfig, part: str) -> tuple[str, dict[str, Any]]:
-    """The chosen ``launcher`` or ``sweeper`` and its settings.
+def launcher(node: DictConfig) -> tuple[str, dict[str, Any]]:
+    """The chosen launcher and its settings.
 
     Raises:
         ConfigError: there is no such option, or a setting is unknown or has another type or range.
         OmegaConfBaseException: an interpolation or a setting has no value.
     """
-    name, kinds = node.runtime.choices[f"hydra/{part}"], KINDS[part]
-    if name not in kinds:
-        *most, last = kinds
-        raise ConfigError(f"hydra/{part}={name}: set hydra/{part} to {', '.join(most)} or {last}{OTHERS[part]}")
+    name = node.runtime.choices["hydra/launcher"]
+    if name not in LAUNCHERS:
+        *most, last = LAUNCHERS
+        raise ConfigError(f"hydra/launcher={name}: set hydra/launcher to {', '.join(most)} or {last}")
+    values = _values(node, "launcher")
+    hydra_settings.check_settings(values, LAUNCHERS[name])
+    return name, values
+
+
+def values_of_grid(node: DictConfig) -> dict[str, Any]:
+    """The values of keys that an experiment gives its grid, ``hydra.sweeper.params``.
+
+    Raises:
+        ConfigError: another sweeper is chosen, or it has other settings.
+        OmegaConfBaseException: an interpolation has no value.
+    """
+    if (name := node.runtime.choices["hydra/sweeper"]) != "basic":
+        raise ConfigError(f"hydra/sweeper={name}: {NO_SWEEPER}")
+    values = _values(node, "sweeper")
+    params = values.pop("params", None) or {}
+    for key, value in values.items():
+        raise ConfigError(f"hydra.sweeper.{key}={shown(value)}: {NO_SWEEPER}")
+    require(isinstance(params, Mapping), "hydra.sweeper.params", params, "values by key: {seed: '0,1'}")
+    return dict(params)
+
+
+def _values(node: DictConfig, part: str) -> dict[str, Any]:
     values: Any = OmegaConf.to_container(node[part], resolve=True, throw_on_missing=True)
     target = str(values.pop("_target_", "hydra."))  # Hydra's own option basic has one,
     values.pop("max_batch_size", None)  # and this, of which it makes nothing here
     if not target.startswith("hydra."):
         raise ConfigError(f"hydra.{part}._target_={shown(target)}: leave it out: nothing is made of it")
-    hydra_settings.check_settings(values, kinds[name], f"hydra.{part}")
-    return name, values
+    return dict(values)
 
 
 def check_computed(config: Mapping[str, Any]) -> None:

@@ -72,6 +72,8 @@ def check_overrides(overrides: Sequence[str], grid: bool = False) -> None:
         line, group, value = override.input_line, override.key_or_group, override.value()
         if not group:
             raise ConfigError(f"{line}: write key=value, such as seed=3")
+        if override.get_key_element().lstrip("+~").startswith(("hydra/sweeper", "hydra.sweeper")):
+            raise ConfigError(f"{line}: {guard.NO_SWEEPER}")
         if override.is_sweep_override() and not grid:
             raise ConfigError(f"{line}: several values make a grid: add -m, or write [a,b] for a list")
         if override.is_add() and override.package is None and group in groups():

@@ -64,7 +64,8 @@ def length(override: Override, folder: Path | None = None) -> int:
         ConfigError: none, or those of an interval.
     """
     if override.is_interval_sweep():
-        raise ConfigError(f"{override.input_line}: write several values, or set hydra/sweeper to optuna")
+        remedy = "write several values, such as 0.1,0.3; scripts/examples/search.py searches an interval"
+        raise ConfigError(f"{override.input_line}: {remedy}")
     return bounds(override)[0] if override.is_range_sweep() else len(values(override, folder))
 
 

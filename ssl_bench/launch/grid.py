@@ -3,8 +3,6 @@
 ``<grid>/grid.json``       :class:`Grid`, written at the start
 ``<grid>/jobs/<n>.json``   {"overrides", "folder", "state", "reason", "code"}, at the start and the end of each other
                            run
-``<grid>/best.json``       [{"group", "metric", "value", "n", "overrides", "folders"}], of a sweeper that searches, at
-                           its end: the value is the mean of n seeds
 
 ``<grid>`` is ``<paths.outputs>/.sweeps/<start>``.
 """

@@ -25,7 +25,7 @@ class Live:
     """Context manager that shows what trains."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.left = plan, 0
+        self.plan, self.left, self.ended = plan, 0, sum(run.done for run in plan.runs.values())
         self._runs = dict[int, Run]()  # that may be training
         self._since, self._done, self._began = time.monotonic(), 0.0, time.time()
         self._over = threading.Event()
@@ -45,14 +45,13 @@ class Live:
 
     def seen(self, run: Run, outcome: Outcome) -> None:
         """Say how a run has ended, or that another process is training it; one that was not started is not named."""
-        plan = self.plan
         if outcome.state is State.HELD:
-            print(f"{plan.label(run)}: {outcome.reason}: after the other runs", flush=True)
+            print(f"{self.plan.label(run)}: {outcome.reason}: after the other runs", flush=True)
         elif outcome.state is not State.INTERRUPTED or outcome.folder:
             self._runs.pop(run.number, None)
-            self.left, self._done, plan.ended = self.left - 1, self._done + 1.0, plan.ended + 1
-            count = f"{plan.ended} of {max(plan.ended, plan.total)}"
-            print("  ".join(filter(None, (count, plan.label(run), as_text(run, outcome)))), flush=True)
+            self.left, self._done, self.ended = self.left - 1, self._done + 1.0, self.ended + 1
+            count = f"{self.ended} of {len(self.plan.runs)}"
+            print("  ".join(filter(None, (count, self.plan.label(run), as_text(run, outcome)))), flush=True)
 
     def _renew(self) -> None:
         with _line() as (show, pause):

@@ -6,7 +6,7 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,6 @@ from ssl_bench.launch.run import Run, ranks_here, tidy
 from ssl_bench.record import folders, results
 
 MANY = 300  # runs that take some seconds to check
-Check = Callable[[dict[str, Any]], None]  # raises ConfigError for a configuration that a search cannot use
-Ends = Mapping[int, Outcome]  # by the number of the run
-Strategy = Generator[Sequence[Run], Ends, None]  # yields runs and is sent how they ended
 
 
 class Plan:
@@ -42,8 +39,7 @@ class Plan:
         runs: by their overrides.
         left_out: overrides of runs that cannot be.
         folder: of the grid; None: it has not begun, and nothing is written.
-        ended, total: runs that have ended, of those that will.
-        closing: what is printed at the end.
+        ends: how those ended that were started, by their numbers.
     """
 
     def __init__(self, asked: Asked, skip: bool = False) -> None:
@@ -51,7 +47,7 @@ class Plan:
         self.command = ["ssl-bench", "train", *(["--config-dir", str(asked.folder)] if asked.folder else [])]
         self.runs, self.left_out = dict[tuple[str, ...], Run](), dict[tuple[str, ...], None]()
         self.folder: Path | None = None
-        self.ended, self.total, self.closing = 0, 0, ""
+        self.ends = dict[int, Outcome]()
 
     def begin(self, typed: str) -> None:
         """Let the grid have a folder, with the command that was typed in ``grid.json``."""
@@ -125,7 +121,7 @@ class Plan:
                 raise unwritable(error) from error
         return [self.runs[run.overrides] for run in runs]
 
-    def every(self, check: Check = lambda config: None) -> list[Run]:
+    def every(self) -> list[Run]:
         """Add every combination of the values of the keys, those that can be.
 
         Raises:
@@ -140,9 +136,6 @@ class Plan:
         runs = [self.compose(overrides) for overrides in dict.fromkeys(itertools.product(*texts))]
         if all(isinstance(run.refusal, NoSuchKey) for run in runs) and runs[0].refusal:  # a key of no run
             raise runs[0].refusal
-        for run in runs:
-            if not run.refusal:
-                check(run.config)
         refused = self.refused(runs)
         possible = impossible.left([run.overrides for run in runs], refused, self.skip)
         self.left_out |= {runs[place].overrides: None for place in refused}

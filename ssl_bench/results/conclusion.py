@@ -44,10 +44,10 @@ def show(groups: Groups) -> None:
         print("", *(textwrap.fill(line, WIDEST) for line in lines.splitlines()), sep="\n")
 
 
-def of_one_seed(count: int, folders: Collection[Path], metric: str | None = None) -> str:
+def of_one_seed(count: int, folders: Collection[Path]) -> str:
     """Say that the best of some settings by one seed is flattered, and by how much if they have other seeds too.
 
-    Empty if the metric does not say what is better.
+    They are compared by the main metric of most runs; empty if it does not say what is better.
 
     Where all settings are equal, the best one lies above their mean by the deviation between seeds, times the expected
     maximum of as many standard normal numbers.
@@ -56,7 +56,6 @@ def of_one_seed(count: int, folders: Collection[Path], metric: str | None = None
         count: of the settings.
         folders: of their runs; runs in the folder of all of them that differ from these in their seed only are looked
             for.
-        metric: by which they are compared; None: the main one of most runs.
     """
     outputs = _folder_of_all(folders)
     runs = [run for run in Runs(outputs, Cache(outputs)).find() if run.done]
@@ -64,11 +63,11 @@ def of_one_seed(count: int, folders: Collection[Path], metric: str | None = None
     settings = {run.shared.key for run in runs if run.path in paths}
     runs, amount = [run for run in runs if run.shared.key in settings], ""
     numbers = Numbers(runs)
-    usual = [metric] if metric else numbers.usual(runs)
+    usual = numbers.usual(runs)
     if not usual or not numbers.meaning(usual[0]).sign:
         return ""
     with contextlib.suppress(ConfigError):  # several evaluations have made it, or two folders have other values
-        name, _ = numbers.choose("--metric", metric, runs)
+        name, _ = numbers.choose("--metric", None, runs)
         meaning, values = numbers.meaning(name), dict[str, list[float]]()
         for run in single(runs, name, numbers):
             values.setdefault(run.shared.key, []).append(meaning.scale * (numbers.value(name, run) or 0.0))

@@ -1,5 +1,6 @@
 """The files of scripts/examples/, each run as a user runs it, in this process."""
 
+import json
 import re
 import runpy
 import shlex
@@ -7,6 +8,8 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ import torch
 from pandas import DataFrame
 
 import ssl_bench
-from tests.conftest import only_run
+from tests.conftest import SMALL, only_run
 
 EXAMPLES = Path(ssl_bench.__file__).parents[1] / "scripts" / "examples"
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="an installed package has no examples")
@@ -85,6 +88,39 @@ def test_a_new_loss_in_a_run(train: Callable[..., tuple[int, str]], monkeypatch:
     sys.modules.pop("new_loss", None)
     assert code == 0, printed
     assert "_target_: new_loss.Focal" in (only_run() / "config.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_a_search_has_the_mean_over_seeds_as_its_value_and_goes_on(example: Callable[..., list[str]]) -> None:
+    optuna = pytest.importorskip("optuna")
+    words = [*SMALL, "epochs=1", "evaluate.baselines=[]", "evaluate.watch=0"]
+
+    def study() -> Any:
+        backend = optuna.storages.journal.JournalFileBackend("search.journal")
+        return optuna.load_study(study_name="search", storage=optuna.storages.JournalStorage(backend))
+
+    def means() -> dict[float, float]:
+        """Of the runs on the disk, by their learning rate."""
+        values = dict[float, list[float]]()
+        for path in Path("outputs/search").glob("*/results.json"):
+            content = json.loads(path.read_text())
+            values.setdefault(content["config"]["optimizer"]["lr"], []).append(content["metrics"]["knn_val/top1"])
+        assert all(len(of_seeds) == 3 for of_seeds in values.values())
+        return {rate: fmean(of_seeds) for rate, of_seeds in values.items()}
+
+    (*_, last) = example("search", "2", *words)
+    first = study().trials
+    values = {trial.params["optimizer.lr"]: trial.value for trial in first}
+    assert len(first) == 2 and values == pytest.approx(means())
+    assert last.startswith(f"trial {study().best_trial.number}: {max(values.values()):.4f} with ")
+    assert example("search", "2", *words) == [last] and len(means()) == 2  # nothing is left to do
+    stopped = study().ask(dict(first[0].distributions))
+    example("search", "3", *words)  # the trial that was stopped, again
+    again = study().trials
+    assert [trial.value for trial in again[:2]] == [trial.value for trial in first]
+    assert [trial.state.name for trial in again] == ["COMPLETE"] * 2 + ["FAIL", "COMPLETE"]
+    rate = stopped.params["optimizer.lr"]
+    assert again[3].params == stopped.params and again[3].value == pytest.approx(means()[rate])
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_slurm_is_asked_for_the_gpus_of_a_node_and_eight_cores_for_each(
 ) -> None:
     with initialize_config_dir(str(directory()), **VERSION_BASE):
         composed = compose("train", ["hydra/launcher=slurm", "devices=8", *typed], return_hydra_config=True)
-    sbatch, srun = script(guard.settings(composed.hydra, "launcher")[1], tmp_path, 1).split("# command\n")
+    sbatch, srun = script(guard.launcher(composed.hydra)[1], tmp_path, 1).split("# command\n")
     assert f"#SBATCH --gpus-per-node={gpus}\n" in sbatch and f"#SBATCH --cpus-per-task={cpus}\n" in sbatch
     assert f" --cpus-per-task={cpus} " in srun  # which does not know it from sbatch
 

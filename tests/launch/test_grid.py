@@ -100,9 +100,12 @@ def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "mine/hydra/sweeper").mkdir(parents=True)
     basic = "_target_: hydra._internal.core_plugins.basic_sweeper.BasicSweeper\nmax_batch_size: null\nparams: null\n"
     (tmp_path / "mine/hydra/sweeper/other.yaml").write_text(basic)
-    code, printed = train("-m", "--config-dir", str(tmp_path / "mine"), "hydra/sweeper=other", "max_steps=1")
-    assert code == 2
-    assert "hydra/sweeper=other: set hydra/sweeper to basic, halving or optuna, or search with a W&B sweep" in printed
+    (tmp_path / "mine/experiment").mkdir()
+    experiment = "# @package _global_\ndefaults: [override /hydra/sweeper: other]\n"
+    (tmp_path / "mine/experiment/other.yaml").write_text(experiment)
+    for word in ("hydra/sweeper=other", "experiment=other"):
+        code, printed = train("-m", "--config-dir", str(tmp_path / "mine"), word, "max_steps=1")
+        assert code == 2 and "hydra/sweeper=other: leave it out: " in printed
 
 
 @pytest.mark.skipif(available_cores() < 2, reason="one core cannot be shared")
@@ -149,11 +152,6 @@ def test_runs_that_cannot_be_are_left_out_and_counted_and_the_others_are_trained
     assert content["command"].endswith(" skip=impossible")
     assert train("max_steps=1", "batch_size=b64", "negatives=random_k", "negatives.k=64")[1].count("already done") == 1
     assert len(results()) == 3
-
-
-def test_values_of_the_sweeper_are_those_of_a_command_line(train: Train) -> None:
-    code, printed = train("-m", "+hydra.sweeper.params.loss=dcl", "seed=0,1", "max_steps=1", "--dry-run")
-    assert code == 0 and "all of them: loss=dcl " in printed and "2 runs to go" in printed
 
 
 # ---- several runs at a time, or several processes that want the same run

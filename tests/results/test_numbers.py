@@ -19,11 +19,7 @@ from sklearn.datasets import load_digits
 
 import ssl_bench
 from ssl_bench.commands import evaluate, export, table, train
-from ssl_bench.commands.halving import halving
-from ssl_bench.config import with_hydra
-from ssl_bench.config.asked import Asked
 from ssl_bench.errors import ConfigError
-from ssl_bench.launch.plan import Plan
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.report.collect import Collector
@@ -422,34 +418,9 @@ def dashboards(numbers: list[Number], capfd: Capture) -> None:
             assert content["metrics"][name] == number.value
 
 
-def search(numbers: list[Number], capfd: Capture) -> None:
-    """A halving by each k ranks what that k has measured after epoch 1; it first trains or evaluates what has none."""
-    grid = [*RUN, "dataset.root=images", f"loss={','.join(LOSSES)}", "seed=0,1", "epochs=2"]
-    grid += ["hydra/sweeper=halving", "hydra.sweeper.epochs=[1,2]", "hydra.sweeper.keep=0.5"]
-    every = {(loss, seed) for loss in LOSSES for seed in (0, 1)}
-    at_end = {(number.loss, number.seed) for number in numbers if number.epochs == 2}
-    for k in (20, 1):
-        values = {(n.loss, n.seed): n.value for n in truth(1, "knn_val") if (n.metric, n.k) == ("knn_val/top1", k)}
-        capfd.readouterr()
-        with with_hydra.opened():
-            plan = Plan(Asked.of([*grid, f"evaluate.knn_val.k={k}"], None, True))
-            runs = next(halving(plan), [])
-        to_train, printed = (
-            {(run.config["choices"]["loss"], run.config["seed"]) for run in runs},
-            capfd.readouterr().out,
-        )
-        if lacking := every - values.keys() - at_end:
-            assert to_train == lacking and "after epoch 1" not in printed
-            continue
-        ranked = {loss: (values[loss, 0] + values[loss, 1]) / 2 for loss in LOSSES}
-        best = max(LOSSES, key=ranked.__getitem__)
-        assert f"after epoch 1: 1 of 2 go on, the best with knn_val/top1 {ranked[best]:.4g}, mean of 2" in printed
-        assert to_train == {(best, 0), (best, 1)} - at_end
-
-
 READERS: list[Callable[[list[Number], Capture], None]] = [runs_in_python, status_as_csv, status_as_json, report]
 READERS += [table_of_means, end_of_a_grid, figure_of_means, comparison, plain_name, papers_cells, card, dashboards]
-READERS += [search, what_matters]
+READERS += [what_matters]
 
 
 @pytest.mark.parametrize("action", SOME + [pytest.param(action, marks=pytest.mark.slow) for action in OTHERS])
