@@ -18,7 +18,7 @@ from ssl_bench.record import streams
 
 USAGE = "usage: ssl-bench <command> ...\n\n" + "".join(f"  {name:<11} {text}\n" for name, text in COMMANDS.items())
 USAGE += "\nssl-bench help COMMAND shows the arguments of a command; ssl-bench --version\n"
-READERS = ("status", "compare", "table", "figure", "report", "completion")  # end with their reader, and need no torch
+READERS = ("status", "compare", "table", "figure", "report")  # end with their reader, and need no torch
 
 
 def main() -> None:
@@ -51,8 +51,6 @@ def main() -> None:
 
 
 def _chosen(command: str, *arguments: str) -> tuple[Callable[[Sequence[str]], int], Sequence[str]]:
-    if "_ARGCOMPLETE" in os.environ:  # set by the script of ssl-bench completion
-        importlib.import_module("ssl_bench.commands.completion").complete()
     if command in ("--version", "-V", "version"):
         print(f"ssl-bench {__version__}")
         sys.exit(0)

@@ -13,11 +13,6 @@ def of_command() -> None:
         os.environ["PYTHONSAFEPATH"] = "1"  # no process of this one imports from the working directory
 
 
-def of_completion() -> None:
-    """Tell argcomplete that a command's arguments begin at the second word."""
-    os.environ["_ARGCOMPLETE"] = "2"
-
-
 def without_gpus() -> None:
     """Hide the GPUs from this process, if it has not asked for them, and from all that it starts."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""

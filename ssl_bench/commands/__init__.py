@@ -14,5 +14,4 @@ COMMANDS = {
     "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",
     "figure": "the same as a plot: figure dcl/fig3 --out fig3.png",
     "prepare": "write a dataset's arrays: prepare dataset=cifar10 [--source FOLDER]",
-    "completion": 'completion of the Tab key: eval "$(ssl-bench completion bash)", zsh or fish',
 }

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import functools
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +49,6 @@ class Parser(argparse.ArgumentParser):
 
     def read_words(self, arguments: Sequence[str]) -> Any:
         """Parse arguments of which all that are no flags are words that select runs, with the results folder."""
-        self._answer()
         others = [word for word in arguments if not word.startswith("paths.outputs=")]
         options = self.parse_intermixed_args(self._once(_at_home(others)))
         if len(others) < len(arguments):
@@ -58,15 +56,8 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def parse_args(self, arguments: Sequence[str] | None = None) -> Any:  # type: ignore[override]
-        """As argparse does it, or answer a Tab."""
-        self._answer()
+        """As argparse does it, of words without ``~`` and flags that are given once."""
         return super().parse_args(None if arguments is None else self._once(_at_home(arguments)))
-
-    def _answer(self) -> None:
-        if "_ARGCOMPLETE" in os.environ:
-            from ssl_bench.commands.candidates import answer
-
-            answer(self)
 
     def _once(self, arguments: list[str]) -> list[str]:
         """Refuse a flag that is given twice, of which argparse would drop the first one."""

@@ -1,7 +1,6 @@
 """Command lines: their exit codes, and the one sentence with which a wrong one is refused."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -192,7 +191,6 @@ REFUSED = {
     "report paths.outputs=x": "paths.outputs is a setting of a training: set --outputs",
     "table --rows loss --rows seed": "--rows is given twice: leave one of them out",
     "status --json --csv": "argument --csv: not allowed with argument --json",
-    "completion csh": "invalid choice: 'csh'",
 }
 # A command with --help, and words of its first lines.
 HELP = {
@@ -200,7 +198,6 @@ HELP = {
     "help status": "usage: ssl-bench status",
     "train --help": "ssl-bench train [group=option]",
     "train experiment=growing_k --package loss --cfg job": "_target_: ssl_bench.objective.losses.InfoNCE",
-    "completion fish": "complete --command ssl-bench",
     "--version": f"ssl-bench {__version__}\n",
     "train --version": f"ssl-bench {__version__}\n",
 }
@@ -267,62 +264,3 @@ def test_a_job_that_slurm_refuses_is_one_sentence(
     answer = enter("train -m hydra/launcher=slurm hydra.launcher.partition=nope seed=0,1", capfd)
     reason = "ssl-bench: hydra/launcher=slurm: sbatch: error: invalid partition: nope: set hydra.launcher.<key> to "
     assert answer.code == 2 and answer.err.splitlines()[-1].startswith(reason), answer
-
-
-# ---- completion
-
-CANDIDATES = {
-    "ssl-bench tr": ["train"],
-    "ssl-bench train loss=info": ["loss=infonce"],
-    "ssl-bench train -m loss=dcl,infon": ["loss=dcl,infonce"],
-    "ssl-bench train evaluate=[knn,geo": ["evaluate=[knn,geometry"],
-    "ssl-bench train  optimizer.sch": ["optimizer.schedule="],
-    "ssl-bench train framework=moco_v2 negatives": ["negatives.", "negatives="],
-    "ssl-bench train optimizer=adam optimizer.bet": ["optimizer.betas="],
-    "ssl-bench train dataset=gaussians evaluate.m": ["evaluate.mutual_information."],
-    "ssl-bench train experiment=grow": ["experiment=growing_k"],
-    "ssl-bench train --config-d": ["--config-dir"],
-    "ssl-bench train zzz": [],
-    "ssl-bench table dcl/fig3": ["dcl/fig3a", "dcl/fig3b"],
-    "ssl-bench figure eqco/t": ["eqco/toy"],
-    "ssl-bench reproduce eqco/b": ["eqco/bound"],
-    "ssl-bench status --w": ["--watch"],
-    "ssl-bench export out --format t": ["timm"],
-    "ssl-bench train framework=f": [],  # frozen trains nothing
-}
-
-
-def test_candidates_of_lines() -> None:
-    code = f"""
-import os, sys
-from ssl_bench import cli
-from ssl_bench.commands import train
-from ssl_bench.papers import tables
-sys.argv = ["ssl-bench"]
-os.environ |= {{"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "|", "_ARGCOMPLETE_SHELL": "fish"}}
-for line in {list(CANDIDATES)}:
-    name = str(abs(hash(line)))
-    os.environ |= {{"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_STDOUT_FILENAME": name}}
-    if os.fork() == 0:
-        cli.main()
-    os.wait()
-    print(line, *open(name).read().split("|"), sep="|")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    rows = (row.split("|") for row in done.stdout.splitlines())
-    assert {line: sorted(word.strip() for word in words if word) for line, *words in rows} == CANDIDATES
-
-
-@pytest.mark.slow
-def test_bash_completes() -> None:
-    """bash replaces only what stands after the last equals sign."""
-    printed = subprocess.run([sys.executable, "-m", "ssl_bench", "completion", "bash"], capture_output=True, text=True)
-    line = "ssl-bench train loss=info"
-    script = f"""{printed.stdout}
-ssl-bench() {{ {sys.executable} -m ssl_bench "$@"; }}
-COMP_TYPE=9 COMP_LINE="{line}" COMP_POINT={len(line)}
-COMP_WORDS=(ssl-bench train loss = info) COMP_CWORD=4
-_python_argcomplete ssl-bench; echo "${{COMPREPLY[*]}}"
-"""
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
-    assert done.stdout.split() == ["infonce"]
