@@ -1,6 +1,6 @@
 """``ssl-bench evaluate WORD ... [evaluate=...]``: evaluate the last checkpoints of runs, and train nothing.
 
-With ``--weights FILE ...`` the networks come from elsewhere: :mod:`ssl_bench.commands.weights`.
+With ``--weights FILE`` the network comes from elsewhere: :mod:`ssl_bench.commands.weights`.
 
 What a run has been evaluated with before is not computed again. The numbers are added to its ``results.json`` and its
 ``metrics.jsonl``, and to W&B or TensorBoard if it is tracked there.
@@ -8,17 +8,19 @@ What a run has been evaluated with before is not computed again. The numbers are
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.commands import weights
+from ssl_bench.commands import train, weights
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
 from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, RunError, require
 
 CHANGEABLE = ("evaluate=", "evaluate.", "device=", "paths.data=", "dataset.root=", "dataset.path=")
-WEIGHTS = "evaluate networks from files, timm:NAME or random, for `backbone=...`; which=momentum: the second network"
+WEIGHTS = (
+    "a network from a file, timm:NAME or random, for `backbone=...`; which=momentum: the second network of the file"
+)
 
 
 @in_sentences
@@ -30,14 +32,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, 1 by default")
     parser.epilog = """Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators,
         evaluate.key=value, device=cpu, paths.data=DIR, dataset.root=DIR."""
-    parser.add_argument("--weights", nargs="+", default=[], metavar="FILE", help=WEIGHTS)
+    parser.add_argument("--weights", metavar="FILE", help=WEIGHTS)
     options = parser.read(arguments)
     require(options.jobs >= 1, "--jobs", options.jobs, "1 or more")
     overrides = options.overrides
     if options.weights:
         if options.words:
-            raise ConfigError("--weights: give files of weights, or name runs, not both")
-        return weights.evaluate(options.weights, overrides, options.jobs)
+            raise ConfigError(f"{options.words[0]}: leave it out: --weights evaluates one network, and no runs")
+        with weights.network(options.weights, overrides) as words:
+            return train.run_command(train.read(words))[0]
     outputs = taken_outputs(overrides)
     conditions = [word for word in overrides if not word.startswith(CHANGEABLE)]
     overrides = [word for word in overrides if word not in conditions]
@@ -50,10 +53,25 @@ def main(arguments: Sequence[str]) -> int:
         return evaluate(folders[0], overrides)
     for folder in folders:  # all refusals before the first evaluation
         configuration(folder, overrides)
-    return weights.each_one(in_worker, {str(folder): [str(folder), *overrides] for folder in folders}, options.jobs)
+    return _each_one({str(folder): [str(folder), *overrides] for folder in folders}, options.jobs)
 
 
-def in_worker(arguments: Sequence[str]) -> Any:
+def _each_one(arguments: Mapping[str, Sequence[str]], jobs: int) -> int:
+    """Carry out this command with the arguments of each run, ``jobs`` at once; return the largest exit code."""
+    from ssl_bench.launch.workers import Worker, side_by_side
+
+    def start(run: str, patient: object) -> Worker:
+        return Worker(f"the process that evaluates {run}", _in_worker, [arguments[run]])
+
+    codes = list[int]()
+    for _, outcome in side_by_side(list(arguments), jobs, start):
+        codes.append(outcome.code)
+        for line in filter(None, (outcome.detail, outcome.reason and f"ssl-bench: {outcome.reason}")):
+            print(line, file=sys.stderr)
+    return max(codes)
+
+
+def _in_worker(arguments: Sequence[str]) -> Any:
     """The command in a worker, where it prints its own sentences."""
     from ssl_bench.launch.outcome import Outcome, State
 
@@ -75,7 +93,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     from ssl_bench.record.results import is_complete, read
     from ssl_bench.record.summary import print_run
     from ssl_bench.training.checked import CheckedParts
-    from ssl_bench.training.initial import InitialWeights
+    from ssl_bench.training.initial import InitialWeights, has_no_checkpoint
 
     config, run = configuration(folder, overrides), folder
     if run.name != run.resolve().name:  # such as "." or a link: the name is the run_id
@@ -90,7 +108,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
             CheckedParts(config).validate(1)
         except InitialWeights:  # are needed for the baseline only
             left = evaluations.missing(results["evaluations"], config)
-            if any(entry["network"] == "_init" for entry in left):
+            if any(entry["network"] == "_init" for entry in left) or has_no_checkpoint(config, run):
                 raise
             config = config | {"init": None}
             CheckedParts(config).validate(1)

@@ -105,6 +105,8 @@ def find_weights(cfg: DictConfig) -> None:
         results = files.read_json(path / "results.json", _Results, named=False)
         if results is None:
             raise InvalidValue("init", given, remedy)
+        if results["config"]["epochs"] == 0 and not (path / "checkpoints" / "last.pt").exists():
+            raise InvalidValue("init", given, "the file of weights that this run evaluates: it has trained nothing")
         weights = f"{results['run_id']} after {results['config']['epochs']} epochs{SOURCE}{_of_run(path)}"
     else:
         try:

@@ -28,6 +28,7 @@ from ssl_bench.record.progress import Progress
 from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
 from ssl_bench.training import fusing, graph
 from ssl_bench.training.evaluation import Evaluation
+from ssl_bench.training.initial import has_no_checkpoint
 from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.parts import Parts
@@ -80,7 +81,7 @@ def train(
         with record as tracker:
             if run.state.step < run.schedule.last_step:
                 run.loop(interrupt, tracker)
-            elif trained is None and not run.schedule.last_step:  # nothing is trained: keep the network
+            elif trained is None and not run.schedule.last_step and not config["init"]:  # keep the random network
                 run.save(tracker)
             interrupt.saved = True
             stop_if_asked()
@@ -126,8 +127,9 @@ class Training:
                 not be trained, or cannot be from a checkpoint that has networks only.
         """
         state, last = self.state, self.schedule.last_step
-        resumed = state.resume(self.folder, self.run_id, trains)
-        if former is not None and not resumed:
+        as_given = has_no_checkpoint(self.config, self.folder)
+        resumed = not as_given and state.resume(self.folder, self.run_id, trains)
+        if former is not None and not (resumed or as_given):
             remedy = checkpoint.anew(self.folder)
             raise RunError(f"{self.folder} has results, but no checkpoint that can be evaluated; {remedy}")
         epoch = self.schedule.epoch(state.step)

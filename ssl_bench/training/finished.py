@@ -17,7 +17,7 @@ from ssl_bench.errors import ConfigError, RunError, in_one_line
 from ssl_bench.record import checkpoint, results
 from ssl_bench.record.content import Config
 from ssl_bench.seeding import seed_everything
-from ssl_bench.training.initial import InitialWeights
+from ssl_bench.training.initial import InitialWeights, has_no_checkpoint
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
 
@@ -87,19 +87,23 @@ def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> Load
         ConfigError: the configuration cannot be built.
         RunError: there is no checkpoint, or it cannot be read, or it is not the one of the run's results.
     """
-    state = checkpoint.final(folder)
+    kept = not has_no_checkpoint(config, folder)
+    state = checkpoint.final(folder) if kept else {"run_id": folder.resolve().name, "step": 0}
     precision = Precision.of(config["precision"], device.type == "cuda")
     seed_everything(config["seed"])  # the weights at initialisation are drawn again
     try:
         parts, begun = Parts(config), True
         method = parts.method.to(precision.weights)
-    except InitialWeights as error:  # the checkpoint has all weights of the end
+    except InitialWeights as error:
+        if not kept:
+            raise
         log.warning("%s; the network at initialisation is left out", error)
         parts, begun = Parts(config | {"init": None}), False
         method = parts.method.to(precision.weights)
     initial = copy.deepcopy(method.encoder) if "init" in config["evaluate"]["baselines"] and begun else None
     try:
-        method.load_state_dict(state["method"])
+        if kept:  # the checkpoint has all weights of the end
+            method.load_state_dict(state["method"])
     except (AttributeError, LookupError, RuntimeError, TypeError) as error:
         why = f"does not fit its config.yaml ({in_one_line(error)})"
         raise RunError(f"the checkpoint of {folder} {why}") from error

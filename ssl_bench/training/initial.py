@@ -4,11 +4,12 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from ssl_bench import files
-from ssl_bench.config.identity import SOURCE
+from ssl_bench.config.identity import SOURCE, untrained
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.networks.weight_files import read_weights
 from ssl_bench.record import checkpoint
@@ -18,6 +19,11 @@ log = logging.getLogger("ssl_bench")
 
 class InitialWeights(ConfigError):
     """The weights that a run began with are not there any more."""
+
+
+def has_no_checkpoint(config: Mapping[str, Any], folder: Path) -> bool:
+    """Whether the network of a run is that of its key ``init``, which nothing has trained and nothing has copied."""
+    return bool(config["init"]) and untrained(config) and not (folder / "checkpoints" / "last.pt").exists()
 
 
 def initial_weights(init: Mapping[str, str]) -> dict[str, Tensor]:
