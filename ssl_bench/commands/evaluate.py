@@ -14,6 +14,7 @@ from typing import Any
 
 from ssl_bench.commands import train, weights
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
+from ssl_bench.config import reference, values
 from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, RunError, require
 
@@ -30,8 +31,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_words("; its finished runs")
     parser.add_outputs()
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, 1 by default")
-    parser.epilog = """Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators,
-        evaluate.key=value, device=cpu, paths.data=DIR, dataset.root=DIR."""
+    usual, of_papers = reference.listed({"evaluate": values.options("evaluate")})
+    parser.epilog = f"""Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators,
+        evaluate.key=value, device=cpu, paths.data=DIR, dataset.root=DIR. {usual}; of the papers, {of_papers}"""
     parser.add_argument("--weights", metavar="FILE", help=WEIGHTS)
     options = parser.read(arguments)
     require(options.jobs >= 1, "--jobs", options.jobs, "1 or more")

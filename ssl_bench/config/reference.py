@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,35 @@ from omegaconf import DictConfig, OmegaConf
 from ssl_bench.config import identity, values, with_hydra
 from ssl_bench.config.schema import directory
 
+# Options for a figure or a table of one paper, which help lists last.
+OF_PAPERS = {
+    "backbone": "conv_n conv_n_keras",
+    "dataset": "bits digit_on_imagenet gaussians imagenet64 multi_digits randbit_cifar10 randbit_imagenet "
+    "randbit_mnist",
+    "evaluate": "contrast_statistics detection encoder_gradients gradient_weight knn_dino knn_lightly knn_moco "
+    "knn_solo linear_dino linear_lightly linear_macl linear_moco linear_moco_features linear_opensel linear_randbit "
+    "linear_simclr linear_solo local_features mutual_information npc projections",
+    "experiment": "growing_k",
+    "head": "mlp2_keras",
+}
+
 
 def help_text(root: DictConfig, folder: Path | None) -> str:
     """The help text of a composed configuration: how to write the command, groups with options, all keys."""
     of_folder = {entry.name for entry in folder.iterdir() if entry.is_dir()} - {"hydra"} if folder else set[str]()
     names = sorted(with_hydra.groups() | of_folder)
-    groups = [f"{group}: {', '.join(values.options(group, folder))}" for group in names]
-    texts = [root.hydra.help.header, "\n".join(groups), explained(root), root.hydra.help.footer]
+    options = {group: values.options(group, folder) for group in names}
+    groups, of_papers = listed(options)
+    texts = [root.hydra.help.header, groups, explained(root), f"of the papers\n{of_papers}", root.hydra.help.footer]
     return "\n\n".join(text.strip() for text in texts if text)
+
+
+def listed(options: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+    """A line for each group with its options; the same for the options of one paper only."""
+    of_papers = {group: {*OF_PAPERS.get(group, "").split()} & {*of} for group, of in options.items()}
+    others = {group: {*of} - of_papers[group] for group, of in options.items()}
+    usual, last = ([f"{g}: {', '.join(sorted(of))}" for g, of in all.items() if of] for all in (others, of_papers))
+    return "\n".join(usual), "\n".join(last)
 
 
 def explained(root: DictConfig) -> str:
