@@ -3,8 +3,6 @@
 Every refusal is one sentence: ``<key>=<value>: set <key> to <remedy>``.
 """
 
-import shlex
-
 LONGEST = 4000  # characters of a refusal: it may hold values of any length
 
 
@@ -69,31 +67,6 @@ def shortened(text: str) -> str:
 def one_line(text: str) -> str:
     """A :func:`printable` text with blanks in place of line breaks."""
     return printable(" ".join(text.split()))
-
-
-def pasteable(command: str) -> str:
-    """A command to print: as it is, or if it cannot be printed with ``$'...'`` around the words that shells read so."""
-    if command.isprintable():
-        return command
-    try:
-        return " ".join(map(_word, shlex.split(command)))
-    except ValueError:  # no command, or characters that no name of a file has
-        return printable(command)
-
-
-def _word(word: str) -> str:
-    """A word of a command; ``$'...'`` has a character that cannot be printed by its bytes."""
-    if word.isprintable():
-        return shlex.quote(word)
-    return f"$'{''.join(map(_escaped, word))}'"
-
-
-def _escaped(character: str) -> str:
-    if character in "'\\":
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
 
 
 def reason(error: BaseException) -> str:

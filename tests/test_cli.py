@@ -38,9 +38,7 @@ def test_a_command_ends_without_reports_of_leaks() -> None:
 def test_a_command_ends_without_a_last_look_for_garbage() -> None:
     """With torch imported it takes a second of each command."""
     code = "import atexit, gc, sys; atexit.register(lambda: print(gc.get_freeze_count() > 0)); "
-    code += (
-        "sys.argv = ['ssl-bench', 'train', '--cfg', 'job', '--package', 'seed']; from ssl_bench.cli import main; main()"
-    )
+    code += "sys.argv = ['ssl-bench', 'train', '--cfg', 'job']; from ssl_bench.cli import main; main()"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0 and ended.stdout.splitlines()[-1] == "True", ended
 

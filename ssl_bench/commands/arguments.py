@@ -50,16 +50,16 @@ class Parser(argparse.ArgumentParser):
     def read_words(self, arguments: Sequence[str]) -> Any:
         """Parse arguments of which all that are no flags are words that select runs, with the results folder."""
         others = [word for word in arguments if not word.startswith("paths.outputs=")]
-        options = self.parse_intermixed_args(self._once(_at_home(others)))
+        options = self.parse_intermixed_args(self._refuse_repeated_flags(expand_home(others)))
         if len(others) < len(arguments):
             raise ConfigError("paths.outputs is a setting of a training: set --outputs to the results folder")
         return options
 
     def parse_args(self, arguments: Sequence[str] | None = None) -> Any:  # type: ignore[override]
         """As argparse does it, of words without ``~`` and flags that are given once."""
-        return super().parse_args(None if arguments is None else self._once(_at_home(arguments)))
+        return super().parse_args(None if arguments is None else self._refuse_repeated_flags(expand_home(arguments)))
 
-    def _once(self, arguments: list[str]) -> list[str]:
+    def _refuse_repeated_flags(self, arguments: list[str]) -> list[str]:
         """Refuse a flag that is given twice, of which argparse would drop the first one."""
         for action in self._actions:
             flags = action.option_strings
@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
 
     def split(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         """Words and flags, and the overrides: ``key=value``, ``~key``."""
-        arguments = _at_home(arguments)
+        arguments = expand_home(arguments)
         with_value = {flag for action in self._actions for flag in action.option_strings if action.nargs != 0}
         words, overrides = list[str](), list[str]()
         for previous, word in zip(["", *arguments], arguments, strict=False):
@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
         sys.exit(refuse(f"{message}; {hint}flags of {self.prog} are {', '.join(flags)}"))
 
 
-def _at_home(arguments: Sequence[str]) -> list[str]:
+def expand_home(arguments: Sequence[str]) -> list[str]:
     """The arguments with the home folder in place of ``~`` in words and values of flags, which a shell leaves in some.
 
     ``~key`` is an override, and so is ``key=~/value``, which the reader of the key expands.

@@ -1,4 +1,4 @@
-"""``ssl-bench status [WORD ...] [--watch | --json | --csv | --failed]``: every run and grid, from the files alone.
+"""``ssl-bench status [WORD ...] [--watch | --json | --csv]``: every run and grid, from the files alone.
 
 On a terminal each grid is one line, then come the runs if they are few. ``--json`` prints a list of objects, one for
 each run and for each run that a grid has still to make:
@@ -28,12 +28,10 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.commands.words import placed
-from ssl_bench.errors import pasteable, printable
 from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.rows import rows
@@ -58,13 +56,12 @@ def main(arguments: Sequence[str]) -> int:
     forms.add_argument("--watch", action="store_true", help="update the table every two seconds, until Ctrl-C")
     forms.add_argument("--json", action="store_true", help="print a list of objects, one for each run")
     forms.add_argument("--csv", action="store_true", help="print a table of these fields, settings and metrics")
-    forms.add_argument("--failed", action="store_true", help="print the commands that start the failed runs again")
     words = list(arguments)
     if "--sort" in words[:-1]:  # argparse would take -KEY for a flag
         place = words.index("--sort")
         words[place : place + 2] = [f"--sort={words[place + 1]}"]
     options = parser.read_words(words)
-    if isinstance(sys.stdout, io.TextIOWrapper) and (options.csv or options.failed):  # not for people to read
+    if isinstance(sys.stdout, io.TextIOWrapper) and options.csv:  # not for people to read
         sys.stdout.reconfigure(encoding=sys.getfilesystemencoding(), errors="surrogateescape")
     options.outputs, options.words = placed(options.words, options.outputs)
     options.scan = Scan(options.outputs)
@@ -87,8 +84,6 @@ def _print(options: Namespace) -> int:
         print(json.dumps([_record(*pair) | of for pair, of in zip(shown, metrics, strict=True)], indent=2))
     elif options.csv:
         _print_csv(shown)
-    elif options.failed:
-        _print_commands(options.outputs, [entry for entry, _ in shown if entry.state is Status.FAILED])
     elif sys.stdout.isatty():
         from rich.console import Console
 
@@ -145,14 +140,3 @@ def _print_csv(shown: Sequence[Labelled]) -> None:
         records.append(record | {name: value for name, value in values.items() if name not in record})
     if records:
         print(text_of([Sheet([], records=records)], "csv"), end="")
-
-
-def _print_commands(outputs: Path, failed: Sequence[Entry]) -> None:
-    if not failed:
-        print(f"ssl-bench: no run under {printable(str(outputs))} has failed", file=sys.stderr)
-    for command in dict.fromkeys(entry.command for entry in failed if entry.command):
-        print(pasteable(command) if sys.stdout.isatty() else command)
-    for entry in failed:
-        if entry.run and not entry.command:
-            folder = printable(str(entry.run.folder))
-            print(f"ssl-bench: the command of {folder} was not recorded: enter it again", file=sys.stderr)

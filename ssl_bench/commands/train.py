@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from ssl_bench import __version__
 from ssl_bench.commands import dry_run
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.commands.train_grid import check_place, train_grid
@@ -48,7 +47,7 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
                 if words.help:
                     print(reference.help_text(asked.cfg, words.config_dir))
                 else:
-                    print(with_hydra.as_yaml(asked.cfg, words.cfg, words.package, words.resolve))
+                    print(with_hydra.as_yaml(asked.cfg, words.resolve))
             return 0, [], {}
         _check_together(words, asked)
         plan = Plan(asked, words.skip)
@@ -95,14 +94,12 @@ def read(arguments: Sequence[str]) -> Any:
     """
     parser = Parser("train", "", add_help=False)
     parser.add_argument("--help", "-h", action="store_true")
-    parser.add_argument("--version", action="version", version=f"ssl-bench {__version__}")
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--multirun", "-m", action="store_true")
-    modes.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    modes.add_argument("--cfg", "-c", choices=["job"])
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--resolve", action="store_true")
-    parser.add_argument("--package", "-p")
     parser.add_config_dir()
     parser.add_argument("words", nargs="*")
     options = parser.read(arguments)
@@ -111,8 +108,8 @@ def read(arguments: Sequence[str]) -> Any:
         groups = sorted(path.parent.name for path in schema.directory().glob("*/*.yaml") if path.stem == word)
         hint = f" (did you mean {groups[0]}={word}?)" if groups else ""
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
-    if options.cfg is None and (options.resolve or options.package):
-        raise ConfigError("--resolve and --package are part of --cfg: add --cfg job")
+    if options.cfg is None and options.resolve:
+        raise ConfigError("--resolve is part of --cfg: add --cfg job")
     if options.json and not options.dry_run:
         raise ConfigError("--json is the form of --dry-run: add --dry-run")
     under_torchrun()  # or refused, before anything is composed

@@ -254,25 +254,6 @@ def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
     return cfg, choices
 
 
-def as_yaml(cfg: DictConfig, part: str, package: str | None, resolve: bool) -> str:
-    """A composed configuration as YAML.
-
-    Args:
-        part: ``job``, ``hydra`` or ``all`` of it.
-        package: only what stands at this key.
-        resolve: replace interpolations by their values.
-
-    Raises:
-        ConfigError: there is no such key.
-    """
-    with open_dict(cfg):
-        for key in list(cfg):
-            if part != "all" and (key == "hydra") != (part == "hydra") and key != (package or "").partition(".")[0]:
-                del cfg[key]
-    node: Any = OmegaConf.select(cfg, package) if package and package != "_global_" else cfg
-    if node is None:
-        raise ConfigError(f"--package={package}: there is no such key: --cfg {part} prints them all")
-    if not OmegaConf.is_config(node):
-        return str(node)
-    head = f"# @package {package}\n" if package else ""
-    return (head + OmegaConf.to_yaml(node, resolve=resolve)).rstrip("\n")
+def as_yaml(cfg: DictConfig, resolve: bool) -> str:
+    """A composed configuration as YAML, without Hydra's own part; ``resolve`` replaces interpolations by values."""
+    return OmegaConf.to_yaml(parted(cfg)[0], resolve=resolve).rstrip("\n")

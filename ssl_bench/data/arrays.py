@@ -24,7 +24,7 @@ from ssl_bench.data.copies import Originals, of_rows, twins
 from ssl_bench.data.dataset import Dataset, MissingData, Probe
 from ssl_bench.data.mapped import MappedFiles
 from ssl_bench.data.source import Chosen, Images, Source
-from ssl_bench.errors import ConfigError, pasteable, require
+from ssl_bench.errors import ConfigError, printable, require
 
 
 class ArrayDataset(Dataset):
@@ -156,7 +156,7 @@ class ArrayDataset(Dataset):
         """As :meth:`arrays`, uint8 [N, H, W, C] and int64 [N]."""
         paths = self._paths(split)
         prepare = ["ssl-bench", "prepare", f"dataset={self.name}", f"paths.data={self.root}"]
-        remake = f"`{pasteable(shlex.join(prepare))}`"
+        remake = f"`{printable(shlex.join(prepare))}`"
         for path in paths:
             if not os.path.lexists(path):
                 remedy = f"get it with {remake}, or set SSL_BENCH_DATA or paths.data to the folder that has it"

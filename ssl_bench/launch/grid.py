@@ -21,7 +21,7 @@ from ssl_bench.disk import temporary
 from ssl_bench.disk.liveness import start_time
 from ssl_bench.disk.patience import make_folder
 from ssl_bench.disk.shapes import Bounds
-from ssl_bench.errors import ConfigError, pasteable
+from ssl_bench.errors import ConfigError, printable
 from ssl_bench.launch.outcome import Job, Outcome, State
 from ssl_bench.record.summary import Groups, print_grid
 
@@ -184,7 +184,7 @@ def _to_compare(runs: Sequence[Sequence[str]], name: Collection[str]) -> str:
     varied = [key for key, values in keys.items() if len(values) > 1 and key != "seed"]
     first = "loss" if "loss" in varied else next(iter(varied), "")
     several = len(keys.get("seed", ())) > 1 and first
-    return f"is one better? {pasteable(shlex.join(['ssl-bench', 'compare', '--by', first, *name]))}" if several else ""
+    return f"is one better? {printable(shlex.join(['ssl-bench', 'compare', '--by', first, *name]))}" if several else ""
 
 
 def _seeds(runs: Sequence[Sequence[str]]) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.disk.patience import NoAnswer, exists, make_folder
-from ssl_bench.errors import RunError, pasteable
+from ssl_bench.errors import RunError, printable
 from ssl_bench.networks import torch_files
 from ssl_bench.record import results
 from ssl_bench.record.claim import Claim
@@ -48,7 +48,7 @@ def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
 def anew(run: Path) -> str:
     """What trains a run from the start, as the end of a refusal: which files to remove before the same command."""
     there = [str(path) for path in (run / FILE, run / results.NAME) if exists(path)]
-    remove = f"`{pasteable(shlex.join(['rm', *there]))}`, then " if there else ""
+    remove = f"`{printable(shlex.join(['rm', *there]))}`, then " if there else ""
     return f"to train it from the start: {remove}the same command again"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from ssl_bench.errors import pasteable
+from ssl_bench.errors import printable
 from ssl_bench.evaluate.metric import Metric, heading
 from ssl_bench.record import evaluations, units
 from ssl_bench.record.printing import Sheet, SheetEntry, text_of
@@ -43,7 +43,7 @@ def print_run(folder: Path, config: Mapping[str, Any], timed: bool = True) -> No
         print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
     print(_end(results, config, folder, timed))
     if evaluated:
-        print(f"evaluate it again: {pasteable(shlex.join(['ssl-bench', 'evaluate', str(folder)]))}")
+        print(f"evaluate it again: {printable(shlex.join(['ssl-bench', 'evaluate', str(folder)]))}")
 
 
 def _of_networks(metrics: Mapping[str, float], recorded: Any, config: Mapping[str, Any]) -> Sheet | None:

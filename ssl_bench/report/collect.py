@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.errors import pasteable, printable
+from ssl_bench.errors import printable
 from ssl_bench.record import results, units
 from ssl_bench.record.follow import find_mark
 from ssl_bench.record.index import METRICS, RESULTS
@@ -187,7 +187,7 @@ def _run(entry: Entry, read: RunFiles, numbers: Numbers) -> dict[str, Any]:
         "seconds": run.seconds if run and run.done else run.trained if run else None,
         "left": entry.left,
         "began": run.began if run else None,
-        "command": None if entry.command is None else pasteable(entry.command),
+        "command": None if entry.command is None else printable(entry.command),
         "reason": entry.reason,
         "warnings": [printable(sentence) for sentence in entry.warnings],
         "host": printable(owner.host) if owner else None,
@@ -261,7 +261,7 @@ def _group(name: str, places: Sequence[int], entries: Sequence[Entry], grids: Se
         "runs": places,
         "started": min([*(grid.started for grid in grids), *(run.began for run in alone)]),
         "left": max(left, default=None),
-        "command": pasteable(grids[0].command) if len(grids) == 1 else None,
+        "command": printable(grids[0].command) if len(grids) == 1 else None,
     }
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from ssl_bench.config import identity
 from ssl_bench.config.build import near
-from ssl_bench.errors import ConfigError, pasteable
+from ssl_bench.errors import ConfigError, printable
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, hits, results
 from ssl_bench.results import statistics
@@ -267,5 +267,5 @@ def _commands(of: Seeds, to: Seeds, seeds: Sequence[int]) -> list[str]:
     for side in (of, to):
         command = next((run.command for run in side.values() if run.command), "")
         words = [word for word in shlex.split(command) if not word.startswith("seed=")]
-        commands += [pasteable(shlex.join([*words, f"seed={seed}"])) for seed in wanted if words and seed not in side]
+        commands += [printable(shlex.join([*words, f"seed={seed}"])) for seed in wanted if words and seed not in side]
     return commands

@@ -31,7 +31,7 @@ REFUSED = {
     "train -m --cfg job": "argument --cfg/-c: not allowed with argument --multirun/-m",
     "train --dry-run": "--dry-run lists the runs of a grid: add -m",
     "train --json": "--json is the form of --dry-run: add --dry-run",
-    "train --resolve": "--resolve and --package are part of --cfg: add --cfg job",
+    "train --resolve": "--resolve is part of --cfg: add --cfg job",
     "train --config-dir nowhere": "config directory nowhere not found",
     # groups and their options
     "train loss=infonec": "loss=infonec: no such option (did you mean infonce?); set loss to one of align_uniform",
@@ -163,7 +163,6 @@ REFUSED = {
     "train -m seed=0,1 hydra/launcher=joblib": "hydra/launcher=joblib: set hydra/launcher to",
     "train hydra/launcher=local": "hydra/launcher=local is for the runs of a grid: add -m",
     "train --info": "unrecognized arguments: --info; flags of ssl-bench train are --help",
-    "train --cfg job --package nowhere": "--package=nowhere: there is no such key",
     # experiments
     "train experiment=nope": "experiment=nope: no such option; set experiment to one of growing_k, own_vit",
     "train experiment=dcl/table1": "no such option set experiment to one of ssl-bench reproduce dcl/table1",
@@ -197,9 +196,8 @@ HELP = {
     "": "usage: ssl-bench <command>",
     "help status": "usage: ssl-bench status",
     "train --help": "ssl-bench train [group=option]",
-    "train experiment=growing_k --package loss --cfg job": "_target_: ssl_bench.objective.losses.InfoNCE",
+    "train experiment=growing_k --cfg job": "name: ",
     "--version": f"ssl-bench {__version__}\n",
-    "train --version": f"ssl-bench {__version__}\n",
 }
 
 

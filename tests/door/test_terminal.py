@@ -4,8 +4,6 @@ import io
 import json
 import os
 import re
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 from ssl_bench.commands import status
-from ssl_bench.errors import pasteable, printable
+from ssl_bench.errors import printable
 from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.results.arrange import spread
@@ -113,28 +111,9 @@ def test_numbers_of_tables(values: list[float], digits: int, expected: str) -> N
 # ---- status
 
 
-def test_commands_of_failed_runs_are_quoted_for_a_shell(capfd: Capture) -> None:
-    words = ["ssl-bench", "train", "paths.outputs=my results", "name=it's"]
-    run = shlex.join([*words[2:], "seed=0"])
-    make_grid("now", [run], {0: Outcome.failed("no")}, command=shlex.join([*words, "-m", "seed=0"]))
-    quoted = """ssl-bench train 'paths.outputs=my results' 'name=it'"'"'s' seed=0"""
-    assert enter("status --failed", capfd).out == f"{quoted}\n"
-
-
 def test_text_of_tables_has_no_character_that_controls_a_terminal() -> None:
     assert printable("plain ä 漢") == "plain ä 漢"
     assert printable("a\nb\x1b[31m\udcff\u202e") == r"a\nb\x1b[31m\udcff\u202e"
-
-
-def test_a_printed_command_with_a_name_that_is_no_utf_8_can_be_pasted_into_a_shell() -> None:
-    words = ["ssl-bench", "train", os.fsdecode(b"dataset.root=it's \\ caf\xe9abc\n\x1b"), "name=\u00e4 b", "a=\u202e"]
-    command = pasteable(shlex.join(words))
-    assert command.isprintable() and r"$'dataset.root=it\'s \\ caf\xe9abc\x0a\x1b' 'name=ä b'" in command
-    arguments = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout
-    assert arguments.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
-    for plain in ("ssl-bench train 'a b'", "loss='it"):
-        assert pasteable(plain) == plain
-    assert pasteable("it's \udce9") == r"it's \udce9"  # no command
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -143,7 +122,6 @@ def test_folders_whose_names_are_no_text(encoding: str, monkeypatch: pytest.Monk
     finish(make(f"{odd}/x", choices={"dataset": "bunté"}), 1.0, knn_top1=0.5)
     failed = make(f"{odd}/y", choices={"dataset": "plain"})
     (failed / "failed.json").write_text('{"reason": "a\\u001b[2J b"}')
-    (failed / "command.txt").write_text("ssl-bench train dataset=bunté")
 
     def printed(form: str) -> bytes:
         with monkeypatch.context() as context:
@@ -162,4 +140,3 @@ def test_folders_whose_names_are_no_text(encoding: str, monkeypatch: pytest.Monk
     ]
     assert json.loads(printed("--json"))[0]["folder"] == f"outputs/{odd}/x"
     assert b'"outputs/\xff\x1b[31m\n/x",x,done,,dataset=bunt\xc3\xa9,' in printed("--csv")
-    assert printed("--failed") == "ssl-bench train dataset=bunté\n".encode()

@@ -342,30 +342,6 @@ def test_a_later_start_outside_the_grid_counts() -> None:
     assert states() == {"x": "partial"}
 
 
-# ---- the commands of failed runs
-
-
-def test_the_commands_of_failed_runs(status: Status) -> None:
-    single, lost, both = make("a/single"), make("a/lost"), make("a/both")
-    for folder in (single, lost, both):
-        (folder / "failed.json").write_text('{"reason": "no"}')
-    (single / "command.txt").write_text("ssl-bench train 'evaluate=[knn,linear]' seed=1\n")
-    command = "ssl-bench train -m --config-dir 'my conf' hydra/launcher=local 'name=two words' seed=0,1"
-    outcomes = {0: Outcome(State.FAILED, 1, folder="outputs/a/both"), 1: Outcome.failed("")}
-    single_run = {"single": "ssl-bench train --config-dir 'my conf'"}
-    runs = ["'name=two words' seed=0", "'name=two words' seed=1"]
-    make_grid("1", runs, outcomes, command=command, started=1.0, **single_run)
-    finish(make("a/done"), 1.0)
-    done = status("--failed")
-    assert done.returncode == 0
-    assert sorted(done.stdout.splitlines()) == [
-        "ssl-bench train 'evaluate=[knn,linear]' seed=1",
-        "ssl-bench train --config-dir 'my conf' 'name=two words' seed=0",
-        "ssl-bench train --config-dir 'my conf' 'name=two words' seed=1",
-    ]
-    assert done.stderr == "ssl-bench: the command of outputs/a/lost was not recorded: enter it again\n"
-
-
 # ---- labels
 
 
