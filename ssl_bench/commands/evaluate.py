@@ -8,15 +8,15 @@ What a run has been evaluated with before is not computed again. The numbers are
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ssl_bench.commands import train, weights
-from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
+from ssl_bench.commands.arguments import Parser, in_sentences, refuse, taken_outputs
 from ssl_bench.config import reference, values
 from ssl_bench.disk import temporary
-from ssl_bench.errors import ConfigError, RunError, require
+from ssl_bench.errors import ConfigError, RunError
 
 CHANGEABLE = ("evaluate=", "evaluate.", "device=", "paths.data=", "dataset.root=", "dataset.path=")
 WEIGHTS = (
@@ -30,13 +30,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("evaluate", "Evaluate trained runs again: what they lack is computed, nothing is trained.")
     parser.add_words("; its finished runs")
     parser.add_outputs()
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once, 1 by default")
     usual, of_papers = reference.listed({"evaluate": values.options("evaluate")})
     parser.epilog = f"""Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators,
         evaluate.key=value, device=cpu, paths.data=DIR, dataset.root=DIR. {usual}; of the papers, {of_papers}"""
     parser.add_argument("--weights", metavar="FILE", help=WEIGHTS)
     options = parser.read(arguments)
-    require(options.jobs >= 1, "--jobs", options.jobs, "1 or more")
     overrides = options.overrides
     if options.weights:
         if options.words:
@@ -51,34 +49,17 @@ def main(arguments: Sequence[str]) -> int:
     folders, left = trained([*options.words, *conditions], outputs)
     if left:
         print(f"{left} of {left + len(folders)} runs are not finished, and left out", file=sys.stderr)
-    if len(folders) == 1:
-        return evaluate(folders[0], overrides)
-    for folder in folders:  # all refusals before the first evaluation
+    for folder in folders[1:]:  # all refusals before the first evaluation
         configuration(folder, overrides)
-    return _each_one({str(folder): [str(folder), *overrides] for folder in folders}, options.jobs)
-
-
-def _each_one(arguments: Mapping[str, Sequence[str]], jobs: int) -> int:
-    """Carry out this command with the arguments of each run, ``jobs`` at once; return the largest exit code."""
-    from ssl_bench.launch.workers import Worker, side_by_side
-
-    def start(run: str, patient: object) -> Worker:
-        return Worker(f"the process that evaluates {run}", _in_worker, [arguments[run]])
-
     codes = list[int]()
-    for _, outcome in side_by_side(list(arguments), jobs, start):
-        codes.append(outcome.code)
-        for line in filter(None, (outcome.detail, outcome.reason and f"ssl-bench: {outcome.reason}")):
-            print(line, file=sys.stderr)
+    for folder in folders:
+        try:
+            codes.append(evaluate(folder, overrides))
+        except RunError as error:
+            codes.append(refuse(error, RunError.exit_code))
+        if codes[-1] > 128:  # a signal
+            break
     return max(codes)
-
-
-def _in_worker(arguments: Sequence[str]) -> Any:
-    """The command in a worker, where it prints its own sentences."""
-    from ssl_bench.launch.outcome import Outcome, State
-
-    code = main(arguments)
-    return Outcome(State.FAILED if code else State.DONE, code)
 
 
 def evaluate(folder: Path, overrides: Sequence[str]) -> int:
