@@ -39,7 +39,7 @@ class Comparison:
         more: pairs of each cell that would decide at the deviation seen; None: no number would, or it is decided.
         cells: over which it is a mean.
         vary: over all cells: whether these differ among themselves by more than chance.
-        by_seed: over all cells: whether a seed has a part of its own in all of them; the error is then between seeds.
+        by_seed: over all cells: whether seeds move the difference alike in all of them: the interval is too narrow.
         differ: what the runs differ in that was not named, in words.
         commands: that train what is missing.
         estimate: the difference with the parts of its variance; None of fewer than two pairs.
@@ -195,7 +195,7 @@ class Comparisons:
             sentences.append(f"Verdicts and intervals have an error of {statistics.ERROR:.0%}{together}.{margin}")
         for row in overall:
             chance = "differ by more than chance: look at each" if row.vary else "differ no more than by chance"
-            of_seeds = " A seed has a part of its own in all: the error is that between seeds." * row.by_seed
+            of_seeds = " Seeds move it alike in all of them: add seeds." * row.by_seed
             more = f" Over all cells, about {row.more} more seeds of each would decide." if row.more else ""
             sentences.append(f"{row.of} less {row.to}: the cells {chance}.{of_seeds}{more}")
         if any(comparison.varies == "seeds only" for comparison in self.rows):

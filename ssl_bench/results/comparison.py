@@ -81,10 +81,11 @@ def compare(
     settings = _settings([next(iter(of.values())).shared for of, _, _ in pairs], by)
     groups = {group for run in runs for group in run.shared.groups}
     meaning = numbers.meaning(name)
+    gap = gap_of([meaning.scale * (numbers.value(name, run) or 0.0) for run in runs])
     cells = dict[str, list[_Cell]]()  # by the value that is compared with the reference
     for (of, to_runs, value), where in zip(pairs, described(settings, (), groups), strict=True):
         comparison = Comparison(where, variants[value][0], variants[reference][0])
-        cells.setdefault(value, []).append(_cell(comparison, of, to_runs, numbers.key(name), meaning))
+        cells.setdefault(value, []).append(_cell(comparison, of, to_runs, numbers.key(name), meaning, gap))
     over = [overall for of_value in cells.values() if (overall := _over_cells(of_value)) is not None]
     _decide(over, meaning, margin)
     of_cells = [cell.comparison for of_value in cells.values() for cell in of_value]
@@ -176,22 +177,32 @@ class _Cell:
     Attributes:
         differences: of the pairs, by their seed.
         bits: which images only one of a pair has right, as :func:`ssl_bench.results.statistics.paired` takes them.
+        step: as of it.
     """
 
     comparison: Comparison
     differences: dict[int, float]
+    step: float
     bits: np.ndarray | None = None
 
 
-def _cell(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Metric) -> _Cell:
-    """Set all of a comparison but its verdict."""
+def gap_of(values: Sequence[float]) -> float:
+    """The smallest difference between two numbers of runs. Raises ConfigError if all are equal."""
+    gap = statistics.smallest_gap(values)
+    if not gap:
+        raise ConfigError("all runs have the same number: nothing to compare")
+    return gap
+
+
+def _cell(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Metric, gap: float) -> _Cell:
+    """Set all of a comparison but its verdict; ``gap`` is the smallest one between the numbers of all runs."""
     seeds = sorted(seed for seed in of.keys() & to.keys() if seed is not None)
     sides = [[runs[seed] for seed in seeds] for runs in (of, to)]
     comparison.n, comparison.seeds = len(seeds), seeds
     conditions = [run.conditions | {"git": run.environment.get("git")} for run in (*sides[0], *sides[1])]
     comparison.differ = results.different(conditions, UNNAMED)
     values = np.array([[metric.scale * run.numbers[key[1]][key[0]] for run in side] for side in sides])
-    cell = _Cell(comparison, dict(zip(seeds, (values[0] - values[1]).tolist(), strict=True)))
+    cell = _Cell(comparison, dict(zip(seeds, (values[0] - values[1]).tolist(), strict=True)), gap)
     if seeds:
         comparison.mean, comparison.to_mean = values.mean(1).tolist()
         comparison.difference = comparison.mean - comparison.to_mean
@@ -201,9 +212,9 @@ def _cell(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Metric
     recorded = [run_bits for run_bits in bits if run_bits is not None]
     if seeds and len(recorded) == len(bits) and len({len(run_bits) for run_bits in recorded}) == 1:
         right = np.array(recorded, dtype=np.int8).reshape(2, len(seeds), -1)
-        cell.bits = metric.scale * (right[0] - right[1]).astype(np.float32)
+        cell.bits, cell.step = metric.scale * (right[0] - right[1]).astype(np.float32), metric.scale / right.shape[2]
     if len(seeds) > 1:
-        comparison.bound(statistics.paired(values[0] - values[1], cell.bits), cell.bits is not None)
+        comparison.bound(statistics.paired(values[0] - values[1], cell.bits, cell.step), cell.bits is not None)
     return cell
 
 
@@ -215,7 +226,8 @@ def _over_cells(cells: Sequence[_Cell]) -> Comparison | None:
     images = {cell.bits.shape[1] for cell in cells if cell.bits is not None}
     bits = [cell.bits for cell in cells if cell.bits is not None]
     known = len(bits) == len(cells) and len(images) == 1
-    over = statistics.over_cells([cell.differences for cell in cells], bits if known else None)
+    step = max(cell.step for cell in cells)
+    over = statistics.over_cells([cell.differences for cell in cells], bits if known else None, step)
     if over is None:
         return None
     rows = [cell.comparison for cell in cells]

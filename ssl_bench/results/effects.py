@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ssl_bench.results.statistics import ERROR
+from ssl_bench.results.statistics import ERROR, LEAST, SAME
 
 DRAWS = 2000
 REST = "rest"  # the interactions of three factors and more
@@ -82,7 +82,8 @@ class Grid:
 def grid(levels: Array, cells: Array, seeds: Array, values: Array) -> Grid:
     """Estimate the means of cells.
 
-    If the cells have no seeds in common by which each can be compared with each, seeds have no part of their own.
+    Seeds have a part of their own if each cell can be compared with each by seeds that they have in common, and that
+    leaves at least ``LEAST`` degrees of freedom.
 
     Args:
         levels: of each cell [C, F].
@@ -110,7 +111,7 @@ def grid(levels: Array, cells: Array, seeds: Array, values: Array) -> Grid:
         connected = int(np.linalg.matrix_rank(normal, tol=SMALL * n.max(), hermitian=True)) == len(n) - 1
         errors = np.linalg.pinv(normal, rcond=SMALL, hermitian=True) if connected else errors
         effects = errors @ (np.bincount(cells, values) - (counts / of_seeds) @ np.bincount(seeds, values))
-    if not connected or degrees < 1:
+    if not connected or degrees < LEAST:
         return Grid(levels, means, np.diag(1 / n), within / free, free, deviation)
     of_seed = (np.bincount(seeds, values) - counts.T @ effects) / of_seeds
     residual = ((values - effects[cells] - of_seed[seeds]) ** 2).sum()
@@ -128,8 +129,9 @@ def shares(of: Grid, draws: int = DRAWS) -> list[Share]:
     effects = _effects(of.levels)
     bases = [basis for _, basis in effects]
     squares = _squares(bases, of.means)
-    noise = np.array([(basis * (of.errors @ basis)).sum() for basis in bases]) * of.variance
-    noise[-1] = of.variance * np.trace(of.errors) - noise[-1]
+    noise = np.array([(basis * (of.errors @ basis)).sum() for basis in bases])
+    noise[-1] = np.trace(of.errors) - noise[-1]
+    noise *= of.variance * (noise > SAME * np.trace(of.errors))
     clean = squares - noise
     nothing = clean.sum() <= 0  # the cells differ no more than seeds
     of_all = squares if nothing else clean
@@ -166,10 +168,11 @@ def _interval(of: Grid, bases: Sequence[np.ndarray], noise: np.ndarray, draws: i
 
 
 def _squares(bases: Sequence[np.ndarray], means: np.ndarray) -> np.ndarray:
-    """The sum of squares of each effect [..., effects]; the last one is of what its basis does not span."""
-    squares = np.stack([((means @ basis) ** 2).sum(-1) for basis in bases], axis=-1)
-    squares[..., -1] = (means**2).sum(-1) - squares[..., -1]
-    return squares.clip(0)
+    """The sum of squares of each effect [..., effects], 0 of rounding; the last is of what its basis does not span."""
+    *parts, last = (means @ basis for basis in bases)
+    parts.append(means - last @ bases[-1].T)
+    squares = np.stack([(part**2).sum(-1) for part in parts], axis=-1)
+    return squares * (squares > SAME**2 * (means**2).sum(-1)[..., None])
 
 
 def _nearest(squares: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results import effects
 from ssl_bench.results.arrange import dividing, in_order, notes, text_of_value
-from ssl_bench.results.comparison import bits_of
+from ssl_bench.results.comparison import bits_of, gap_of
 from ssl_bench.results.differing import Value, differing, requested
 from ssl_bench.results.effects import Confounded, Levels, Share, Trend
-from ssl_bench.results.numbers import Numbers, single
+from ssl_bench.results.numbers import Key, Numbers, single
 from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import Entry, Status
+from ssl_bench.results.statistics import at_least, joint_of
 
 SMALLEST, MANY = 0.005, 12  # a pair's share that is shown although it may be nothing; shares that are all shown
 
@@ -224,7 +225,9 @@ def what_matters(entries: Sequence[Entry], name: str | None = None, numbers: Num
     if not settings:
         raise ConfigError("these runs differ in no setting but the seed: name a grid whose settings vary")
     places = {key: tuple(point[n] for n in varied) for key, point in points.items()}
+    gap = gap_of([value[id(run)] for run in finite])
     grid, cells = _grid(finite, places, value, levels)
+    grid = _not_certain(grid, list(cells.values()), numbers.key(name), metric, gap)
     try:
         shares = effects.shares(grid)
     except Confounded as confounded:
@@ -280,6 +283,28 @@ def _grid(
     seeds = [-1 if run.seed is None else run.seed for _, run in pairs]
     values = [value[id(run)] for _, run in pairs]
     return effects.grid(np.array(numbered), [n for n, _ in pairs], seeds, values), cells
+
+
+def _not_certain(
+    grid: effects.Grid, cells: Sequence[Sequence[RunFolder]], key: Key, metric: Metric, gap: float
+) -> effects.Grid:
+    """The grid, whose variance is not below what the numbers can show (:func:`ssl_bench.results.statistics.at_least`).
+
+    Args:
+        cells: the runs of each.
+        gap: the smallest difference between two numbers.
+    """
+    if not grid.degrees:
+        return grid
+    first, joint, step = bits_of(cells[0][0], key), None, gap
+    if first is not None:
+        joint, step = 0.0, metric.scale / len(first)
+    if first is not None and at_least(grid.variance, grid.degrees, step, joint) > grid.variance:
+        bits = [[bits_of(run, key) for run in of_cell] for of_cell in cells if len(of_cell) > 1]
+        if all(of_run is not None and len(of_run) == len(first) for of_cell in bits for of_run in of_cell):
+            of_cells = [metric.scale**2 * joint_of(np.array(of_cell)) / len(first) for of_cell in bits]
+            joint = np.average(of_cells, weights=[len(of_cell) - 1 for of_cell in bits])
+    return replace(grid, variance=float(at_least(grid.variance, grid.degrees, step, joint)))
 
 
 def _by_images(runs: Sequence[RunFolder], numbers: Numbers, name: str, metric: Metric) -> float:

@@ -22,6 +22,9 @@ import numpy as np
 
 ERROR = 0.05  # of all answers to a question together, and of an interval
 ROUNDING = 1e-15  # standard error of numbers that are equal up to rounding
+SAME = 1e-9  # of the mean of numbers, by which equal ones may differ
+IMAGES = 1.5  # squared number of images by which runs differ at least, times the degrees of freedom
+LEAST = 3  # degrees of freedom that must remain for seeds to have a part of their own
 TINY = 1e-300
 Array = Any  # numbers, or a single one
 
@@ -86,6 +89,28 @@ def half_width(values: Sequence[float], error: float = ERROR / 2) -> float:
     if (spread := deviation(values)) is None:
         return math.nan
     return float(t.isf(error, len(values) - 1)) * max(spread, ROUNDING) / math.sqrt(len(values))
+
+
+def smallest_gap(values: Sequence[float]) -> float:
+    """The smallest difference between two numbers, beyond rounding; 0 if all are equal."""
+    gaps = np.diff(np.sort(values))
+    gaps = gaps[gaps > SAME * np.abs(values).mean()]
+    return float(gaps.min()) if len(gaps) else 0.0
+
+
+def at_least(variance: Array, degrees: Array, step: float, joint: Array | None) -> Array:
+    """A variance over seeds, not below what numbers of this resolution can show: few seeds may agree by chance.
+
+    Args:
+        variance: of a number, with its ``degrees`` of freedom.
+        step: of an accuracy the share of one image, else the smallest difference that two numbers have.
+        joint: the variance of an accuracy if a seed had no part of its own, taken where the runs of a setting differ
+            by an image or less; None: which images are right is not known.
+    """
+    if joint is None:
+        return np.maximum(variance, step**2 / 12)
+    least = IMAGES * step**2 / degrees
+    return np.where(variance > least, variance, np.maximum(least, joint))
 
 
 def images(weights: Array, right: np.ndarray, n: Array, variance: Array) -> Array:
@@ -204,7 +229,7 @@ def stacked(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(*np.array(columns, dtype=float).reshape(-1, 4).T)
 
 
-def paired(differences: Array, bits: np.ndarray | None = None) -> Estimate:
+def paired(differences: Array, bits: np.ndarray | None = None, step: float = 0.0) -> Estimate:
     """The mean difference of pairs that have a seed in common.
 
     Its degrees of freedom are those of the seeds alone: few seeds that happen to agree must not become certain by the
@@ -214,17 +239,20 @@ def paired(differences: Array, bits: np.ndarray | None = None) -> Estimate:
         differences: of each pair [..., n], at least 2.
         bits: of each pair and image, 1 if only the first has it right, -1 if only the second has, else 0 [..., n, M];
             None: the images are not known.
+        step: of the numbers that are subtracted (:func:`at_least`).
     """
     values = np.asarray(differences, dtype=float)
-    n, by_seeds = values.shape[-1], values.var(-1, ddof=1) / values.shape[-1]
-    of_images = np.zeros_like(by_seeds)
+    n, variance, joint = values.shape[-1], values.var(-1, ddof=1), None
+    of_images = np.zeros_like(variance)
     if bits is not None:
-        of_images = (bits.mean(-2).var(-1, ddof=1) - _joint_of(bits) / n).clip(0) / bits.shape[-1]
+        joint = joint_of(bits) / bits.shape[-1]
+        of_images = (bits.mean(-2).var(-1, ddof=1) / bits.shape[-1] - joint / n).clip(0)
+    by_seeds = at_least(variance, n - 1, math.sqrt(2) * step, joint) / n
     return Estimate(values.mean(-1), by_seeds, of_images, np.full_like(by_seeds, n - 1))
 
 
-def _joint_of(bits: np.ndarray) -> Array:
-    """Mean square of the residuals of seeds x images [..., n, M]."""
+def joint_of(bits: np.ndarray) -> Array:
+    """Mean square of the residuals of seeds x images, of ``bits`` [..., n, M]."""
     n, count = bits.shape[-2:]
     share, shares = bits.mean(-2), bits.mean(-1)
     squares = (bits.astype(float) ** 2).sum((-2, -1)) - n * (share**2).sum(-1) - count * (shares**2).sum(-1)
@@ -237,7 +265,7 @@ class OverCells:
 
     Attributes:
         estimate: of the mean.
-        by_seed: its error is that between seeds, since a seed has a part of its own in all cells.
+        by_seed: seeds move the difference alike in all cells (F test, 5%), so that its interval is too narrow.
         vary: the cells differ among themselves by more than chance, so that the mean says little about any of them.
     """
 
@@ -247,16 +275,17 @@ class OverCells:
 
 
 def over_cells(
-    differences: Sequence[Mapping[int, float]], bits: Sequence[np.ndarray] | None = None
+    differences: Sequence[Mapping[int, float]], bits: Sequence[np.ndarray] | None = None, step: float = 0.0
 ) -> OverCells | None:
     """Average the differences of pairs over cells, each of which counts once; None if no cell has two pairs.
 
-    The variance between the pairs of a cell is pooled over the cells. If the same seeds are in all cells, and their own
-    part of the differences is larger than chance (F test, 10%), the variance between the seeds' means is taken instead.
+    The variance between the pairs of a cell is pooled over the cells. Whether the cells differ is asked without the
+    part that seeds have in all cells, if these have the same seeds and that leaves ``LEAST`` degrees of freedom.
 
     Args:
         differences: of each cell's pairs by their seed.
         bits: of each cell, as :func:`paired` takes them [n, M]; None: the images are not known.
+        step: as of :func:`paired`.
     """
     from scipy.stats import f
 
@@ -265,24 +294,23 @@ def over_cells(
     degrees = int((n - 1).sum())
     if not degrees:
         return None
-    variance = max(sum(((cell - cell.mean()) ** 2).sum() for cell in cells) / degrees, ROUNDING**2)
-    by_seeds, by_seed, own = variance * (1 / n).sum() / count**2, False, variance
-    if count > 1 and len({frozenset(of_cell) for of_cell in differences}) == 1:
+    step, joint, of_images = math.sqrt(2) * step, None, 0.0
+    if bits is not None:
+        share = np.mean([of_cell.mean(0) for of_cell in bits], axis=0)
+        joint = np.mean([joint_of(of_cell) for of_cell in bits if len(of_cell) > 1]) / share.size
+        of_images = max(float(share.var(ddof=1) / share.size - joint * (1 / n).sum() / count**2), 0.0)
+    squares = sum(((cell - cell.mean()) ** 2).sum() for cell in cells)
+    variance = max(float(at_least(squares / degrees, degrees, step, joint)), ROUNDING**2)
+    by_seed, own, free = False, variance, degrees
+    if len({frozenset(of_cell) for of_cell in differences}) == 1 and (count - 1) * (n[0] - 1) >= LEAST:
         table = np.array([[of_cell[seed] for seed in differences[0]] for of_cell in differences])
         of_seeds, free = table.mean(0), (count - 1) * (n[0] - 1)
         left = table - of_seeds - table.mean(1, keepdims=True) + table.mean()
-        residual = max((left**2).sum() / free, ROUNDING**2)
-        if f.sf(count * of_seeds.var(ddof=1) / residual, n[0] - 1, free) < 2 * ERROR:
-            by_seeds, by_seed, own, degrees = of_seeds.var(ddof=1) / n[0], True, residual, n[0] - 1
-    free_own = (count - 1) * (n[0] - 1) if by_seed else degrees
+        own = max(float(at_least((left**2).sum() / free, free, step, joint)), ROUNDING**2)
+        by_seed = bool(f.sf(count * of_seeds.var(ddof=1) / own, n[0] - 1, free) < ERROR)
     between = (n * (means - np.average(means, weights=n)) ** 2).sum() / max(count - 1, 1)
-    vary = count > 1 and bool(f.sf(between / own, count - 1, free_own) < ERROR)
-    of_images = 0.0
-    if bits is not None:
-        share = np.mean([of_cell.mean(0) for of_cell in bits], axis=0)
-        repeated = [of_cell for of_cell in bits if len(of_cell) > 1]
-        joint = np.mean([_joint_of(of_cell) for of_cell in repeated]) * (1 / n).sum() / count**2
-        of_images = max(float(share.var(ddof=1) - joint), 0.0) / share.size
+    vary = count > 1 and bool(f.sf(between / own, count - 1, free) < ERROR)
+    by_seeds = variance * (1 / n).sum() / count**2
     return OverCells(Estimate(*map(np.float64, (means.mean(), by_seeds, of_images, degrees))), by_seed, vary)
 
 

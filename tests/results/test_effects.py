@@ -86,6 +86,16 @@ def test_missing_runs_are_compared_by_the_seeds_that_are_there() -> None:
     assert np.diff(grid.means) == pytest.approx([0.5, 1.5]) and grid.variance == pytest.approx(0, abs=1e-20)
     others = effects.grid(full(2), [0, 0, 1, 1], [0, 1, 2, 3], [1.0, 3.0, 5.0, 9.0])  # no seed is in both
     assert others.means.tolist() == [2, 7] and (others.variance, others.degrees) == (5, 2)
+    few = effects.grid(full(2), *runs(np.zeros(2), np.array([[1.0, 3.0, 5.0], [2.0, 6.0, 7.0]])))  # two would remain
+    assert (few.variance, few.degrees) == (pytest.approx(5.5), 4)
+
+
+def test_rounding_is_no_effect() -> None:
+    """Neither in a setting whose levels have equal means, nor in what the settings span wholly."""
+    grid = effects.Grid(full(2, 2), np.array([0.3, 0.1 + 0.2, 0.5, 0.7 - 0.2]), np.eye(4) / 2, 1e-8, 4, 1e-4)
+    shares = {share.factors: share for share in effects.shares(grid)}
+    assert shares[(0,)].share == pytest.approx(1, abs=1e-6) and shares[()].share == 0
+    assert [shares[factors].low for factors in ((1,), (0, 1), ())] == [0, 0, 0] and shares[(0,)].low > 0.9
 
 
 def test_settings_that_vary_together_are_named() -> None:

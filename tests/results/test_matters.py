@@ -188,3 +188,30 @@ def test_a_gate_that_cannot_be_is_refused(grid: None, capfd: pytest.CaptureFixtu
     refuses(
         "compare g --by negatives.k --to 4 --expect better", "--expect: several values are compared with one", capfd
     )
+
+
+def test_numbers_that_agree_by_chance_decide_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Both seeds have one number in each cell: one image of 12 is not shown to matter."""
+    images: dict[str, list[int | None]] = {"infonce": [3, 4], "dcl": [None, None]}
+    for loss, of_seeds in images.items():
+        for seed, wrong in enumerate(of_seeds):
+            folder = add(loss, 32, 4, seed, 100 * 11 / 12 if wrong else 100.0)
+            right = np.ones(12, dtype=np.uint8)
+            right[[] if wrong is None else [wrong]] = 0
+            (folder / "hits").mkdir()
+            (folder / "hits" / "a.bits").write_bytes(np.packbits(right).tobytes())
+            content = json.loads((folder / "results.json").read_text())
+            for entry in content["evaluations"]:
+                entry["hits"] = {"knn/top1": {"file": "hits/a.bits", "images": 12}}
+            (folder / "results.json").write_text(json.dumps(content))
+    assert "nothing here is shown to matter" in printed(capfd, "g")["sentence"]
+    (cell,) = printed(capfd, "g", "--by", "loss", "--to", "infonce", "--margin", "0.5")["cells"]
+    assert cell["verdict"] == "undecided" and cell["low"] < 0 < 8 < cell["high"]
+
+
+def test_equal_numbers_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    for loss in LOSSES:
+        for seed in range(2):
+            add(loss, 32, 4, seed, 100.0)
+    refuses("compare g", "all runs have the same number: nothing to compare", capfd)
+    refuses("compare g --by loss", "all runs have the same number: nothing to compare", capfd)

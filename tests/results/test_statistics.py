@@ -192,8 +192,34 @@ def test_the_mean_over_cells_by_hand() -> None:
     variance = (2 + 8) / 3  # one and two degrees of freedom
     assert float(over.estimate.mean) == 4 and float(over.estimate.degrees) == 3
     assert float(over.estimate.seeds) == pytest.approx(variance * (1 / 2 + 1 / 3) / 4) and not over.by_seed
-    seeds = [{0: 0.0, 1: 10.0, 2: 20.0}, {0: 0.1, 1: 10.0, 2: 19.9}]
+    seeds = [{0: 0.0, 1: 10.0, 2: 20.0, 3: 5.0}, {0: 0.1, 1: 10.0, 2: 19.9, 3: 5.0}]
     by_seed = statistics.over_cells(seeds)
-    assert by_seed is not None and by_seed.by_seed and float(by_seed.estimate.degrees) == 2
-    assert float(by_seed.estimate.seeds) == pytest.approx(np.var([0.05, 10.0, 19.95], ddof=1) / 3)
+    assert by_seed is not None and by_seed.by_seed and float(by_seed.estimate.degrees) == 6
+    pooled = np.mean([np.var(list(of_cell.values()), ddof=1) for of_cell in seeds])
+    assert float(by_seed.estimate.seeds) == pytest.approx(pooled / 8) and not by_seed.vary
+    two = statistics.over_cells([{0: 0.0, 1: 10.0}, {0: 0.1, 1: 10.0}])  # leaves one degree of freedom
+    assert two is not None and not two.by_seed
     assert statistics.over_cells([{0: 1.0}, {0: 2.0}]) is None
+
+
+def test_seeds_that_agree_by_chance_are_not_certain() -> None:
+    """The variance is at least that of one image and a half over the degrees of freedom, or of the rounding."""
+    assert statistics.smallest_gap([70.0, 70.5, 70.1, 70.1 + 1e-12]) == pytest.approx(0.1)
+    assert statistics.smallest_gap([0.7, 0.1 + 0.6]) == 0.0
+    bits = np.zeros((2, 12))
+    bits[0, 3] = bits[1, 4] = 100.0  # in each of two seeds another image
+    found = statistics.paired(bits.mean(-1), bits, 100 / 12)
+    assert float(found.seeds) == pytest.approx(2 * 1.5 * (100 / 12) ** 2 / 2) and found.differs() > 0.05
+    same = statistics.paired(np.zeros(2), np.zeros((2, 2)), 50.0)
+    assert same.exceeds(0.5) > 0.05
+    shift = np.zeros((2, 10000))
+    shift[0, :600] = shift[1, 500:1100] = 100.0  # the joint part of seeds and images is more than an image
+    far = statistics.paired(shift.mean(-1), shift, 100 / 10000)
+    assert float(far.seeds) == pytest.approx(100**2 * (1000 / 4 * 2) / 9999 / 10000 / 2)
+    without = statistics.paired(np.array([1.0, 1.0]), step=0.1)
+    assert float(without.seeds) == pytest.approx(2 * 0.1**2 / 12 / 2)
+    cells = [{0: 2.0, 1: 2.0, 2: 2.0}, {0: 2.5, 1: 2.5, 2: 2.5}]
+    over = statistics.over_cells(cells, step=0.5)
+    assert over is not None and float(over.estimate.seeds) == pytest.approx(2 * 0.5**2 / 12 / 6) and not over.by_seed
+    large = statistics.paired(np.array([3.0, 5.0]), step=0.1)  # an ordinary variance stays
+    assert float(large.seeds) == pytest.approx(1.0)
