@@ -42,7 +42,8 @@ def unblock() -> None:
 class Interrupt:
     """Context manager that catches the signals that stop a run.
 
-    During training a signal takes effect after a step.
+    During training a signal takes effect after a step. One that nothing in the block has reacted to raises Interrupted
+    at its end.
 
     Args:
         agree: the signal for which all ranks stop, of each rank's signal or 0.
@@ -70,8 +71,9 @@ class Interrupt:
         Interrupt.listening = None
         for number, handler in self._former.items():
             signal.signal(number, handler)
-        if self.saved and self.number and isinstance(error, RuntimeError):
-            raise Interrupted(self.number) from error  # another rank stopped first, and this one waited for it
+        if self._count and (error is None or isinstance(error, Exception)):
+            # The block has ended without it; or another rank stopped first, and this one waited for it in vain.
+            raise Interrupted(self.number) from error
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._count += 1

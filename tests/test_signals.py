@@ -5,6 +5,7 @@ import signal
 import pytest
 import torch
 
+from ssl_bench.errors import RunError
 from ssl_bench.evaluate.linear import fit_linear
 from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
@@ -28,8 +29,20 @@ def test_a_signal_in_a_destructor_stops_an_evaluation_after_its_batch() -> None:
         sizes, rng = {"num_classes": 2, "epochs": 1, "batch_size": 4}, torch.Generator()
         fit_linear(Sharded.whole(features), labels, [0.1], **sizes, momentum=0.9, weight_decay=0.0, generator=rng)  # type: ignore[arg-type]
     assert stop.value.exit_code == 143
-    with Interrupt(int) as interrupt:  # further signals change nothing
+    # Further signals change nothing.
+    with pytest.raises(Interrupted), Interrupt(int) as interrupt:
         for _ in range(4):
             signal.raise_signal(signal.SIGTERM)
         assert interrupt.agreed() == signal.SIGTERM
     stop_if_asked()
+
+
+def test_a_signal_to_which_the_block_has_not_reacted_stops_what_comes_next() -> None:
+    with pytest.raises(Interrupted, match="SIGHUP") as stop, Interrupt(int):
+        signal.raise_signal(signal.SIGHUP)
+    assert stop.value.exit_code == 129
+    with pytest.raises(Interrupted, match="SIGTERM"), Interrupt(int):
+        signal.raise_signal(signal.SIGTERM)
+        raise RunError("the next run of a grid would start")
+    with Interrupt(int) as interrupt:
+        interrupt.ask(signal.SIGTERM)  # which is no signal

@@ -72,6 +72,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     from ssl_bench.launch import ranks
     from ssl_bench.launch.lock import locked
     from ssl_bench.launch.outcome import Outcome, State
+    from ssl_bench.launch.run import report
     from ssl_bench.record import evaluations
     from ssl_bench.record.results import is_complete, read
     from ssl_bench.record.summary import print_run
@@ -100,7 +101,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
             if not is_complete(run, config):  # another process has not evaluated it meanwhile
                 outcome = ranks.launch(config, run, None, claim=lock.claim)
         if not outcome.finished:
-            print(f"ssl-bench: {outcome.reason}", file=sys.stderr)
+            report(outcome, first=True)
             return outcome.code
     print_run(folder, config, timed=False)
     return 0

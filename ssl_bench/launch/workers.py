@@ -62,6 +62,7 @@ def call_in_workers(
 
     Returns:
         What the first call returned if all succeed, otherwise why the first process failed or which signal stopped it.
+        A signal that came when the calls had succeeded has stopped what this process does next.
     """
     workers: list[Worker] = []
     with signals_passed_on(workers) as received:
@@ -71,11 +72,7 @@ def call_in_workers(
             for worker in workers:
                 worker.send(number)
         outcome = _joint(_ended(workers))
-    if received and not outcome.finished:
-        return Outcome.interrupted(received[0])
-    if received:
-        signal.raise_signal(received[0])  # it came when the run had ended, and is meant for this process too
-    return outcome
+    return Outcome.interrupted(received[0]) if received else outcome
 
 
 @contextlib.contextmanager

@@ -159,6 +159,20 @@ def test_a_signal_while_the_ranks_start_prints_no_traceback() -> None:
     assert "interrupted by SIGINT; resume with the same command" in printed
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hits", "results.json"])
+def test_a_signal_while_a_run_is_evaluated_or_written_stops_its_grid(name: str) -> None:
+    words = [*SMALL, "max_steps=3", "evaluate=knn", "-m", "seed=0,1,2"]
+    command = Command("train", *words)
+    ranks.wait_for(lambda: bool(glob.glob(f"outputs/*/*/{name}")))
+    command.send_signal(signal.SIGTERM)
+    printed = command.wait()
+    assert command.code in (128 + signal.SIGTERM, -signal.SIGTERM) and "Traceback" not in printed, printed
+    assert len(glob.glob("outputs/*/*/results.json")) < 3
+    again = Command("train", *words)
+    assert (again.wait(), again.code)[1] == 0 and len(glob.glob("outputs/*/*/results.json")) == 3
+
+
 @pytest.mark.exhaustive
 def test_a_terminal_that_goes_away_stops_and_saves_the_runs_of_a_grid() -> None:
     """The command itself waits until they have."""

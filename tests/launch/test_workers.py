@@ -16,7 +16,7 @@ import torch
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.slots import Slot, reserve
 from ssl_bench.launch.workers import Worker, call_in_workers
-from ssl_bench.signals import Interrupt
+from ssl_bench.signals import Interrupt, Interrupted
 from tests.conftest import SMALL
 from tests.launch.test_grid import LOCAL, results, training_processes
 from tests.ranks import wait_for
@@ -67,11 +67,14 @@ def leave(code: int) -> Outcome:
 
 def stop_parent(pid: int, number: int) -> Outcome:
     """Send the process that waits for this one a signal, and end as a training does when that arrives here."""
-    with Interrupt(int) as interrupt:
-        os.kill(pid, number)
-        while not interrupt.agreed():
-            time.sleep(0.01)
-    return Outcome.interrupted(interrupt.number)
+    try:
+        with Interrupt(int) as interrupt:
+            os.kill(pid, number)
+            while not interrupt.agreed():
+                time.sleep(0.01)
+    except Interrupted as stop:
+        return Outcome.interrupted(stop.number)
+    raise AssertionError("the signal is lost")
 
 
 def stop_or_save(file: str) -> Outcome:
