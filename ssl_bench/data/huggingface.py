@@ -244,6 +244,7 @@ def _splits_on_disk(folder: Path, marks: tuple[tuple[Path, Mark], ...]) -> tuple
             opened = datasets.load_dataset("parquet", name, data_files=data)
         else:
             opened = datasets.load_from_disk(str(folder))
+        opened = opened.with_format(None)  # that of torch or NumPy, with which it may be saved, has other types
         return dict(opened) if isinstance(opened, dict) else {"train": opened}, notes
 
 

@@ -176,6 +176,15 @@ def test_columns_are_found_by_the_names_of_webdataset_and_others_are_said(capfd:
     )
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", ["torch", "numpy"])
+def test_the_format_with_which_it_was_saved_changes_nothing(form: str) -> None:
+    datasets, words = pytest.importorskip("datasets"), saved({"train": [0, 1] * 4, "test": [1, 0]})
+    datasets.load_from_disk("saved_label").with_format(form).save_to_disk("formatted")
+    one, other = listed(words), listed(["dataset=hf", "dataset.path=formatted", *SIZE])
+    assert (one.names, one.labels, one.classes) == (other.names, other.labels, other.classes)
+
+
 # Folders
 
 
