@@ -2,7 +2,7 @@
 of all.
 
 Of each image the header is read, and the end of the file for the format's end mark, which a file that was cut short
-lacks. An image of a format without an end mark, or of grey with more than 8 bits, is decoded. The result is kept in the
+lacks. An image of a format without an end mark, or of more than 8 bits, is decoded. The result is kept in the
 user's cache folder, by the names, sizes, places and times of the files, so that a grid looks once.
 """
 
@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ssl_bench import files
-from ssl_bench.data.photos import OutOfRange, grey_shares, is_deep, open_photo, to_rgb
+from ssl_bench.data.photos import OutOfRange, grey_shares, is_deep, is_deep_colour, open_photo, to_rgb
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores
 
 EDGE = 4096  # bytes at the start and at the end of an image that its checksum depends on
 END = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 MOST_PIXELS = 512  # of a JPEG for each byte: a bit for 8 x 8 of them
-VERSION = 4  # of the result of a look, so that a result of an earlier version is not read
+VERSION = 5  # of the result of a look, so that a result of an earlier version is not read
 BLACK = 1 / 16  # highest value of a class of which 16 or fewer of 256 levels are left: 12 of 16 bits
 DARKEST = 0.25  # highest value of all images of more than 8 bits that have their whole range; 14 of 16 bits do not
 FEW = 2000  # images that are looked at within a second or so: no progress bar
@@ -65,6 +65,8 @@ def look(file: BinaryIO, whole: bool) -> Look:
             form, pixels = image.format, image.width * image.height
             if is_deep(image):
                 brightest = float(grey_shares(image).max())
+            elif is_deep_colour(image):
+                brightest = max(high for _, high in to_rgb(image).getextrema()) / 255
             elif form not in END or END[form] not in end:
                 to_rgb(image)
             elif pixels > MOST_PIXELS * size:

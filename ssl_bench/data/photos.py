@@ -157,6 +157,14 @@ def is_deep(image: "Image") -> bool:
     return image.mode[0] in "IF"
 
 
+def is_deep_colour(image: "Image") -> bool:
+    """Whether an image has more than 8 bits of each colour, of which Pillow reads the higher 8.
+
+    Pillow scales those of the other formats by the range that is in the file.
+    """
+    return image.format in ("PNG", "TIFF") and ";16" in str(getattr(image, "tile", ""))  # how the pixels are stored
+
+
 def to_rgb(image: "Image", upright: bool = False) -> "Image":
     """Convert an open image to RGB of 8 bits; ``upright``: turn it as EXIF's orientation says.
 

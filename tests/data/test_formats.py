@@ -1,6 +1,7 @@
 """Formats of the user's own images, and files that are broken."""
 
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ssl_bench.data import headers
 from ssl_bench.data.photos import endings as photo_endings
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
-from tests.data.photos import SIZE, all_of, dataset, own, photos, picture
+from tests.data.photos import SIZE, all_of, dataset, names, own, photos, picture
 
 
 def test_every_kind_of_image_becomes_upright_rgb(tmp_path: Path) -> None:
@@ -153,6 +154,36 @@ def test_a_class_of_fewer_bits_than_the_others_is_refused(
     else:
         values = [int(image.max()) for split in ("train", "test") for image in all_of(dataset(root).split(split))]
         assert sorted(values) == [31, 31, 255, 255]
+
+
+def png16(values: np.ndarray) -> bytes:
+    """A PNG of 16 bits a channel of uint16 [h, w, 3]."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], 16, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("top", "refused"), [(4095, True), (65535, False)])
+def test_colour_of_16_bits_has_to_fill_them(top: int, refused: bool, tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "")
+    values = np.stack([RAMP, RAMP[::-1], RAMP.T], 2) * top // 255
+    for number in range(4):
+        (root / f"deep{number}.png").write_bytes(png16(values))
+    if refused:
+        with pytest.raises(
+            ConfigError, match=r"photos: the images of more than 8 bits would be almost black: .* 0\.059"
+        ):
+            own(root)
+    else:
+        split = dataset(root).split("train")
+        (image,) = (
+            image for name, image in zip(names(split), all_of(split), strict=True) if name.endswith("deep0.png")
+        )
+        assert torch.equal(image, torch.from_numpy(values >> 8).permute(2, 0, 1).to(torch.uint8))
 
 
 @pytest.mark.parametrize(("form", "ending"), [("JPEG2000", "jp2"), ("PPM", "ppm"), ("JPEG", "jfif"), ("AVIF", "avif")])
