@@ -27,6 +27,7 @@ Type = Literal["uint8", "int16", "uint16", "float16", "float32", "float64"]
 PIECE = 2**20  # numbers that are looked at together
 LARGE = 2**31  # bytes of a file that takes seconds to read
 FINEST = 2**-20  # share of a mean that is a few steps of float32
+MOST_COLOURS = 4  # with so many channels or fewer, the last axis has them, however low the images are
 BEYOND = 1e30  # values that leave float32 when they are squared or normalised
 
 
@@ -205,13 +206,16 @@ class OwnArrays(ArrayDataset):
             raise self._refusal(path, f"{holds} in another order of axes or bytes", f"save {saved}")
         images = array[..., None] if array.ndim == 3 else array
         count, height, width, channels = images.shape if images.ndim == 4 else (0, 0, 0, 0)
-        # Square images with the channels before them would else be lines of W channels.
-        first = channels == width != height and height <= MOST_CHANNELS
+        # Images with the channels before them would else be a few lines of W channels.
+        few = 2 * height <= min(width, channels) and channels > MOST_COLOURS
+        first = self.given["channels"] is None and height <= MOST_CHANNELS and (channels == width != height or few)
         if not (min(count, height, width) >= 1 and 1 <= channels <= MOST_CHANNELS) or first:
             remedy = (
                 f"save them as [N, height, width, channels] with one image or more and 1 to {MOST_CHANNELS} channels"
             )
-            raise self._refusal(path, holds, f"{remedy}; numpy.moveaxis(images, 1, 3) moves channels to the end")
+            remedy += "; numpy.moveaxis(images, 1, 3) moves channels to the end"
+            remedy += f", and dataset.channels={channels} confirms that they are there" * first
+            raise self._refusal(path, holds, remedy)
         return images
 
     def _labels_of(self, path: Path) -> np.ndarray:

@@ -201,6 +201,10 @@ IMAGES, LABELS = "train_images", "train_labels"
         (_replace(IMAGES, lambda x: x.astype(">f4")), "save numpy.ascontiguousarray(images, dtype='float32')"),
         (_replace(IMAGES, np.asfortranarray), "uint8 [60, 12, 12, 5] in another order of axes or bytes: save"),
         (_replace(IMAGES, lambda x: np.moveaxis(x, 3, 1).copy()), "uint8 [60, 5, 12, 12]: save them as [N, height"),
+        (
+            _replace(IMAGES, lambda x: np.moveaxis(x, 3, 1)[..., :10].copy()),
+            "dataset.channels=10 confirms that they are",
+        ),
         (_replace(IMAGES, lambda x: np.tile(x, 7)), "uint8 [60, 12, 12, 35]: save them as [N, height"),
         (_replace(IMAGES, lambda x: x[:0]), "uint8 [0, 12, 12, 5]: save them as [N, height"),
         (_replace(IMAGES, lambda x: x.reshape(60, -1)), "uint8 [60, 720]: save them as [N, height"),
