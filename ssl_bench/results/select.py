@@ -6,6 +6,7 @@ beginning, or a folder; each name adds its runs. A key is ``state``, ``folder``,
 metric such as ``knn/top1``, a group such as ``loss`` or a key of the configuration such as ``optimizer.lr``.
 """
 
+import math
 import operator
 import re
 import time
@@ -40,7 +41,7 @@ class Condition(NamedTuple):
     def read(cls, word: str) -> "Condition | None":
         """The condition that a word is; None of a name."""
         parts = CONDITION.fullmatch(word)
-        return cls(*parts.groups()) if parts and not Path(word).exists() else None
+        return cls(*parts.groups()) if parts else None
 
     def holds(self, values: Sequence[str | float], scale: float) -> bool:
         """Whether one of the values of a run fits; with ``!=``, whether none does.
@@ -69,20 +70,22 @@ def select(shown: Sequence[Labelled], where: Sequence[str], sort: str | None) ->
     Raises:
         ConfigError: a word is no condition, no entry has a key, or its values have no order.
     """
-    numbers = Numbers(entry.run for entry, _ in shown if entry.run)
-    kept, key = list(shown), (sort or "").removeprefix("-")
+    kept, every, conditions = list(shown), Numbers(entry.run for entry, _ in shown if entry.run), list[Condition]()
     for word in where:
         condition = Condition.read(word)
         if condition is None:
             raise ConfigError(f"{word}: set it to KEY=VALUE, such as loss=dcl or state=failed")
-        name = _resolved("", condition.key, shown, numbers)
-        if condition.sign in ORDERS and not isinstance(_plain(condition.value), float):
-            raise ConfigError(f"{word}: set it to a number, such as {name}{condition.sign}4")
+        number = _plain(condition.value)
+        if condition.sign in ORDERS and (isinstance(number, str) or math.isnan(number)):
+            raise ConfigError(f"{word}: set it to a number, such as {condition.key}{condition.sign}4")
+        conditions.append(condition)
+    for condition in sorted(conditions, key=lambda one: one.key in every.metrics):
+        name, numbers = _resolved("", condition.key, shown, kept, every)
         scale = numbers.meaning(name).scale if name in numbers.names else 1.0
         kept = [pair for pair in kept if condition.holds(_values(pair, name, numbers), scale)]
     if not sort:
         return kept
-    key = _resolved("--sort", key, shown, numbers)
+    key, numbers = _resolved("--sort", sort.removeprefix("-"), shown, kept, every)
     metric = key in numbers.names
     low = metric and numbers.meaning(key).sign < 0
     ordered = [pair for pair in kept if _value(pair, key, numbers) is not None]
@@ -179,9 +182,9 @@ def selected(
 def pick(entries: Sequence[Entry], outputs: Path, words: Sequence[str], sort: str | None = None) -> list[Labelled]:
     """Those of the entries of a results folder that words select, with their labels."""
     conditions = [word for word in words if Condition.read(word)]
-    shown = select(list(zip(entries, labels(entries), strict=True)), conditions, sort)
     kept = {id(entry) for entry in of_names(entries, [word for word in words if word not in conditions], outputs)}
-    return [pair for pair in shown if id(pair[0]) in kept]
+    labelled = zip(entries, labels(entries), strict=True)
+    return select([pair for pair in labelled if id(pair[0]) in kept], conditions, sort)
 
 
 def of_names(entries: Sequence[Entry], names: Sequence[str], outputs: Path) -> list[Entry]:
@@ -225,18 +228,23 @@ def finished_where(outputs: Path, where: Sequence[str]) -> list[RunFolder]:
     return [entry.run for entry in runs_where(outputs, where) if entry.run and entry.run.done]
 
 
-def _resolved(flag: str, key: str, shown: Sequence[Labelled], numbers: Numbers) -> str:
-    """The key; of a metric that several evaluations have made, the name of that which all runs have.
+def _resolved(
+    flag: str, key: str, shown: Sequence[Labelled], kept: Sequence[Labelled], every: Numbers
+) -> tuple[str, Numbers]:
+    """The name of a key, and the numbers among which it is one; a metric has a name among the entries that are kept.
 
     Raises:
-        ConfigError: no entry has the key, or it may mean several numbers.
+        ConfigError: no entry that is shown has the key, or it may mean several numbers of those that are kept.
     """
-    if not shown or key in FIELDS or any(_values(pair, key, numbers) for pair in shown):
-        return key
-    if key in numbers.metrics:
-        return numbers.choose(flag or "the metric", key, [entry.run for entry, _ in shown if entry.run])[0]
+    if key in every.metrics:
+        runs = [entry.run for entry, _ in kept if entry.run]
+        numbers = Numbers(runs)
+        if key in numbers.metrics:
+            return numbers.choose(flag or "the metric", key, runs)[0], numbers
+    if not shown or key in (*FIELDS, *every.metrics) or any(_values(pair, key, every) for pair in shown):
+        return key, every
     configs = {entry.run.shared.key: entry.run.shared for entry, _ in shown if entry.run}
-    keys = [*FIELDS, *numbers.names]
+    keys = [*FIELDS, *every.names]
     keys += [name for config in configs.values() for name in config.settings]
     raise ConfigError(
         f"{flag} {key}".strip() + f": no run has this key{near(key, dict.fromkeys(keys))}; set it to a field, a "

@@ -122,6 +122,18 @@ def test_order(status: Status) -> None:
         assert names(status, "--sort", key) == [*expected], key
 
 
+def test_metrics_are_named_among_the_selected_runs(status: Status) -> None:
+    """Another experiment has been evaluated with another k."""
+    for name, k, values in (("a", 20, (0.5, 0.7)), ("b", 1, (0.9,))):
+        for seed, value in enumerate(values):
+            node = {"knn": {"_target_": "ssl_bench.evaluate.knn.KNN", "k": k}}
+            finish(make(f"{name}/{name}{seed}", rows(10), seed=seed, evaluate=node, note=name), 100.0, knn_top1=value)
+    assert names(status, "a", "--sort", "knn/top1") == ["a1", "a0"]
+    assert names(status, "a", "knn/top1>60", "--sort", "knn/top1") == ["a1"]
+    assert names(status, "knn/top1>60", "note=a") == ["a1"]
+    assert status("--sort", "knn/top1").returncode == 2
+
+
 REFUSED = [
     (["los=dcl"], "ssl-bench: los: no run has this key (did you mean loss?)"),
     (["--sort", "optimizer.lrs"], "--sort optimizer.lrs: no run has this key (did you mean optimizer.lr?)"),
@@ -129,6 +141,7 @@ REFUSED = [
     (["stat=failed"], "(did you mean state?)"),
     (["failed"], "failed: no run below outputs has this name or folder"),
     (["optimizer.lr>b"], "optimizer.lr>b: set it to a number, such as optimizer.lr>4"),
+    (["optimizer.lr<nan"], "optimizer.lr<nan: set it to a number, such as optimizer.lr<4"),
 ]
 
 
