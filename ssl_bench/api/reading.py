@@ -196,7 +196,8 @@ def table(
     Args:
         outputs, where: as of :func:`runs`.
         rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``; None: of the settings
-            that the commands vary, the first and the second.
+            that the commands vary, the first and the second. Columns may be ``labels``: the shares of
+            ``evaluate.labels``.
         metric: such as ``linear/top1``; None: the one that most runs have.
 
     Returns:
@@ -231,7 +232,7 @@ def figure(
         outputs, where: as of :func:`runs`.
         x: the setting on the x axis; None: as the columns of :func:`table`. ``epoch``: curves over the training with a
             band of one deviation over the seeds, a line for each of what varies; ``metric`` is then ``loss`` or another
-            value of ``metrics.jsonl``. ``labels``: the same over the shares of ``evaluate.labels``.
+            value of ``metrics.jsonl``.
         lines: the setting of which each value is a line; None: as the rows of :func:`table`.
         y: the setting on the y axis of a heat map, in place of ``lines``.
         metric: as of :func:`table`.
@@ -247,11 +248,10 @@ def figure(
     from ssl_bench.results import arrange, curves, drawing  # with numpy and matplotlib
 
     entries = runs_where(_folder(outputs), _conditions(where))
-    if x in ("epoch", "labels"):
+    if x == "epoch":
         if lines or y:
             raise ConfigError(f"x={x}: leave out lines and y, or set x to a setting")
-        read = curves.curves if x == "epoch" else curves.over_labels
-        return drawing.draw_curves(*read(entries, metric))
+        return drawing.draw_curves(*curves.curves(entries, metric))
     pivots = arrange.arrange(entries, y or lines, x, metric, ("y" if y else "lines", "x"))
     return drawing.draw(pivots, bool(y))
 

@@ -17,7 +17,7 @@ from ssl_bench.papers.selection import HELP, Selection, selects_runs
 from ssl_bench.results.arrange import arrange
 from ssl_bench.results.select import chosen
 
-EPOCH, LABELS = "epoch", "labels"  # in place of a setting: curves over the training, or over shares of the labels
+EPOCH = "epoch"  # in place of a setting: curves over the training
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="all figures of a paper without tables")
     out = "a .png, .pdf or .svg file; default: the figure's name and .png"
     parser.add_argument("--out", type=Path, metavar="FILE", help=out)
-    parser.add_argument("--x", metavar="KEY", help="of runs: setting on the x axis, such as k; epoch or labels: curves")
+    parser.add_argument("--x", metavar="KEY", help="of runs: setting on the x axis, such as k; epoch: curves")
     lines = parser.add_mutually_exclusive_group()
     lines.add_argument("--lines", metavar="KEY", help="of runs: a line for each value, such as loss")
     lines.add_argument("--y", metavar="KEY", help="of runs: the setting on the y axis of a heat map")
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     path = options.out or Path(f"{'-'.join(names).replace('/', '-')}.png")
     require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
     require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
-    if options.what_matters or options.x in (EPOCH, LABELS) or selects_runs(options):
+    if options.what_matters or options.x == EPOCH or selects_runs(options):
         return _write(_of_runs(options), path)
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     selection.check_reading()
@@ -73,12 +73,11 @@ def _of_runs(options: Namespace) -> Any:
         from ssl_bench.results.matters import what_matters
 
         return drawing.draw_matters(what_matters(entries, options.metric))
-    if options.x in (EPOCH, LABELS):
+    if options.x == EPOCH:
         require(not (options.lines or options.y), "--x", options.x, "a setting, or leave out --lines and --y")
-        from ssl_bench.results.curves import curves, over_labels
+        from ssl_bench.results.curves import curves
 
-        over = curves if options.x == EPOCH else over_labels
-        return drawing.draw_curves(*over(entries, options.metric))
+        return drawing.draw_curves(*curves(entries, options.metric))
     flags = "--y" if options.y else "--lines", "--x"
     pivots = arrange(entries, options.y or options.lines, options.x, options.metric, flags)
     return drawing.draw(pivots, bool(options.y))

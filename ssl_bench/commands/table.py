@@ -28,7 +28,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--claims", action="store_true", help="the claims of the papers, with verdicts")
     parser.add_argument("--format", default="rich", help="|".join(FORMS))
     parser.add_argument("--rows", metavar="KEY", help="of runs: a table with a row for each value, such as loss")
-    parser.add_argument("--columns", metavar="KEY", help="of runs: a column for each value, such as batch_size")
+    parser.add_argument(
+        "--columns", metavar="KEY", help="of runs: a column for each value, such as batch_size; or labels"
+    )
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
     parser.add_config_dir()
     parser.epilog = f"{ABOUT_NUMBERS} {HELP}"

@@ -7,6 +7,7 @@ into several tables; one that varies only from cell to cell is named below it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -25,6 +26,7 @@ from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import Entry
 
 MOST_TABLES = 12  # tables that one command prints
+LABELS = "labels"  # of the columns: the shares of the labels with which a network was evaluated, `evaluate.labels`
 
 
 def notes(runs: Sequence[RunFolder]) -> list[str]:
@@ -133,7 +135,8 @@ def arrange(
 
     Args:
         rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``, or several of them with
-            commas between; None: of the settings that the commands vary, the first and the second.
+            commas between; None: of the settings that the commands vary, the first and the second. Columns may be
+            ``labels``.
         name: of the number; None: the main one of most runs.
         flags: what a refusal calls rows and columns.
 
@@ -147,7 +150,8 @@ def arrange(
     numbers = Numbers(runs)
     name, chosen = numbers.choose("--metric", name, runs)
     settings = [{**varying.common, **dict(zip(varying.names, values, strict=True))} for values in varying.values]
-    axes = _axes(varying, _full_names(flags[0], rows, varying), _full_names(flags[1], columns, varying))
+    columns = columns if columns == LABELS else _full_names(flags[1], columns, varying)
+    axes = _axes(varying, _full_names(flags[0], rows, varying), columns)
     keys = [(_value(axes[0], of_run), _value(axes[1], of_run)) for of_run in settings]
     on_axes = [name for axis in axes for name in axis.split(",")]
     others = [n for n in varying.names if n not in (*on_axes, "seed") and is_hashed(n)]
@@ -159,15 +163,31 @@ def arrange(
     metric, tables = numbers.meaning(name), dict[str, Pivot]()
     counted = {id(run) for run in single(runs, name, numbers)}
     for run, key, of_run in zip(runs, keys, settings, strict=True):
-        value = numbers.value(name, run)
-        if value is not None and id(run) in counted:
-            of = {n: of_run.get(n) for n in inside}
-            pivot = tables.setdefault(json.dumps(of), Pivot(axes, name, metric, of, {}, below))
-            cell = pivot.cells.setdefault(key, PivotCell())
+        if id(run) not in counted:
+            continue
+        of = {n: of_run.get(n) for n in inside}
+        values = {key: numbers.of(run)[name]}
+        if columns == LABELS:
+            values = {(key[0], share): value for share, value in _by_labels(numbers, run, name).items()}
+        pivot = tables.setdefault(json.dumps(of), Pivot(axes, name, metric, of, {}, below))
+        for place, value in values.items():
+            cell = pivot.cells.setdefault(place, PivotCell())
             cell.runs.append(run)
             cell.values.append(metric.scale * value)
     _check(tables.values(), inside, others)
     return list(tables.values())
+
+
+def of_all_labels(name: str) -> str:
+    """The name of a number of a share of the labels without the share: ``knn/labels0.1/top1`` is ``knn/top1``."""
+    return re.sub(r"/labels[0-9.e-]+(?=/)", "", name)
+
+
+def _by_labels(numbers: Numbers, run: RunFolder, name: str) -> dict[Any, float]:
+    """A number of a run by the share of the labels."""
+    same = {other: value for other, value in numbers.of(run).items() if of_all_labels(other) == of_all_labels(name)}
+    made_by = {other: run.evaluations[numbers.key(other)[1]] for other in same}
+    return {made_by[other]["settings"].get("labels", 1.0): value for other, value in same.items()}
 
 
 def asked(varying: Differing) -> list[str]:

@@ -1,8 +1,7 @@
-"""Curves over the training or the labels, with mean and deviation over the seeds: a line for each of what varies."""
+"""Curves over the training, with mean and deviation over the seeds: a line for each of what varies."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from ssl_bench.config.build import near
-from ssl_bench.config.labelled import TUNED
 from ssl_bench.errors import ConfigError, InvalidValue
-from ssl_bench.evaluate.metric import Metric, heading
+from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import rows
 from ssl_bench.record.index import METRICS
 from ssl_bench.results.arrange import dividing
@@ -27,15 +25,14 @@ CLOCKS = {"step", "epoch", "seconds"}
 
 @dataclass(frozen=True)
 class SeedCurve:
-    """A value over the epochs, or over the shares of the labels, from runs that differ in their seed only.
+    """A value over the epochs, from runs that differ in their seed only.
 
     Attributes:
         label: the settings that distinguish it from the other curves; empty for the only one.
-        x: the epochs, or the shares, at which all its runs have the value [P].
+        x: the epochs at which all its runs have the value [P].
         mean, deviation: over the seeds, a share in percent [P]; the deviation of one seed is 0.
         seeds: their number.
         end: the last x that one of its runs has, beyond the others' if a run is not finished.
-        axis: what x is: ``epoch`` or ``share``.
     """
 
     label: str
@@ -44,14 +41,13 @@ class SeedCurve:
     deviation: np.ndarray
     seeds: int
     end: float
-    axis: str
 
     @property
     def legend(self) -> str:
         """Its label, with the number of seeds, and where it ends if some of them go on."""
         of = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
         last = self.x[-1] if len(self.x) else 0
-        cut = f", to {self.axis} {last:g} of {self.end:g}: one has no more" if last < self.end else ""
+        cut = f", to epoch {last:g} of {self.end:g}: one has no more" if last < self.end else ""
         return f"{self.label or 'all'} ({of}{cut})"
 
 
@@ -98,59 +94,7 @@ def curves(
     _check_count(len(members), settings)
     metric = Numbers(entry.run for entry in begun if entry.run).meaning(name)
     label = f"{name} (%)" if metric.unit == "share" else name
-    return [_curve(" ".join(line), of, name, metric, "epoch") for line, of in members.items()], label
-
-
-def over_labels(entries: Sequence[Entry], name: str | None = None) -> tuple[list[SeedCurve], str]:
-    """The curves of a number over the shares of ``evaluate.labels``, and its name with its unit.
-
-    There is a line for each evaluator and each of what varies, and one of random weights beside that of fine-tuning.
-
-    Args:
-        name: of the number of all labels, such as ``linear/top1``; None: each evaluator's main one, if it is a share.
-
-    Raises:
-        ConfigError: no run has it for several shares, or there are too many lines.
-    """
-    done = [entry for entry in entries if entry.run and entry.run.done]
-    numbers, varying = Numbers(entry.run for entry in done if entry.run), differing(done)
-    settings, members = dividing(varying, requested(done)), dict[tuple[str, ...], list[Points]]()
-    meanings: dict[str, Metric] = {}
-    for entry, values in zip(done, varying.values, strict=True):
-        assert entry.run is not None
-        line = tuple(f"{n}={v}" for n, v in zip(varying.names, values, strict=True) if n in settings)
-        main, of_run = numbers.main(entry.run), dict[str, list[tuple[float, float]]]()
-        for number, value in numbers.of(entry.run).items():
-            made_by = entry.run.evaluations[numbers.key(number)[1]]["settings"]
-            is_tuned, share = made_by.get("_target_") == TUNED, made_by.get("labels", 1.0)
-            trained, plain = number.replace("_init/", "/") if is_tuned else number, of_all_labels(number)
-            meanings[plain] = numbers.meaning(number)
-            is_asked = trained in main and meanings[plain].unit == "share"
-            if name:
-                is_asked = of_all_labels(trained) == name
-            if is_asked and isinstance(share, int | float):
-                of_run.setdefault(plain, []).append((share, value))
-        for plain, points in of_run.items():
-            members.setdefault((*line, plain), []).append((entry.run, np.array(points), None))
-    if not any(len(points) > 1 for of in members.values() for _, points, _ in of):
-        if name is None:
-            raise ConfigError(
-                "no run has numbers of several shares of the labels: evaluate.labels=[0.1,1.0] gives them"
-            )
-        names = sorted({of_all_labels(number) for number in numbers.names})
-        raise InvalidValue("--metric", name, f"a number of several shares of the labels{near(name, names)}")
-    _check_count(len(members), settings)
-    label = name or "/".join(sorted({plain.rpartition("/")[2] for *_, plain in members}))
-    drawn = [
-        _curve(" ".join([*line, heading(plain)]), of, plain, meanings[plain], "share")
-        for (*line, plain), of in members.items()
-    ]
-    return drawn, f"{label} (%)" if {meanings[plain].unit for *_, plain in members} == {"share"} else label
-
-
-def of_all_labels(name: str) -> str:
-    """The name of a number of a share of the labels without the share: ``knn/labels0.1/top1`` is ``knn/top1``."""
-    return re.sub(r"/labels[0-9.e-]+(?=/)", "", name)
+    return [_curve(" ".join(line), of, name, metric) for line, of in members.items()], label
 
 
 def _check_count(lines: int, settings: Sequence[str]) -> None:
@@ -158,7 +102,7 @@ def _check_count(lines: int, settings: Sequence[str]) -> None:
         raise ConfigError(f"{lines} lines, more than {MOST_LINES}: set some of {', '.join(settings)}")
 
 
-def _curve(label: str, of: Sequence[Points], name: str, metric: Metric, axis: str) -> SeedCurve:
+def _curve(label: str, of: Sequence[Points], name: str, metric: Metric) -> SeedCurve:
     """The curve of the runs of a line, each with its points and what made them."""
     first, _, made_by = of[0]
     for run, _, its in of[1:]:
@@ -173,4 +117,4 @@ def _curve(label: str, of: Sequence[Points], name: str, metric: Metric, axis: st
     values = metric.scale * np.array([[points[x] for x in shared] for points in by_run])
     spread = values.std(0, ddof=1) if len(of) > 1 else np.zeros(len(shared))
     end = max(float(points[:, 0].max()) for _, points, _ in of)
-    return SeedCurve(label, np.array(shared), values.mean(0), spread, len(of), end, axis)
+    return SeedCurve(label, np.array(shared), values.mean(0), spread, len(of), end)

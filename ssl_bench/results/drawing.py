@@ -162,7 +162,7 @@ def _means(axis: Any, matters: Matters, number: int) -> None:
 
 
 def draw_curves(curves: Sequence[SeedCurve], label: str) -> Picture:
-    """Draw a line for each curve, and a band of one standard deviation over its seeds; shares are on a log axis.
+    """Draw a line for each curve, and a band of one standard deviation over its seeds.
 
     Args:
         label: of the y axis.
@@ -178,11 +178,6 @@ def draw_curves(curves: Sequence[SeedCurve], label: str) -> Picture:
                 ends = curve.mean - curve.deviation, curve.mean + curve.deviation
                 axis.fill_between(curve.x, *ends, color=colour, alpha=0.2, linewidth=0)
         axis.set_xlabel("epoch")
-        if shares := sorted({x for curve in curves if curve.axis == "share" for x in curve.x.tolist()}):
-            axis.set_xscale("log")
-            axis.set_xticks(shares, [f"{100 * share:g}%" for share in shares])
-            axis.minorticks_off()
-            axis.set_xlabel("share of the training images with labels")
         axis.set_ylabel(f"{label}\nmean" + " and standard deviation" * any(curve.seeds > 1 for curve in curves))
         axis.legend(frameon=False)
     return figure

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 import ssl_bench
-from ssl_bench.commands import figure
+from ssl_bench.commands import figure, table
 from ssl_bench.record.evaluations import asked
-from ssl_bench.results.curves import curves, over_labels
+from ssl_bench.results.curves import curves
 from ssl_bench.results.select import runs_where
 from tests.door.door import refuses
 from tests.results.folders import make
@@ -80,21 +80,17 @@ def shares() -> None:
         (folder / "results.json").write_text(json.dumps(content))
 
 
-def test_curves_over_the_labels(shares: None, capfd: pytest.CaptureFixture[str]) -> None:
-    """Random weights have a line beside fine-tuning, and the linear probe has none of them."""
-    lines, label = over_labels(runs_where(Path("outputs"), ["name=g"]))
-    names = [f"loss={loss} {name}" for loss in ("dcl", "infonce") for name in ("linear", "finetune", "finetune_init")]
-    assert sorted(line.label for line in lines) == sorted(names) and label == "top1 (%)"
-    by_name = {line.label: line for line in lines}
-    assert by_name["loss=dcl finetune"].mean == pytest.approx([60.5, 80.5])
-    assert by_name["loss=infonce finetune_init"].mean == pytest.approx([42.5, 62.5])
-    assert all(line.x.tolist() == [0.1, 1.0] and line.deviation == pytest.approx([0.5**0.5] * 2) for line in lines)
-    lines, label = over_labels(runs_where(Path("outputs"), ["loss=dcl"]), "linear/top1")
-    assert [line.legend for line in lines] == ["linear (2 seeds)"] and label == "linear/top1 (%)"
-    assert figure.main(["g", "--x", "labels", "--out", "c.png"]) == 0 and Path("c.png").stat().st_size > 10_000
-    (axis,) = ssl_bench.figure(x="labels", metric="finetune/top1").axes
-    assert axis.get_xscale() == "log" and [tick.get_text() for tick in axis.get_xticklabels()] == ["10%", "100%"]
-    assert len(axis.lines) == 4 and axis.get_ylabel() == "finetune/top1 (%)\nmean and standard deviation"
-    capfd.readouterr()
-    refuses("figure g --x labels --metric knn/top1", "to a number of several shares of the labels", capfd)
-    refuses("figure g --x labels --y loss", "--x=labels: set --x to a setting, or leave out --lines", capfd)
+def test_a_table_over_the_labels(shares: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """A row for each loss, and a column for each share of the labels."""
+
+    def means(*words: str) -> dict[tuple[str, float], float]:
+        assert table.main(["g", "--rows", "loss", "--columns", "labels", *words, "--format", "json"]) == 0
+        rows = json.loads(capfd.readouterr().out)["rows"]
+        return {(row["loss"], row["labels"]): row["mean"] for row in rows}
+
+    expected = {("dcl", 0.1): 50.5, ("dcl", 1.0): 70.5, ("infonce", 0.1): 52.5, ("infonce", 1.0): 72.5}
+    assert means("--metric", "linear/top1") == pytest.approx(expected)
+    tuned = {place: mean + 10 for place, mean in expected.items()}
+    assert means() == means("--metric", "finetune/labels0.1/top1") == pytest.approx(tuned)
+    frame = ssl_bench.table(rows="loss", columns="labels", metric="finetune_init/top1")
+    assert frame["mean"].tolist() == pytest.approx([40.5, 60.5, 42.5, 62.5]) and frame["n"].tolist() == [2] * 4
