@@ -8,7 +8,7 @@ COMMANDS = {
     "export": "its backbone for timm, torchvision or the Hugging Face hub: export RUN_DIR [--format card] [--out DIR]",
     "check": "is this machine right, and how fast? check [speed]; is a loss right? check --loss FILE.py:NAME",
     "status": "every run and grid under outputs/: status [grid] [loss=dcl] [--sort knn/top1] [--watch]",
-    "compare": "is A better than B? compare loss=dcl loss=infonce, or compare --by loss --to infonce name=grid",
+    "compare": "what matters in a grid, and is A better than B? compare grid [--by loss --to infonce]",
     "report": "runs, plots and tables as one HTML file: report [OUTPUTS | NAME ...] [--out FILE] [--open] [--watch]",
     "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",
     "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",

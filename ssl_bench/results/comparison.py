@@ -38,7 +38,7 @@ UNNAMED = results.ENVIRONMENT | results.SETTINGS | {"git": "versions of the code
 def compare(
     runs: Sequence[RunFolder],
     by: str | Sequence[str],
-    to: str | RunFolder | None = None,
+    to: str | None = None,
     metric: str | None = None,
     margin: float | None = None,
     numbers: Numbers | None = None,
@@ -48,7 +48,7 @@ def compare(
     Args:
         runs: those that are not finished are left out.
         by: the setting, such as ``loss``, or several; all keys of a group go with it.
-        to: the value that the others are compared with, or a run that has it; None: the one that most runs have.
+        to: the value that the others are compared with; None: the one that most runs have.
         metric: the name of a number; None: the main one of most runs.
         margin: a smaller difference does not matter; None: do not ask.
         numbers: of a larger set, whose names ``metric`` has.
@@ -69,7 +69,7 @@ def compare(
     variants = _variants(runs, by)
     if len(variants) < 2:
         raise ConfigError(f"--by {' '.join(by)}: all of these runs have one value of it: name a setting that differs")
-    reference = _divided(to.shared, tuple(by))[0] if isinstance(to, RunFolder) else _reference(variants, by, to)
+    reference = _reference(variants, by, to)
     conditions = _conditions(runs, by)
     pairs = [
         (sides[value], sides[reference], value)

@@ -19,7 +19,6 @@ from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
 from ssl_bench.results.differing import labels
 from ssl_bench.results.numbers import Numbers
-from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import URGENT, Entry, Scan, Status
 
 FIELDS = ("state", "folder", "label", "epoch", "speed", "seed")
@@ -221,11 +220,6 @@ def runs_where(outputs: Path, where: Sequence[str]) -> list[Entry]:
 def ended(entries: Sequence[Entry]) -> list[Entry]:
     """The entries that have results and are not at work."""
     return [entry for entry in entries if entry.state in (Status.DONE, Status.EVALUATED)]
-
-
-def finished_where(outputs: Path, where: Sequence[str]) -> list[RunFolder]:
-    """The finished runs of a results folder for which all conditions hold."""
-    return [entry.run for entry in runs_where(outputs, where) if entry.run and entry.run.done]
 
 
 def _resolved(
