@@ -60,7 +60,7 @@ def runs(
     have is None, or NaN among numbers.
 
     Args:
-        outputs: the results folder; None: SSL_BENCH_OUTPUTS, or ``outputs``.
+        outputs: the results folder, or that of an experiment in it; None: SSL_BENCH_OUTPUTS, or ``outputs``.
         where: conditions that all hold, as those of ``ssl-bench status``: a group, a key, a metric or ``state``
             with its value, a list of values, or a text such as ``">4"`` or ``"!=dcl"``.
         all: after these columns, also those of all other settings and metrics, and ``environment.<name>``.
@@ -119,8 +119,8 @@ def compare(
 ) -> DataFrame | WhatMatters:
     """Say what matters in a grid, or compare runs that differ in one setting and the seed, as ``ssl-bench compare``.
 
-        ssl_bench.compare("outputs", where={"name": "grid"}).shares
-        ssl_bench.compare("outputs", by="loss", to="infonce", where={"name": "grid"})
+        ssl_bench.compare("outputs/grid").shares
+        ssl_bench.compare("outputs/grid", by="loss", to="infonce")
 
     Args:
         outputs, where: as of :func:`runs`.
@@ -190,7 +190,7 @@ def table(
 ) -> DataFrame:
     """Mean and deviation over the seeds by two settings, as ``ssl-bench table``: a row for each place of the table.
 
-        means = ssl_bench.table("outputs", rows="loss", columns="batch_size", where={"name": "grid"})
+        means = ssl_bench.table("outputs/grid", rows="loss", columns="batch_size")
         means.pivot(index="loss", columns="batch_size", values="mean")
 
     Args:
@@ -226,7 +226,7 @@ def figure(
 ) -> Figure:
     """Draw means with 95% intervals over the seeds, or a heat map of means, as ``ssl-bench figure``.
 
-        ssl_bench.figure("outputs", x="batch_size", lines="loss", where={"name": "grid"}).savefig("f.pdf")
+        ssl_bench.figure("outputs/grid", x="batch_size", lines="loss").savefig("f.pdf")
 
     Args:
         outputs, where: as of :func:`runs`.

@@ -1,4 +1,4 @@
-"""``ssl-bench figure dcl/fig3``: plot our points over a paper's; ``figure name=grid --x k --lines loss``: any runs."""
+"""``ssl-bench figure dcl/fig3``: plot our points over a paper's; ``figure grid --x k --lines loss``: any runs."""
 
 import re
 from argparse import Namespace

@@ -1,4 +1,4 @@
-"""``ssl-bench table dcl/table1``: a paper's numbers beside those of the runs; ``table name=grid``: any runs."""
+"""``ssl-bench table dcl/table1``: a paper's numbers beside those of the runs; ``table grid``: any runs."""
 
 from collections.abc import Sequence
 

@@ -12,7 +12,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict, cast
 
@@ -150,8 +150,8 @@ def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:
             print("  " + ": ".join(filter(None, (ended.state.value, named, reason))))
     if len(runs) > 1:
         show(_once(finished))
-        shared_name = {override for override in shared if override.startswith("name=")}
-        if not labels and (line := _to_compare(runs, shared_name)):
+        names = [override.removeprefix("name=").strip("'\"") for override in shared if override.startswith("name=")]
+        if not labels and (line := _to_compare(runs, names)):
             print(line)
     stopped = [ended.code for ended in outcomes if ended.state is State.INTERRUPTED]
     if stopped:
@@ -176,7 +176,7 @@ def _common(names: Sequence[str]) -> str:
     return " ".join(common) if common and all("=" in word for word in common) else " and ".join(names)
 
 
-def _to_compare(runs: Sequence[Sequence[str]], name: Collection[str]) -> str:
+def _to_compare(runs: Sequence[Sequence[str]], names: Sequence[str]) -> str:
     """The command that compares the runs of a grid with two seeds or more, by the first setting that it varies."""
     keys: dict[str, set[str]] = {}
     for key, _, value in (override.lstrip("+").partition("=") for run in runs for override in run):
@@ -184,7 +184,8 @@ def _to_compare(runs: Sequence[Sequence[str]], name: Collection[str]) -> str:
     varied = [key for key, values in keys.items() if len(values) > 1 and key != "seed"]
     first = "loss" if "loss" in varied else next(iter(varied), "")
     several = len(keys.get("seed", ())) > 1 and first
-    return f"is one better? {printable(shlex.join(['ssl-bench', 'compare', '--by', first, *name]))}" if several else ""
+    command = printable(shlex.join(["ssl-bench", "compare", *names, "--by", first]))
+    return f"is one better? {command}" if several else ""
 
 
 def _seeds(runs: Sequence[Sequence[str]]) -> str:

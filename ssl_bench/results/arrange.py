@@ -145,7 +145,7 @@ def arrange(
     """
     done = [entry for entry in entries if entry.run and entry.run.done]
     if not done:
-        raise ConfigError("no run is finished: name others, such as name=grid, or wait for these")
+        raise ConfigError("no run is finished: name others, or wait for these")
     varying, runs = differing(done), [entry.run for entry in done if entry.run]
     numbers = Numbers(runs)
     name, chosen = numbers.choose("--metric", name, runs)

@@ -203,7 +203,7 @@ def what_matters(entries: Sequence[Entry], name: str | None = None, numbers: Num
     """
     done = [entry for entry in entries if entry.run and entry.run.done]
     if not done:
-        raise ConfigError("no run is finished: name others, such as name=grid, or wait for these")
+        raise ConfigError("no run is finished: name others, or wait for these")
     diverged = [e for e in entries if e.run and e.state is Status.FAILED and DIVERGED in e.reason]
     varying, runs = differing([*done, *diverged]), [entry.run for entry in done if entry.run]
     numbers = numbers or Numbers(runs)

@@ -2,7 +2,7 @@
 
 A word is a condition or a name. Conditions must all hold: ``loss=dcl,eqco`` (one of these), ``loss!=dcl``,
 ``negatives.k>4``, and likewise ``<``, ``<=`` and ``>=``. A name is that of an experiment, the run_id of a run or its
-beginning, or a folder; each name adds its runs. A key is ``state``, ``folder``, ``label``, ``epoch``, ``speed``, a
+beginning, or a folder; each name adds its runs. The key of a condition is ``state``, ``label``, ``epoch``, ``speed``, a
 metric such as ``knn/top1``, a group such as ``loss`` or a key of the configuration such as ``optimizer.lr``.
 """
 
@@ -21,6 +21,7 @@ from ssl_bench.results.differing import labels
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.scan import URGENT, Entry, Scan, Status
 
+NAMES = ("name", "folder")  # which are words, and no keys of conditions
 FIELDS = ("state", "folder", "label", "epoch", "speed", "seed")
 ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 CONDITION = re.compile(r"((?:[^\[\]=<>!]|\[[^\]]*\])+)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)  # a key may be knn[k=20]/top1
@@ -42,19 +43,19 @@ class Condition(NamedTuple):
         parts = CONDITION.fullmatch(word)
         return cls(*parts.groups()) if parts else None
 
-    def holds(self, values: Sequence[str | float], scale: float) -> bool:
-        """Whether one of the values of a run fits; with ``!=``, whether none does.
+    def holds(self, value: str | float | None, scale: float) -> bool:
+        """Whether the value of a run fits; with ``!=``, whether it does not.
 
         Args:
             scale: 100 of shares, which may also be given in percent.
         """
-        plain = {_plain(value) for value in values}
+        plain = None if value is None else _plain(value)
         wanted = {_plain(text) for text in (self.value, *self.value.split(","))}  # a list is one value
         options = {one / scale if isinstance(one, float) and one > 1 else one for one in wanted}
         if self.sign in ORDERS:
             (bound,) = options
-            return any(ORDERS[self.sign](value, bound) for value in plain if isinstance(value, float))
-        return bool(options & plain) == (self.sign == "=")
+            return isinstance(plain, float) and bool(ORDERS[self.sign](plain, bound))
+        return (plain in options) == (self.sign == "=")
 
 
 def select(shown: Sequence[Labelled], where: Sequence[str], sort: str | None) -> list[Labelled]:
@@ -74,6 +75,8 @@ def select(shown: Sequence[Labelled], where: Sequence[str], sort: str | None) ->
         condition = Condition.read(word)
         if condition is None:
             raise ConfigError(f"{word}: set it to KEY=VALUE, such as loss=dcl or state=failed")
+        if condition.key in NAMES:
+            raise ConfigError(f"{word}: experiments, runs and folders are named by a word alone: {condition.value}")
         number = _plain(condition.value)
         if condition.sign in ORDERS and (isinstance(number, str) or math.isnan(number)):
             raise ConfigError(f"{word}: set it to a number, such as {condition.key}{condition.sign}4")
@@ -81,7 +84,7 @@ def select(shown: Sequence[Labelled], where: Sequence[str], sort: str | None) ->
     for condition in sorted(conditions, key=lambda one: one.key in every.metrics):
         name, numbers = _resolved("", condition.key, shown, kept, every)
         scale = numbers.meaning(name).scale if name in numbers.names else 1.0
-        kept = [pair for pair in kept if condition.holds(_values(pair, name, numbers), scale)]
+        kept = [pair for pair in kept if condition.holds(_value(pair, name, numbers), scale)]
     if not sort:
         return kept
     key, numbers = _resolved("--sort", sort.removeprefix("-"), shown, kept, every)
@@ -106,12 +109,6 @@ def _value(pair: Labelled, key: str, numbers: Numbers) -> str | float | None:
         return setting
     value: str | float | None = values.get(key)
     return value
-
-
-def _values(pair: Labelled, key: str, numbers: Numbers) -> list[str | float]:
-    """The value of a key; a run has also the names that grids give it which asked for it."""
-    value = _value(pair, key, numbers)
-    return [*([] if value is None else [value]), *(pair[0].names if key == "name" else ())]
 
 
 def located(words: Sequence[str], given: Path | None = None) -> tuple[Path, list[str]]:
@@ -235,7 +232,7 @@ def _resolved(
         numbers = Numbers(runs)
         if key in numbers.metrics:
             return numbers.choose(flag or "the metric", key, runs)[0], numbers
-    if not shown or key in (*FIELDS, *every.metrics) or any(_values(pair, key, every) for pair in shown):
+    if not shown or key in (*FIELDS, *every.metrics) or any(_value(pair, key, every) is not None for pair in shown):
         return key, every
     configs = {entry.run.shared.key: entry.run.shared for entry, _ in shown if entry.run}
     keys = [*FIELDS, *every.names]

@@ -46,34 +46,34 @@ def as_csv(capsys: Output, *arguments: str) -> list[dict[str, str]]:
 
 
 def test_a_grid_is_a_table_of_means_over_seeds(grid: None, capsys: Output) -> None:
-    rows = as_csv(capsys, "name=grid", "--rows", "loss", "--columns", "batch_size")
+    rows = as_csv(capsys, "grid", "--rows", "loss", "--columns", "batch_size")
     found = {(r["loss"], r["batch_size"]): (float(r["mean"]), float(r["std"]), r["n"], r["best"]) for r in rows}
     assert found["dcl", "128"] == (pytest.approx(62), pytest.approx(2), "3", "True")
     assert found["infonce", "32"] == (pytest.approx(51), pytest.approx(1), "3", "False") and len(found) == 4
-    assert table.main(["name=grid", "--rows", "loss", "--columns", "batch_size", "--format", "md"]) == 0
+    assert table.main(["grid", "--rows", "loss", "--columns", "batch_size", "--format", "md"]) == 0
     assert "| dcl | **52.00 ± 2.00 (3)** | **62.00 ± 2.00 (3)** |" in capsys.readouterr().out
 
 
 def test_what_else_varies_makes_a_table_each_and_is_never_averaged_over(grid: None, capsys: Output) -> None:
-    assert {r["loss"] for r in as_csv(capsys, "name=grid", "--rows", "batch_size", "--columns", "seed")} == {
+    assert {r["loss"] for r in as_csv(capsys, "grid", "--rows", "batch_size", "--columns", "seed")} == {
         "dcl",
         "infonce",
     }
-    (only,) = arrange(runs_where(Path("outputs"), ["name=grid", "loss=dcl"]), "batch_size", "seed", None)
+    (only,) = arrange(runs_where(Path("outputs"), ["grid", "loss=dcl"]), "batch_size", "seed", None)
     assert only.cells[128, 2].values == [pytest.approx(64)]
 
 
 def test_the_interval_is_that_of_students_t(grid: None) -> None:
-    (pivot,) = arrange(runs_where(Path("outputs"), ["name=grid"]), "loss", "batch_size", "knn/top1")
+    (pivot,) = arrange(runs_where(Path("outputs"), ["grid"]), "loss", "batch_size", "knn/top1")
     t = 4.302652729911275  # of 2 degrees of freedom
     assert half_width(pivot.cells["dcl", 32].values) == pytest.approx(t * 2 / 3**0.5)
 
 
 def test_python_has_what_the_commands_have(grid: None, capsys: Output) -> None:
-    table = ssl_bench.table(rows="loss", columns="batch_size", where={"name": "grid"})
+    table = ssl_bench.table("outputs/grid", rows="loss", columns="batch_size")
     found = table.to_dict("records")
     text = [{name: "" if value is None else str(value) for name, value in row.items()} for row in found]
-    printed = as_csv(capsys, "name=grid", "--rows", "loss", "--columns", "batch_size")
+    printed = as_csv(capsys, "grid", "--rows", "loss", "--columns", "batch_size")
     assert text == [{name: row[name] for name in text[0]} for row in printed] and len(found) == 4
     assert ssl_bench.table("outputs/grid", rows="loss", columns="batch_size").equals(table)  # the folder of the name
 
@@ -104,14 +104,14 @@ def test_python_has_what_the_commands_have(grid: None, capsys: Output) -> None:
     ],
 )
 def test_what_runs_do_not_have_is_refused(arguments: Sequence[str], message: str, grid: None, capsys: Output) -> None:
-    assert table.main(["name=grid", *arguments]) == 2 and message in capsys.readouterr().err
+    assert table.main(["grid", *arguments]) == 2 and message in capsys.readouterr().err
     for flag in ("--x", "--lines", "--y"):
-        assert figure.main(["name=grid", flag, "lss"]) == 2
+        assert figure.main(["grid", flag, "lss"]) == 2
         assert f"{flag}=lss: set {flag} to a setting of these runs" in capsys.readouterr().err
 
 
 def test_a_grid_is_drawn_as_lines_and_as_a_heat_map(grid: None) -> None:
-    assert figure.main(["name=grid", "--x", "batch_size", "--lines", "loss", "--out", "lines.pdf"]) == 0
+    assert figure.main(["grid", "--x", "batch_size", "--lines", "loss", "--out", "lines.pdf"]) == 0
     assert Path("lines.pdf").read_bytes()[:4] == b"%PDF"
-    assert figure.main(["name=grid", "loss=dcl", "--x", "seed", "--y", "batch_size", "--out", "heat.png"]) == 0
+    assert figure.main(["grid", "loss=dcl", "--x", "seed", "--y", "batch_size", "--out", "heat.png"]) == 0
     assert Path("heat.png").read_bytes()[1:4] == b"PNG"

@@ -41,7 +41,7 @@ def printed(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 def test_a_difference_has_its_interval_and_a_cell_of_one_pair_has_commands(
     grid: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = printed(capfd, "--by", "loss", "--to", "dcl", "name=grid")
+    found = printed(capfd, "--by", "loss", "--to", "dcl", "grid")
     cells = {(cell["of"], cell["n"]): cell for cell in found["cells"]}
     pairs, single = cells["infonce", 3], cells["byol", 1]
     t = stats.t.isf(0.025, 2)  # the differences are -10, -11 and -9: their deviation is 1

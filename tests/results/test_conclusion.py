@@ -58,7 +58,7 @@ def test_the_end_of_a_grid_is_a_table_of_what_it_varies(capfd: Capture) -> None:
         numbers = [f"{mean(values[loss, n]):.2f} ± {stdev(values[loss, n]):.2f} (2)" for n in (64, 128)]
         assert line.split() == [loss, *" ".join(numbers).split()]
     assert "highest mean: loss=dcl batch_size=128 (n=2). The networks at initialisation: 35.0%" in text
-    assert text.rstrip().endswith("is one better? ssl-bench compare --by loss name=g")
+    assert text.rstrip().endswith("is one better? ssl-bench compare g --by loss")
     one_size = end({cell: folders for cell, folders in grid.items() if cell[1] == 64}, capfd)
     assert re.search(r"^loss +knn/top1 \(%\)$", one_size, re.MULTILINE) and "highest mean: loss=dcl (n=2)" in one_size
 

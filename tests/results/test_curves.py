@@ -34,7 +34,7 @@ def grid() -> None:
 
 
 def test_mean_and_deviation_over_the_seeds(grid: None) -> None:
-    dcl, infonce = curves(runs_where(Path("outputs"), ["name=g"]))[0]
+    dcl, infonce = curves(runs_where(Path("outputs"), ["g"]))[0]
     assert (dcl.label, infonce.label, dcl.seeds) == ("loss=dcl", "loss=infonce", 3)
     assert dcl.x.tolist() == [1, 2] and infonce.x.tolist() == [1, 2, 3, 4]
     assert dcl.legend == "loss=dcl (3 seeds, to epoch 2 of 4: one has no more)" and infonce.legend.endswith("(3 seeds)")

@@ -287,7 +287,7 @@ def means(numbers: Collection[Number]) -> dict[str, float]:
 def table_of_means(numbers: list[Number], capfd: Capture) -> None:
     for metric, k in kinds(numbers):
         of_kind = [number for number in numbers if (number.metric, number.k) == (metric, k)]
-        words = ["name=g", "--rows", "loss", "--metric", name_of(metric, k, numbers), "--format", "csv"]
+        words = ["g", "--rows", "loss", "--metric", name_of(metric, k, numbers), "--format", "csv"]
         capfd.readouterr()
         assert table.main(words) == 0
         rows = list(csv.DictReader(io.StringIO(capfd.readouterr().out)))
@@ -366,7 +366,7 @@ def plain_name(numbers: list[Number], capfd: Capture) -> None:
     counts = {k: len({n.folder for n in numbers if (n.metric, n.k) == ("knn/top1", k)}) for k in ks}
     of_all = [k for k in ks if counts[k] == len(runs)]
     capfd.readouterr()
-    code = table.main(["name=g", "--rows", "loss", "--metric", "knn/top1", "--format", "md"])
+    code = table.main(["g", "--rows", "loss", "--metric", "knn/top1", "--format", "md"])
     printed = capfd.readouterr()
     if len(ks) == 1:
         assert code == 0 and Numbers(runs).choose("--metric", "knn/top1", runs) == ("knn/top1", "")

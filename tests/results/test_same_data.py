@@ -59,23 +59,23 @@ def test_equal_images_in_two_places_are_one_dataset(moved: str, capfd: Capture) 
         for folder, place in zip(folders, ("/here/photos", moved), strict=True):
             (folder / "command.txt").write_text(f"ssl-bench train dataset=folder dataset.root={place}")
             (folder / "config.yaml").write_text(json.dumps(json.loads((folder / "results.json").read_text())["config"]))
-    (cell,) = rows("compare --by loss --to infonce name=g", capfd)
+    (cell,) = rows("compare --by loss --to infonce g", capfd)
     assert (cell["n"], cell["where"], cell["difference"]) == (2, "", pytest.approx(15))
     for words in ("", "--rows loss"):
-        means = {row["loss"]: (row["mean"], row["n"]) for row in rows(f"table name=g {words}", capfd)}
+        means = {row["loss"]: (row["mean"], row["n"]) for row in rows(f"table g {words}", capfd)}
         assert means == {"infonce": (pytest.approx(50), 2), "dcl": (pytest.approx(65), 2)}
-    assert "there" not in enter("table name=g --format md", capfd).out
+    assert "there" not in enter("table g --format md", capfd).out
     assert ssl_bench.compare(by="loss", to="infonce")["n"].tolist() == [2]
-    assert sorted(ssl_bench.table(where={"name": "g"})["mean"].round(9)) == [50, 65]
+    assert sorted(ssl_bench.table("outputs/g")["mean"].round(9)) == [50, 65]
 
 
 def test_other_images_in_the_same_place_are_not(capfd: Capture) -> None:
     for seed in (0, 1):
         write("infonce", seed, entry(0.5), **own("/here/photos"))
         write("dcl", seed, entry(0.6), **own("/here/photos", "9876543210"))
-    assert rows("compare --by loss name=g", capfd) == []
-    assert len(rows("table name=g --rows loss", capfd)) == 2
-    assert "also vary: dataset.content." in enter("table name=g --rows loss --format md", capfd).out
+    assert rows("compare --by loss g", capfd) == []
+    assert len(rows("table g --rows loss", capfd)) == 2
+    assert "also vary: dataset.content." in enter("table g --rows loss --format md", capfd).out
 
 
 def of_list(content: str, folder: str = "") -> dict[str, str]:
@@ -123,12 +123,12 @@ def test_what_changes_bits_and_is_in_no_run_id_is_named(capfd: Capture) -> None:
     write("dcl", 1, entry(0.5), cosines="tiled", compile_views=False, environment=cpu)
     write("infonce", 0, entry(0.6), graph=True, environment=gpu)
     write("infonce", 1, entry(0.6), graph="auto", environment=gpu | {"precision": "fp16", "cuda": "12.8"})
-    notes = {row["loss"]: row["notes"] for row in rows("table name=g --rows loss", capfd)}
+    notes = {row["loss"]: row["notes"] for row in rows("table g --rows loss", capfd)}
     start = "mean over runs with different "
     assert notes["dcl"] == start + "values of cosines (dense, tiled)"
     of_gpus = "versions of CUDA (12.6, 12.8), number formats (bf16, fp16), values of graph (auto, true)"
     assert notes["infonce"] == start + of_gpus
-    (cell,) = rows("compare --by loss --to infonce name=g", capfd)
+    (cell,) = rows("compare --by loss --to infonce g", capfd)
     cuda, formats, graph = of_gpus.replace("), ", ")/").split("/")
     assert cell["differ"] == [cuda, formats, "values of cosines (auto, dense, tiled)", graph]
 
@@ -140,17 +140,16 @@ def test_a_renamed_experiment_is_found_by_the_name_of_its_folder(capfd: Capture)
     Path("outputs/.sweeps").mkdir()
     Path("outputs/g").rename("outputs/h")
     (Path("outputs") / "g").mkdir()  # an experiment that has begun under the old name
-    assert [row["run_id"] for row in json.loads(enter("status --json name=h", capfd).out)] != []
-    (cell,) = rows("compare --by loss --to infonce name=h", capfd)
+    assert [row["run_id"] for row in json.loads(enter("status --json h", capfd).out)] != []
+    (cell,) = rows("compare --by loss --to infonce h", capfd)
     assert (cell["n"], cell["difference"]) == (2, pytest.approx(20))
-    assert len(rows("table name=h --rows loss", capfd)) == 2
+    assert len(rows("table h --rows loss", capfd)) == 2
     for outputs in ("outputs", "outputs/h"):
-        found = ssl_bench.runs(outputs, where={"name": "h"})
+        found = ssl_bench.runs(outputs)
         assert len(found) == 4 and {*found["name"]} == {"h"}, outputs
-    assert len(ssl_bench.runs("outputs/h")) == 4 and len(ssl_bench.runs(where={"name": "g"})) == 0
     assert len(Collector(Path("outputs"), ["h"]).collect(Path.cwd())["runs"]) == 4
     assert {*ssl_bench.table("outputs/h", rows="loss")["n"]} == {2}
-    refuses("table name=k --rows loss", "no run is finished", capfd)
+    refuses("table k --rows loss", "k: no run below outputs has this name", capfd)
 
 
 def test_what_an_earlier_version_left_unsaid_is_no_difference(capfd: Capture) -> None:
@@ -169,7 +168,7 @@ def test_what_an_earlier_version_left_unsaid_is_no_difference(capfd: Capture) ->
     assert [
         n for n in ("positives", "similarity", "optimizer.factors", "dataset.share") if rows[n].nunique() != 1
     ] == []
-    table = enter("table name=g --rows loss --format csv", capfd)
+    table = enter("table g --rows loss --format csv", capfd)
     assert [line.split(",")[:2] for line in table.out.splitlines()[1:]] == [
         ["dcl", "knn/top1 (%)"],
         ["infonce", "knn/top1 (%)"],
@@ -186,9 +185,7 @@ def test_what_an_earlier_version_left_unsaid_is_no_difference(capfd: Capture) ->
     ]
 
 
-@pytest.mark.parametrize(
-    "command", ["compare --by cosines", "table name=g --rows cosines", "table name=g --columns cosines"]
-)
+@pytest.mark.parametrize("command", ["compare --by cosines", "table g --rows cosines", "table g --columns cosines"])
 def test_what_changes_no_training_is_no_setting_to_compare(command: str, capfd: Capture) -> None:
     write("dcl", 0, entry(0.5))
     write("dcl", 1, entry(0.5), cosines="dense")

@@ -64,7 +64,6 @@ CONDITIONS: list[tuple[list[str], str]] = [
     (["outputs/a/3", "a/4"], "34"),
     (["outputs", "loss=dcl"], "012"),
     (["state=failed,done", "loss=dclw"], "345"),
-    (["folder=a/3"], "3"),
     (["epoch=10,9"], "01"),
     (["seed=1"], "135"),
     (["linear/top1=0.5"], "0134"),
@@ -139,6 +138,8 @@ REFUSED = [
     (["--sort", "optimizer.lrs"], "--sort optimizer.lrs: no run has this key (did you mean optimizer.lr?)"),
     (["--sort", "-knn/top"], "--sort knn/top: no run has this key (did you mean knn/top1?)"),
     (["stat=failed"], "(did you mean state?)"),
+    (["name=a"], "name=a: experiments, runs and folders are named by a word alone: a"),
+    (["folder!=a/3"], "folder!=a/3: experiments, runs and folders are named by a word alone: a/3"),
     (["failed"], "failed: no run below outputs has this name or folder"),
     (["optimizer.lr>b"], "optimizer.lr>b: set it to a number, such as optimizer.lr>4"),
     (["optimizer.lr<nan"], "optimizer.lr<nan: set it to a number, such as optimizer.lr<4"),
@@ -265,7 +266,7 @@ def on_terminal(*arguments: str, width: int = 160, until: str) -> list[str]:
 
 def test_few_runs_are_listed_on_a_terminal_and_many_if_that_is_asked_for() -> None:
     make_grids()
-    few = on_terminal("folder=b/3,b/2,single/x", until="0 failed")
+    few = on_terminal("b/3", "b/2", "single/x", until="0 failed")
     first_words = [line.split()[0] for line in few if line]
     assert first_words == ["grid", "seed", "single/", "folder", "b/2", "b/3", "single/x", "3"]
     every = on_terminal("--runs", until="to go")
