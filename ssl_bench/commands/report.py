@@ -1,4 +1,4 @@
-"""``ssl-bench report [WORD ...]``: runs, plots and papers' tables as one HTML file.
+"""``ssl-bench report [WORD ...]``: runs, plots and comparisons as one HTML file.
 
 ``--json`` prints the data that the file is made of and writes no file. Numbers are numbers; null is unknown.
 
@@ -18,8 +18,6 @@
         matters                 {metric: what ``compare --format json`` prints, and texts of its table}
         verdicts                {metric: [the same of ``compare --by``, for each setting]}
         seeds                   {curve: means and deviations over seeds}
-    tables                  the papers' tables with ``cells``: the paper's number, ``ours``, and ``runs`` by their id
-    claims                  the papers' claims that runs of this folder judge
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ PAUSE = 5.0  # seconds between two looks at the runs
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Write the file, with ``--watch`` again and again until Ctrl-C; return 0, or 2 for wrong arguments."""
-    parser = Parser("report", "Show runs, plots and the papers' tables in a browser.")
+    parser = Parser("report", "Show runs, plots and comparisons in a browser.")
     parser.add_words()
     parser.add_outputs()
     parser.add_argument("--out", type=Path, metavar="FILE", help="an .html file (default: report.html)")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ssl_bench import files
 from ssl_bench.errors import printable
 from ssl_bench.record import results, units
 from ssl_bench.record.follow import find_mark
 from ssl_bench.record.index import METRICS, RESULTS
-from ssl_bench.report import curves, filled, pictures, verdicts
+from ssl_bench.report import curves, pictures, verdicts
 from ssl_bench.results.differing import FACTS, differing, labels
 from ssl_bench.results.grids import GridFolder
 from ssl_bench.results.numbers import Numbers
@@ -24,6 +24,7 @@ from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.results.select import pick
 from ssl_bench.results.status import axes
 
+T = TypeVar("T")
 LOG = "train.log"
 POINTS, LEAST_POINTS, MOST_POINTS = 40_000, 16, 400  # points of a curve times runs; limits of the points of a curve
 LINES, WIDTH, TAIL = 12, 240, 2**13  # lines of a log's tail, characters of a line, bytes that are read for it
@@ -64,10 +65,7 @@ class Collector:
         self.outputs, self._words = outputs, words
         self._names = [word.removeprefix(f"{outputs}/").strip("/") for word in words]
         self._scan = Scan(outputs)
-        self._files: dict[str, tuple[object, RunFiles]] = {}  # by path, with the marks of the files
-        self._verdicts: dict[str, tuple[Any, Any]] = {}  # by experiment, with the finished runs they were made of
-        self._seeds: dict[str, tuple[Any, Any]] = {}  # by experiment, with the marks of the rows they were made of
-        self._papers: tuple[object, dict[str, Any]] | None = None  # with the finished runs they were made of
+        self._made: dict[tuple[str, str], tuple[object, Any]] = {}  # parts of the report, with what they were made of
 
     def refusals(self) -> list[str]:
         """Say in a sentence what could not be read, if there is any."""
@@ -120,20 +118,26 @@ class Collector:
             "whole": bool(self._words),
             "runs": runs,
             "curves": [of_run.curves for of_run in read],
-            **self._results(entries),
         }
 
+    def _kept(self, part: tuple[str, str], of: object, make: Callable[[], T]) -> T:
+        """A part of the report, from an earlier call of ``--watch`` if what it is made ``of`` has not changed."""
+        if self._made.get(part, (None, None))[0] != of:
+            self._made[part] = of, make()
+        made: T = self._made[part][1]
+        return made
+
     def _read(self, run: RunFolder, most: int) -> RunFiles:
-        """The files of a run, from an earlier call if they have not changed."""
-        marks = most, [find_mark(str(run.folder / name)) for name in (RESULTS, METRICS, LOG, pictures.FOLDER)]
-        kept = self._files.get(run.path)
-        if kept is None or kept[0] != marks:
+        """The files of a run."""
+
+        def read() -> RunFiles:
             content = (results.read(run.folder) if run.done else None) or {}
             its_curves, steps = curves.read(run.folder / METRICS, most, run.config)
             facts, environment = content.get("facts", {}), content.get("environment", {})
-            log, names = _tail(run.folder / LOG), pictures.names(run.folder)
-            kept = self._files[run.path] = marks, RunFiles(facts, environment, its_curves, steps, log, names)
-        return kept[1]
+            return RunFiles(facts, environment, its_curves, steps, _tail(run.folder / LOG), pictures.names(run.folder))
+
+        marks = most, [find_mark(str(run.folder / name)) for name in (RESULTS, METRICS, LOG, pictures.FOLDER)]
+        return self._kept(("files", run.path), marks, read)
 
     def _compare(
         self,
@@ -143,30 +147,20 @@ class Collector:
         settings: Sequence[str],
         numbers: Numbers,
     ) -> Any:
-        """What matters in an experiment, and its comparisons; made again when a run has finished."""
+        """What matters in an experiment, and its comparisons."""
         state = [(entry.state, entry.run and entry.run.marks) for entry in entries], settings, numbers.names
-        if self._verdicts.get(group, (None,))[0] != state:
-            found = verdicts.matters(entries, numbers), verdicts.of_runs(runs, settings, numbers)
-            self._verdicts[group] = state, found
-        return self._verdicts[group][1]
+
+        def make() -> Any:
+            return verdicts.matters(entries, numbers), verdicts.of_runs(runs, settings, numbers)
+
+        return self._kept(("verdicts", group), state, make)
 
     def _over_seeds(self, group: str, entries: Sequence[Entry], most: int) -> Any:
-        """The curves of an experiment over its seeds; made again when a run has gone on."""
-        marks = [find_mark(str(entry.run.folder / METRICS)) for entry in entries if entry.run]
-        if self._seeds.get(group, (None,))[0] != marks:
-            runs = [entry.run for entry in entries if entry.run]
-            names = dict.fromkeys(["loss", *Numbers(runs).usual(runs)])
-            self._seeds[group] = marks, curves.over_seeds(entries, names, most)
-        return self._seeds[group][1]
-
-    def _results(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        """The papers' tables and claims; of the whole results folder, and made again when a run has finished."""
-        done = [(entry.run.path, entry.run.marks) for entry in entries if entry.run and entry.run.done]
-        if not done:
-            return {"tables": [], "claims": []}
-        if self._papers is None or self._papers[0] != done:
-            self._papers = done, filled.of_papers(self.outputs)
-        return self._papers[1]
+        """The curves of an experiment over its seeds."""
+        runs = [entry.run for entry in entries if entry.run]
+        names = dict.fromkeys(["loss", *Numbers(runs).usual(runs)])
+        marks = [find_mark(str(run.folder / METRICS)) for run in runs]
+        return self._kept(("seeds", group), marks, lambda: curves.over_seeds(entries, names, most))
 
 
 def _run(entry: Entry, read: RunFiles, numbers: Numbers) -> dict[str, Any]:

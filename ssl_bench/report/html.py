@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parent / "page"
 PLOTLY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js"
 SCRIPTS = (  # in the order in which they are run
     *("base.js", "state.js", "runs.js", "filter.js", "charts.js", "overview.js", "plots.js", "maps.js"),
-    *("matters.js", "verdicts.js", "table.js", "curves.js", "selected.js", "papers.js", "detail.js", "main.js"),
+    *("matters.js", "verdicts.js", "table.js", "curves.js", "selected.js", "detail.js", "main.js"),
 )
 
 

@@ -9,13 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from ssl_bench.commands import report as command
-from ssl_bench.report import filled
 from ssl_bench.results.comparison import compare
 from ssl_bench.results.curves import curves as seed_curves
 from ssl_bench.results.matters import what_matters
@@ -45,8 +43,6 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     """A window; no page in it may complain, or load anything but files."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "papers").mkdir()
-    monkeypatch.setenv("SSL_BENCH_PAPERS", str(tmp_path / "papers"))
     errors, requests = list[str](), list[str]()
     page = browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme="light")
     page.on("console", lambda message: errors.append(message.text))
@@ -333,45 +329,6 @@ def test_a_watched_report_shows_runs_that_finish_and_the_reader_stays_where_they
             watching.send_signal(signal.SIGINT)
         assert watching.wait() == 0
     expect(page.locator("#live")).to_have_count(0, timeout=30_000)  # the last file is read no more
-
-
-def test_claims_have_their_figures_and_a_table_of_shortened_runs_has_none(
-    page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cell(row: str, x: int, **values: list[float]) -> dict[str, Any]:
-        empty: dict[str, Any] = {"paper": None, "reported": "", "ours": [], "reduced": [], "runs": ["grid/r000000000"]}
-        return empty | {"row": row, "column": str(x), "x": x} | values
-
-    table = {"title": "accuracy", "cite": "A paper", "x": "batch", "y": "kNN", "doubling": True}
-    criterion = {"says": "it rises", "control": True, "limit": "above 0", "numbers": [1.0, 2.0, 3.0]}
-    found = {
-        "claims": [
-            {"claim": "mine/better", "says": "<i>Better.</i>", "where": "table 1", "minutes": 1, "verdict": "shown"}
-            | {"runs": "ours", "criteria": [criterion | {"verdict": "shown"}]}
-        ],
-        "tables": [
-            table | {"name": "mine/table1", "cells": [cell("DCL", 32, reduced=[50.0, 52.0])]},
-            table | {"name": "mine/better", "cells": [cell("DCL", x, ours=[60.0, 62.0, 64.0]) for x in (32, 64)]},
-        ],
-    }
-    monkeypatch.setattr(filled, "of_papers", lambda outputs: found)
-    runs.grid()
-    open_report(page)
-    assert cells(page, "claims", 2) == ["shown"] and cells(page, "claims", 3) == ["<i>Better.</i> (table 1)"]
-    assert cells(page, "claims", 4) == ["control: it rises: 2 (3), must be above 0: shown"]
-    for summary in page.locator("#papers summary").all():
-        summary.click()
-    first, second = page.locator("#papers details").all()
-    expect(second.locator(".js-plotly-plot .point")).to_have_count(2)
-    assert first.locator(".plot").count() == 0 and "reduced 51.00 \u00b1 1.41 (2)" in (first.text_content() or "")
-    assert "ours 62.00 \u00b1 2.00 (3)" in (second.text_content() or "")
-    other = runs.run("later/0", "ssl-bench train name=later", 0.5, "dcl", 64, 0.1, 5)
-    os.utime(other / "config.yaml", (4e9, 4e9))
-    Path("report.html").unlink()
-    open_report(page)
-    assert page.locator("#papers *").count() == 0
-    page.select_option("#experiment", "grid")
-    assert page.locator("#papers details").count() == 2
 
 
 def later(size: int, tau: float, accuracy: float) -> Path:

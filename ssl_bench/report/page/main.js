@@ -3,7 +3,6 @@
 const PAUSE = 5000; // milliseconds without a key, a click or scrolling, after which the page is read again
 const TITLES = {
   overview: "Overview", matters: "What matters", plots: "Plots", verdicts: "Comparisons", runs: "Runs", curves: "Curves", seeds: "Over seeds", selected: "Selected",
-  papers: "Papers",
 };
 const FIRST_SECTIONS = [
   { keys: ["theme"], draw: applyTheme }, { keys: ["experiment"], draw: applyExperiment },
@@ -16,7 +15,7 @@ const LATER_SECTIONS = [
   { keys: ["experiment", "where", "metric", "sort", "group", "columns", "select", "rows"], draw: runSection },
   { keys: ["experiment", "where", "metric", "select", "names", "smooth", "clock", "theme"], draw: curveSection },
   { keys: ["experiment", "theme"], draw: seedSection },
-  { keys: ["select"], draw: selectedSection }, { keys: ["experiment", "theme"], draw: papers },
+  { keys: ["select"], draw: selectedSection },
   { keys: ["run", "theme"], draw: detail }, { keys: ["experiment", "select"], draw: navigation },
 ];
 
