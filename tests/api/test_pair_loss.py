@@ -15,15 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ssl_bench.api import options
 from ssl_bench.api.pair_loss import PairLoss
-from ssl_bench.errors import ConfigError
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.losses import DCL
 from ssl_bench.objective.negatives import CrossView
 from ssl_bench.objective.temperature import Fixed
 from tests.api.cases import LOSSES, MADE_FOR, labels, vectors
+from tests.door.door import refused
 from tests.formulas import anchors
 
 TAU, IDS = 0.25, torch.arange(6)
@@ -303,109 +302,73 @@ def test_a_loss_of_ones_own() -> None:
     same(PairLoss(Halves())(*z), ((normalize(z[0], dim=1) - normalize(z[1], dim=1)) ** 2).sum(1).mean() / 4)
 
 
-LISTED = ", ".join(options.names("loss"))
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"loss": "dlc"}, f"loss=dlc: set loss to one of {LISTED} (did you mean dcl?)"),
-    ({"loss": "DCL"}, f"loss=DCL: set loss to one of {LISTED} (did you mean dcl?)"),
-    ({"loss": "NT-Xent"}, f"loss=NT-Xent: set loss to one of {LISTED} (did you mean infonce?)"),
-    ({"loss": 3}, f"loss=3: set loss to a name ({LISTED}) or a Loss"),
-    (
-        {"loss": "eqco", "alhpa": 3},
-        "alhpa: loss=eqco with negatives=in_batch has no such option (did you mean alpha?); there are alpha",
-    ),
-    ({"loss": "dcl", "negatives": "queue", "k": "many"}, "k=many: set k to an integer"),
-    ({"loss": "dcl", "negatives": "memory_bank"}, "instances is missing: set instances"),
-    ({"loss": "dcl", "negatives": "none"}, "DCL needs negatives: set negatives to an option other than none"),
-    ({"loss": "dcl", "temperature": 0}, "temperature=0: set temperature to a positive number"),
-    ({"loss": "dcl", "temperature": {"tau": 1}}, "temperature={'tau': 1}: set temperature to a mapping with name"),
-    (
-        {"loss": "dcl", "temperature": {"name": "cosine", "end": 1}},
-        "end: temperature=cosine has no such option; there are tau, final, cycles",
-    ),
-    (
-        {"loss": "byol", "temperature": "learned"},
-        "Learned needs a loss that depends on the temperature: set temperature=fixed",
-    ),
-    (
-        {"loss": "relic", "negatives": "in_batch"},
-        "ReLIC needs candidates aligned across views: set negatives=cross_view",
-    ),
-    (
-        {"loss": "swd", "symmetric": False},
-        "SWD needs two views of one network that are each other's positives: set symmetric=true",
-    ),
-    ({"loss": "byol", "similarity": "student"}, "BYOL needs the cosine as similarity: set similarity=cosine"),
-    ({"loss": "relic", "similarity": "arctanh"}, "ReLIC needs the cosine as similarity: set similarity=cosine"),
-    (
-        {"loss": "swd", "positives": "nearest"},
-        "SWD needs two views of one network that are each other's positives: set",
-    ),
-    ({"loss": "sincere", "positives": "view"}, "SINCERE needs positives by labels: set positives=label"),
-    (
-        {"loss": "dcl", "positives": "label"},
-        "SameLabel needs a loss of several positives: set loss=supcon or sincere, or positives=view",
-    ),
-    ({"loss": "dcl", "positives": 3}, "positives=3: set positives to a mapping with name and arguments"),
-    ({"loss": "dcl", "symmetric": "no"}, "symmetric=no: set symmetric to true or false or null"),
-    ({"loss": "dcl", "reduction": "max"}, "reduction=max: set reduction to one of mean, sum, none"),
+    ({"loss": "dlc"}, "loss=dlc dcl"),
+    ({"loss": "DCL"}, "loss=DCL dcl"),
+    ({"loss": "NT-Xent"}, "loss=NT-Xent infonce"),
+    ({"loss": 3}, "loss=3 dcl infonce"),
+    ({"loss": "eqco", "alhpa": 3}, "alhpa loss=eqco negatives=in_batch alpha"),
+    ({"loss": "dcl", "negatives": "queue", "k": "many"}, "k=many"),
+    ({"loss": "dcl", "negatives": "memory_bank"}, "instances"),
+    ({"loss": "dcl", "negatives": "none"}, "DCL negatives"),
+    ({"loss": "dcl", "temperature": 0}, "temperature=0"),
+    ({"loss": "dcl", "temperature": {"tau": 1}}, "temperature name"),
+    ({"loss": "dcl", "temperature": {"name": "cosine", "end": 1}}, "end temperature=cosine tau final cycles"),
+    ({"loss": "byol", "temperature": "learned"}, "Learned temperature=fixed"),
+    ({"loss": "relic", "negatives": "in_batch"}, "ReLIC negatives=cross_view"),
+    ({"loss": "swd", "symmetric": False}, "SWD symmetric=true"),
+    ({"loss": "byol", "similarity": "student"}, "BYOL similarity=cosine"),
+    ({"loss": "relic", "similarity": "arctanh"}, "ReLIC similarity=cosine"),
+    ({"loss": "swd", "positives": "nearest"}, "SWD positives"),
+    ({"loss": "sincere", "positives": "view"}, "SINCERE positives=label"),
+    ({"loss": "dcl", "positives": "label"}, "SameLabel loss=supcon sincere positives=view"),
+    ({"loss": "dcl", "positives": 3}, "positives=3 name"),
+    ({"loss": "dcl", "symmetric": "no"}, "symmetric=no true false null"),
+    ({"loss": "dcl", "reduction": "max"}, "reduction=max mean sum none"),
 ]
 
 
-@pytest.mark.parametrize(("given", "sentence"), REFUSED)
-def test_what_cannot_work_is_refused(given: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
+@pytest.mark.parametrize(("given", "names"), REFUSED)
+def test_what_cannot_work_is_refused(given: dict[str, Any], names: str) -> None:
+    with refused(names):
         PairLoss(**given)
-    assert str(refusal.value).startswith(sentence)
 
 
 CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"z2": torch.ones(4, 5)}, "views=[[6,5],[4,5]]: set views to two or more torch tensors of one shape [B, D]"),
-    ({}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "batch size=1: set batch size to 2 or more: the other"),
-    ({}, {"ids": torch.arange(4)}, "ids=torch.int64 [4]: set ids to integers [6], one for each image"),
-    ({"negatives": "memory_bank", "instances": 9}, {}, "ids=null: set ids to the numbers of the images, from 0 to"),
-    ({"loss": "sogclr", "instances": 9}, {}, "ids=null: set ids to the numbers of the images, from 0 to"),
-    ({"temperature": "cosine"}, {}, "progress=null: set progress to the share of the training that is done"),
-    (
-        {"negatives": "random_k", "k": 2, "final": 4, "schedule": "linear"},
-        {},
-        "progress=null: set progress to the share of the training that is done, from 0 to 1: RandomK depends on it",
-    ),
-    ({"temperature": "cosine"}, {"progress": 1.5}, "progress=1.5: set progress to a number from 0 to 1"),
-    ({}, {"z2": None}, "z2=null: set z2 to the other view of the images, or give both views as a list"),
-    ({}, {"ids": torch.ones(6, dtype=torch.int64)}, "ids=one number for all images: set ids to the number of each"),
-    ({"negatives": "queue", "k": 3, "dim": 4}, {}, "views=[B, 5]: set views to vectors of width 4, which the stored"),
-    ({"loss": "supcon"}, {}, "labels=null: set labels to the class of each image, -1 if it is not known"),
-    ({"loss": "supcon"}, {"labels": torch.arange(4)}, "labels=torch.int64 [4]: set labels to integers [6], one for"),
-    ({}, {"labels": torch.arange(6)}, "labels=given: set labels to null, or positives=label"),
-    (
-        {},
-        {"z1": np.ones((6, 5))},
-        "views=[[ndarray],[6,5]]: set views to two or more torch tensors",
-    ),
-    (
-        {},
-        {"z1": torch.ones(6, 5).long()},
-        "views=[torch.int64 on cpu,torch.float64 on cpu]: set views to float",
-    ),
-    ({}, {"z1": torch.ones(6, 5, device="meta")}, "views=[torch.float32 on meta,torch.float64 on cpu]: set views to"),
+    ({}, {"z2": torch.ones(4, 5)}, "views=[[6,5],[4,5]]"),
+    ({}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "size=1 2"),
+    ({}, {"ids": torch.arange(4)}, "ids=torch.int64 [4] [6]"),
+    ({"negatives": "memory_bank", "instances": 9}, {}, "ids=null 0"),
+    ({"loss": "sogclr", "instances": 9}, {}, "ids=null 0"),
+    ({"temperature": "cosine"}, {}, "progress=null"),
+    ({"negatives": "random_k", "k": 2, "final": 4, "schedule": "linear"}, {}, "progress=null 0 1 RandomK"),
+    ({"temperature": "cosine"}, {"progress": 1.5}, "progress=1.5 0 1"),
+    ({}, {"z2": None}, "z2=null list"),
+    ({}, {"ids": torch.ones(6, dtype=torch.int64)}, "ids"),
+    ({"negatives": "queue", "k": 3, "dim": 4}, {}, "views=[B, 5] 4"),
+    ({"loss": "supcon"}, {}, "labels=null -1"),
+    ({"loss": "supcon"}, {"labels": torch.arange(4)}, "labels=torch.int64 [4] [6]"),
+    ({}, {"labels": torch.arange(6)}, "labels=given null positives=label"),
+    ({}, {"z1": np.ones((6, 5))}, "views=[[ndarray],[6,5]]"),
+    ({}, {"z1": torch.ones(6, 5).long()}, "views=[torch.int64 torch.float64"),
+    ({}, {"z1": torch.ones(6, 5, device="meta")}, "views=[torch.float32 meta,torch.float64 cpu]"),
     *(
-        ({"loss": name}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "batch size=1: set batch size to 2 or more")
+        ({"loss": name}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "size=1 2")
         for name in ("vicreg", "barlow_twins", "swd", "sigreg")
     ),
-    ({}, {"ids": IDS > 2}, "ids=torch.bool [6]: set ids to integers [6], one for each image"),
-    ({"loss": "supcon"}, {"labels": LABELS / 2}, "labels=torch.float32 [6]: set labels to integers [6], one for each"),
+    ({}, {"ids": IDS > 2}, "ids=torch.bool [6]"),
+    ({"loss": "supcon"}, {"labels": LABELS / 2}, "labels=torch.float32 [6]"),
     *(
-        ({"instances": 9, **given}, {"ids": IDS + first}, f"ids={first} to {first + 5}: set ids to the numbers of the")
+        ({"instances": 9, **given}, {"ids": IDS + first}, f"ids={first} {first + 5} 0 8")
         for given in ({"loss": "sogclr"}, {"loss": "isogclr"}, {"negatives": "memory_bank"})
         for first in (-1, 4)
     ),
-    ({"loss": "swd"}, {"z1": [*vectors(3)], "z2": None}, "SWD needs two views of an image and no more: give two views"),
+    ({"loss": "swd"}, {"z1": [*vectors(3)], "z2": None}, "SWD two"),
 ]
 
 
-@pytest.mark.parametrize(("given", "call", "sentence"), CALLS)
-def test_a_batch_that_does_not_fit_is_refused(given: dict[str, Any], call: dict[str, Any], sentence: str) -> None:
+@pytest.mark.parametrize(("given", "call", "names"), CALLS)
+def test_a_batch_that_does_not_fit_is_refused(given: dict[str, Any], call: dict[str, Any], names: str) -> None:
     z1, z2 = vectors()
-    with pytest.raises(ConfigError) as refusal:
+    with refused(names):
         PairLoss(**{"loss": "dcl", **given})(**{"z1": z1, "z2": z2, **call})
-    assert str(refusal.value).startswith(sentence)

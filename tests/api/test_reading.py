@@ -63,13 +63,13 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics() -> None:
     ]
     for where, expected in cases:
         assert list(ssl_bench.runs("outputs", where).get("seed", [])) == expected
-    with pytest.raises(ConfigError, match=r"^los: no run has this key \(did you mean loss"):
+    with pytest.raises(ConfigError, match=r"^los: .*loss"):
         ssl_bench.runs(where={"los": "dcl"})
-    with pytest.raises(ConfigError, match=r"^there is no folder outputz: set --outputs to the folder of the results"):
+    with pytest.raises(ConfigError, match=r"outputz.*--outputs"):
         ssl_bench.runs("outputz")
     for run in (last, "outputs/a/3"):
         assert ssl_bench.curves(run).to_dict("records") == rows(2)
-    with pytest.raises(ConfigError, match=r"^outputs/metrics.jsonl has no rows: name the directory of a run"):
+    with pytest.raises(ConfigError, match=r"^outputs/metrics\.jsonl"):
         ssl_bench.curves(Path("outputs"))
 
 
@@ -83,18 +83,18 @@ def test_tables_are_those_of_pandas() -> None:
 def test_a_refusal_names_the_argument() -> None:
     make_runs()
     calls: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
-        (ssl_bench.table, {"rows": "los"}, r"rows=los: set rows to a setting of these runs, such as .*mean loss\?"),
-        (ssl_bench.table, {"columns": "paths.outputs"}, "columns=paths.outputs: set columns to a setting"),
-        (ssl_bench.table, {"metric": "knn/top2"}, r"metric=knn/top2: set metric to one of .*knn/top1"),
-        (ssl_bench.figure, {"x": "los"}, "x=los: set x to a setting"),
-        (ssl_bench.figure, {"lines": "los"}, "lines=los: set lines to a setting"),
-        (ssl_bench.figure, {"y": "los"}, "y=los: set y to a setting"),
-        (ssl_bench.figure, {"x": "epoch", "metric": "los"}, "metric=los: set metric to a value of metrics.jsonl"),
-        (ssl_bench.compare, {"metric": "los"}, "metric=los: set metric to one of"),
-        (ssl_bench.compare, {"by": "epochs"}, "by=epochs: all of these runs have one value of it"),
+        (ssl_bench.table, {"rows": "los"}, "rows=los: .*loss"),
+        (ssl_bench.table, {"columns": "paths.outputs"}, "columns=paths.outputs: "),
+        (ssl_bench.table, {"metric": "knn/top2"}, "metric=knn/top2: .*knn/top1"),
+        (ssl_bench.figure, {"x": "los"}, "x=los: .*loss"),
+        (ssl_bench.figure, {"lines": "los"}, "lines=los: .*loss"),
+        (ssl_bench.figure, {"y": "los"}, "y=los: .*loss"),
+        (ssl_bench.figure, {"x": "epoch", "metric": "los"}, "metric=los: .*metrics.jsonl"),
+        (ssl_bench.compare, {"metric": "los"}, "metric=los: "),
+        (ssl_bench.compare, {"by": "epochs"}, "by=epochs: "),
     ]
-    for call, arguments, sentence in calls:
-        with pytest.raises(ConfigError, match=f"^{sentence}"):
+    for call, arguments, named in calls:
+        with pytest.raises(ConfigError, match=f"^{named}"):
             call(**arguments)
 
 

@@ -10,6 +10,7 @@ from ssl_bench.api.views import views
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
 from tests.composed import load
+from tests.door.door import refused
 
 IMAGES = torch.randint(256, (6, 3, 40, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
@@ -38,20 +39,19 @@ def test_options_count_and_the_global_generator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("given", "names"),
     [
-        ({"augment": "simcl", "size": 8}, "augment=simcl: set augment to one of byol, crop, "),
-        ({"augment": "simclr", "size": 8, "blurr": 1.0}, "blurr: augment=simclr has no such option (did you mean blur"),
-        ({"augment": "simclr", "size": 0}, "size=0: set size to 1 to 10000 pixels"),
-        ({"augment": "simclr", "size": 8, "flip": 2.0}, "flip=2.0: set flip to a probability in [0, 1]"),
-        ({"augment": "simclr", "size": 8, "count": 2.5}, "count=2.5: set count to an integer"),
-        ({"augment": "simclr", "size": 8, "count": 0}, "count=0: set count to 1 or more"),
+        ({"augment": "simcl", "size": 8}, "augment=simcl byol simclr"),
+        ({"augment": "simclr", "size": 8, "blurr": 1.0}, "blurr augment=simclr blur"),
+        ({"augment": "simclr", "size": 0}, "size=0 1 10000"),
+        ({"augment": "simclr", "size": 8, "flip": 2.0}, "flip=2.0 [0, 1]"),
+        ({"augment": "simclr", "size": 8, "count": 2.5}, "count=2.5"),
+        ({"augment": "simclr", "size": 8, "count": 0}, "count=0 1"),
     ],
 )
-def test_what_cannot_work_is_refused(given: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
+def test_what_cannot_work_is_refused(given: dict[str, Any], names: str) -> None:
+    with refused(names):
         views(**given)
-    assert str(refusal.value).startswith(sentence)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,8 @@ def test_what_cannot_work_is_refused(given: dict[str, Any], sentence: str) -> No
     ],
 )
 def test_images_are_bytes(images: Any, found: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
+    with refused(f"images={found} uint8 [B, C, H, W] 1 3"):
         views("simclr", size=8)(images)
-    assert str(refusal.value) == f"images={found}: set images to uint8 [B, C, H, W] with C of 1 or 3"
 
 
 def test_images_of_numpy_in_any_order_and_a_generator() -> None:
@@ -77,5 +76,5 @@ def test_images_of_numpy_in_any_order_and_a_generator() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             found = make(images, torch.Generator().manual_seed(1))
         assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
-    with pytest.raises(ConfigError, match=r"generator=7: set generator to a torch\.Generator"):
+    with pytest.raises(ConfigError, match=r"generator=7: .*torch\.Generator"):
         make(IMAGES, 7)  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ def test_an_option_that_changes_is_read_again(own: bool, tmp_path: Path, monkeyp
         file.write_text(f"_target_: ssl_bench.objective.losses.EqCo\nalpha: {alpha}\n")
         assert compose.load(["loss=own", *values], folder=folder)["loss"]["alpha"] == alpha
     file.unlink()
-    with pytest.raises(ConfigError, match="loss=own: there is no such option"):
+    with pytest.raises(ConfigError, match=r"^loss=own"):
         compose.load(["loss=own"], folder=folder)
 
 

@@ -76,10 +76,7 @@ def test_what_cannot_be_loaded_again_is_refused_and_stays_as_it_was() -> None:
     text = (PACKAGE / "__init__.py").read_text()
     write("raise RuntimeError('registered twice')\n")
     for _ in range(2):
-        with pytest.raises(
-            ConfigError, match=r"^plugins=\[edited\]: the package cannot be loaded again \(RuntimeError: registered "
-            r"twice\): mend it, or restart the notebook$"
-        ):  # fmt: skip
+        with pytest.raises(ConfigError, match=r"^plugins=\[edited\].*RuntimeError: registered twice"):
             loaded("edited")
         assert sys.modules["edited"].value() == 10
     write(text)

@@ -9,11 +9,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ssl_bench.config.build import _signature, is_text, located
 from ssl_bench.config.compose import load, load_of_many
-from ssl_bench.config.schema import check, directory
+from ssl_bench.config.schema import directory
 from ssl_bench.config.typed import TEXT_KEY, as_typed
 from ssl_bench.config.values import values
 from ssl_bench.errors import ConfigError
-from tests.door.door import enter, refuses
 
 WORDS = ["1e5", "12e45", "1.10", "2024_01_15", "0123", "0x10", "1_000", ".5", "null", "True", "nan", "-inf", "grid-1"]
 WORDS += ["a b", "it's", 'a"b', "a(1)", "x=y", "a#b", "café", "~", "100%", "${seed}"]
@@ -58,19 +57,3 @@ def test_every_argument_that_is_text_is_a_text_key() -> None:
                 if is_text(hint) != listed and get_origin(hint) is not Literal:
                     wrong.add((f"{key}.{argument}", str(hint)))
     assert wrong == set()
-
-
-def test_a_number_in_a_yaml_file_is_refused_as_a_name(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("conf/experiment").mkdir(parents=True)
-    Path("conf/experiment/mine.yaml").write_text("# @package _global_\nname: 1e5\n")
-    says = "name=100000.0: set name to text, in quotes if it reads as a number"
-    refuses("train experiment=mine --config-dir conf", says, capfd)
-    refuses("train -m experiment=mine --config-dir conf seed=0,1", says, capfd)
-    Path("conf/experiment/mine.yaml").write_text("# @package _global_\nname: '1e5'\n")
-    assert "name: '1e5'\n" in enter("train experiment=mine --config-dir conf --cfg job", capfd).out
-
-
-@pytest.mark.parametrize("name", ["' '", "a/ /b", "''", "wandb", "../x", ".x"])
-def test_a_name_without_a_visible_folder_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="set name to a folder name"):
-        check(load_of_many([f"name={name}"]))

@@ -103,40 +103,30 @@ def test_grey_of_more_than_8_bits_has_the_range_of_its_type(
 
 
 @pytest.mark.parametrize(
-    ("values", "bits", "kind", "sentence"),
+    ("values", "bits", "kind", "named"),
     [
-        (RAMP - 1, 16, 2, r"deep\.tif \(values from -1 to 254, not from 0 to 32767\): replace"),
-        (RAMP / 100, 32, 3, r"deep\.tif \(values from 0 to 2\.55, not from 0 to 1\): replace"),
-        (RAMP / 255 - 0.5, 32, 3, r"values from -0\.5 to 0\.5, not from 0 to 1"),
-        (np.where(RAMP == 9, np.nan, 0.5), 32, 3, r"values from nan to nan, not from 0 to 1"),
-        (
-            RAMP * 16,
-            16,
-            1,
-            r"photos: the images of more than 8 bits would be almost black: their highest value is 0\.062",
-        ),
-        (
-            RAMP * 256,
-            32,
-            2,
-            r"would be almost black: their highest value is 3e-05 of the range of their type: save them",
-        ),
+        (RAMP - 1, 16, 2, r"deep\.tif .*-1 to 254.* 0 to 32767"),
+        (RAMP / 100, 32, 3, r"deep\.tif .*0 to 2\.55.* 0 to 1"),
+        (RAMP / 255 - 0.5, 32, 3, r"deep\.tif .*-0\.5 to 0\.5.* 0 to 1"),
+        (np.where(RAMP == 9, np.nan, 0.5), 32, 3, r"deep\.tif .*nan to nan.* 0 to 1"),
+        (RAMP * 16, 16, 1, r"photos.* 8 bits .* 0\.062"),
+        (RAMP * 256, 32, 2, r"photos.* 8 bits .* 3e-05"),
     ],
 )
 def test_grey_that_does_not_fill_the_range_of_its_type_is_refused(
-    values: np.ndarray, bits: int, kind: int, sentence: str, tmp_path: Path
+    values: np.ndarray, bits: int, kind: int, named: str, tmp_path: Path
 ) -> None:
     root = photos(tmp_path / "photos", "")
     (root / "deep.tif").write_bytes(tiff(values, bits, kind))
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(ConfigError, match=named):
         own(root)
 
 
 @pytest.mark.parametrize(
     ("highest", "folders", "refused"),
     [
-        (4095, ("bright", "dim"), r"in dim would be almost black beside the others: their highest value is 0\.062 of"),
-        (4095, ("train/a", "test/a"), r"in test would be almost black beside the others: .* 12 bits in files of 16"),
+        (4095, ("bright", "dim"), r" dim .* 0\.062 "),
+        (4095, ("train/a", "test/a"), r" test .* 12 bits .* 16"),
         (8191, ("bright", "dim"), None),  # 32 of 256 levels are left
     ],
 )
@@ -215,10 +205,8 @@ def test_broken_files_are_named_before_anything_is_trained(train: Callable[..., 
     damaged(root)
     code, text = train("dataset=folder", f"dataset.root={root}", *SIZE, small=False)
     assert code == 2 and not Path("outputs").exists()
-    assert text == (
-        f"ssl-bench: dataset.skip_broken=0: 3 of 100 images in {root} are broken, a/0.jpg (damaged), a/1.jpg (empty), "
-        "b/0.jpg (no image): replace or remove them, or set dataset.skip_broken to 0.03 to leave them out\n"
-    )
+    assert text.startswith("ssl-bench: dataset.skip_broken=0: 3 of 100 ") and text.count("\n") == 1
+    assert all(each in text for each in (str(root), "a/0.jpg", "a/1.jpg", "b/0.jpg", "dataset.skip_broken to 0.03"))
     without = own(root, "dataset.skip_broken=0.03")
     made = Parts(without).dataset
     assert made.check() + len(made.split("test")) == 97
@@ -233,12 +221,12 @@ def test_a_file_that_cannot_be_opened_is_a_broken_image(tmp_path: Path) -> None:
     (root / "a" / "round.png").symlink_to("round.png")
     with pytest.raises(ConfigError) as refusal:
         own(root)
-    assert "2 of 22 images" in str(refusal.value) and "a/gone.png (No such file or directory), " in str(refusal.value)
+    assert "2 of 22 " in str(refusal.value) and "a/gone.png (" in str(refusal.value)
     config = own(root, "dataset.skip_broken=0.1")
     assert config["dataset"]["train_images"] == 18
     (root / "a" / "gone.png").unlink()
     (root / "a" / "gone.png").symlink_to(root / "b" / "0.jpg")  # which is there the next time
-    with pytest.raises(ConfigError, match=r"1 of 22 images in .* are broken, a/round\.png \("):
+    with pytest.raises(ConfigError, match=r"1 of 22 .* a/round\.png \("):
         own(root)
 
 
@@ -246,11 +234,11 @@ def test_a_class_of_broken_images_only_is_refused_and_no_share_that_is(tmp_path:
     root = photos(tmp_path / "photos", "a", "b")
     for path in (root / "b").iterdir():
         path.write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"photos: all images of b are broken: replace them$"):
+    with pytest.raises(ConfigError, match=r"photos: .* b "):
         own(root, "dataset.skip_broken=0.5")
     for path in (root / "a").iterdir():
         path.write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"20 of 20 images in .* are broken, .*: replace or remove them$"):
+    with pytest.raises(ConfigError, match="20 of 20 "):
         own(root, "dataset.skip_broken=0.5")
 
 
@@ -261,7 +249,7 @@ def test_a_header_that_claims_more_than_the_file_holds_is_damage(kept: int | Non
     size, scan = data.index(b"\xff\xc0") + 5, data.index(b"\xff\xda")
     data = data[:size] + struct.pack(">HH", 10_000, 10_000) + data[size + 4 :]
     (root / "0.jpg").write_bytes(data if kept is None else data[: scan + kept] + b"\xff\xd9")
-    with pytest.raises(ConfigError, match=r"1 of 10 images in .* are broken, 0\.jpg \(damaged\)"):
+    with pytest.raises(ConfigError, match=r"1 of 10 .* 0\.jpg \("):
         own(root)
 
 

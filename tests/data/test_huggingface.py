@@ -16,6 +16,7 @@ from ssl_bench.data.source import Joined
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
 from tests.data.photos import SIZE, photos
+from tests.door.door import refused
 
 
 def stored(folder: Path) -> dict[str, str]:
@@ -46,11 +47,9 @@ def test_a_dataset_of_hugging_face_is_read_from_disk(tmp_path: Path, monkeypatch
     assert len(files) == 2 and train.take(torch.tensor([0]))[0].shape == (3, 20, 30)
     assert [Joined([train, test]).place(i) for i in (0, 14, 15)] == ["0", "14", "0"]  # rows of their splits
     assert load(["dataset=hf", paths["saved"], *SIZE, "dataset.label=kind"])["choices"]["dataset"] == "hf:saved"
-    with pytest.raises(
-        ConfigError, match=r"dataset\.label=hue: set dataset\.label to the column of the labels, one of k"
-    ):
+    with pytest.raises(ConfigError, match=r"^dataset\.label=hue: .*kind"):
         load(["dataset=hf", paths["saved"], "dataset.label=hue"])
-    with pytest.raises(ConfigError, match=r"no dataset of Hugging Face can be read there"):
+    with pytest.raises(ConfigError, match=r"^dataset\.path="):
         load(["dataset=hf", f"dataset.path={tmp_path / 'files'}"])
 
 
@@ -84,7 +83,7 @@ def test_a_folder_that_is_written_again_is_another_dataset(
 
 def test_without_the_package_datasets_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(ConfigError, match=r'^dataset=hf needs the package datasets: pip install "ssl-bench\[hf\]"$'):
+    with pytest.raises(ConfigError, match=r'^dataset=hf .*pip install "ssl-bench\[hf\]"'):
         load(["dataset=hf", f"dataset.path={tmp_path}"])
 
 
@@ -142,25 +141,25 @@ def test_the_names_of_classes_are_kept_and_those_without_images_are_left_out() -
 
 
 @pytest.mark.parametrize(
-    ("labels", "columns", "sentence"),
+    ("labels", "columns", "names"),
     [
-        ({"train": [0, 1, 0, 1], "test": [0, 2]}, {}, "test has the class 2, which train does not have: remove its"),
-        ({"train": [0, 1, None, 1]}, {}, "1 of 4 rows of train have no label: remove them, or set dataset.label to"),
-        ({"train": [0.5, 1.0]}, {}, "dataset.label=label: 0.5 is no class: set dataset.label to a column of whole"),
-        ({"train": [[0], [1]]}, {}, "dataset.label=label: [0] is no class: set dataset.label to a column of whole"),
-        ({"train": [0, 1]}, {"cls": 1}, "dataset.label=null: set dataset.label to the column of the labels, one of la"),
-        ({"one": [0, 1], "two": [0, 1]}, {}, "which of the splits one, two is to be trained on is not clear: save the"),
-        ({"train_a": [0, 1], "test_a": [0]}, {}, "test_a, train_a look like splits, and it is not clear which one is"),
-        ({"test": [0, 1], "validation": [0]}, {}, "test, validation look like splits, and it is not clear which one"),
+        ({"train": [0, 1, 0, 1], "test": [0, 2]}, {}, "test 2 train"),
+        ({"train": [0, 1, None, 1]}, {}, "1 4 train dataset.label"),
+        ({"train": [0.5, 1.0]}, {}, "dataset.label=label 0.5"),
+        ({"train": [[0], [1]]}, {}, "dataset.label=label [0]"),
+        ({"train": [0, 1]}, {"cls": 1}, "dataset.label=null cls label"),
+        ({"one": [0, 1], "two": [0, 1]}, {}, "one two"),
+        ({"train_a": [0, 1], "test_a": [0]}, {}, "test_a train_a"),
+        ({"test": [0, 1], "validation": [0]}, {}, "test validation"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_labels_and_splits_that_are_not_clear_are_refused(
-    labels: dict[str, list[Any]], columns: dict[str, Any], sentence: str
+    labels: dict[str, list[Any]], columns: dict[str, Any], names: str
 ) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        load(saved(labels, **columns))
-    assert sentence in str(refusal.value)
+    words = saved(labels, **columns)
+    with refused(names):
+        load(words)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -171,9 +170,7 @@ def test_columns_are_found_by_the_names_of_webdataset_and_others_are_said(capfd:
     datasets.Dataset.from_dict({"image": images, "target": [0, 1] * 2}).save_to_disk("structs")
     assert listed(["dataset=hf", "dataset.path=structs"]).classes == ["0", "1"]
     load(saved({"train": [0, 1] * 4}, column="species"))
-    assert (
-        "no classes, 7 images" in (text := capfd.readouterr().err) and "dataset.label can be one of species\n" in text
-    )
+    assert " 7 images" in (text := capfd.readouterr().err) and "dataset.label" in text and "species\n" in text
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -212,9 +209,7 @@ def test_parquet_files_are_sorted_by_split_and_those_of_several_datasets_refused
     if splits is not None:
         assert {name: len(found) for name, found in _parquet_splits(paths).items()} == splits
     else:
-        with pytest.raises(
-            ConfigError, match=r"^\S+\.parquet, \S+\.parquet are parquet files of 2 datasets: set datas"
-        ):
+        with pytest.raises(ConfigError, match=r"^\S+\.parquet, \S+\.parquet .* 2 datasets"):
             _parquet_splits(paths)
 
 

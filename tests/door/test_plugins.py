@@ -96,32 +96,29 @@ def test_another_version_is_another_run(train: Callable[..., tuple[int, str]], p
 
 @pytest.mark.usefixtures("package")
 def test_a_plugin_needs_both_consents(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    refuses(COMMAND, "plugins=[my_losses] runs code allow it with SSL_BENCH_PLUGINS=my_losses", capfd)
+    refuses(COMMAND, "plugins=[my_losses] SSL_BENCH_PLUGINS=my_losses", capfd)
     unlisted = COMMAND.replace("'plugins=[my_losses]' ", "")
-    refuses(unlisted, "loss._target_=my_losses.Scaled Loss of ssl_bench SSL_BENCH_PLUGINS", capfd)
+    refuses(unlisted, "loss._target_=my_losses.Scaled Loss SSL_BENCH_PLUGINS", capfd)
     assert "my_losses" not in sys.modules
     monkeypatch.setenv("SSL_BENCH_PLUGINS", "my_losses")
-    refuses(unlisted, "loss._target_=my_losses.Scaled set plugins=[my_losses] too", capfd)
+    refuses(unlisted, "loss._target_=my_losses.Scaled plugins=[my_losses]", capfd)
 
 
 @pytest.mark.usefixtures("allowed")
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "names"),
     [
-        ("", "plugins=[my_losses] has no version set my_losses.__version__"),
-        (
-            "import nothing_of_this_name",
-            "plugins=[my_losses] cannot be imported ModuleNotFoundError nothing_of_this_name",
-        ),
-        ("__version__ = '1'\nclass Scaled: pass", "loss._target_=my_losses.Scaled is no Loss"),
-        ("__version__ = '1'", "loss._target_=my_losses.Scaled there is no such class"),
+        ("", "plugins=[my_losses] my_losses.__version__"),
+        ("import nothing_of_this_name", "plugins=[my_losses] nothing_of_this_name"),
+        ("__version__ = '1'\nclass Scaled: pass", "loss._target_=my_losses.Scaled Loss"),
+        ("__version__ = '1'", "loss._target_=my_losses.Scaled"),
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_refused(
-    package: Path, capfd: pytest.CaptureFixture[str], text: str, says: str
+    package: Path, capfd: pytest.CaptureFixture[str], text: str, names: str
 ) -> None:
     (package / "__init__.py").write_text(text)
-    refuses(COMMAND, says, capfd)
+    refuses(COMMAND, names, capfd)
 
 
 @pytest.mark.usefixtures("allowed")
@@ -133,7 +130,7 @@ def test_a_plugin_whose_source_changed_trains_another_run(
     first = only_run()
     (package / "__init__.py").write_text((package / "__init__.py").read_text().replace("* contrast", "* 2 * contrast"))
     del sys.modules["my_losses"]  # as in the next process
-    refuses(f"evaluate {first} evaluate=geometry", "the run was made with my_losses 1.0 # in place of 1.0 #", capfd)
+    refuses(f"evaluate {first} evaluate=geometry", "my_losses 1.0", capfd)
     code, text = train(*words)
     assert code == 0 and "already done" not in text
     (second,) = set(first.parent.iterdir()) - {first}
@@ -151,7 +148,7 @@ def test_a_notebook_that_edits_its_plugin_trains_the_new_code_as_another_run(pac
     assert second != first and losses(second) == pytest.approx([2 * losses(first)[0]], rel=1e-5)
     stale = load(["plugins=[my_losses]", "loss=scaled"], folder=Path("my_losses/conf"))
     (package / "__init__.py").write_text(text)
-    with pytest.raises(ConfigError, match=r"the run was made with my_losses 1\.0 #\w+: install it in place of 1\.0 #"):
+    with pytest.raises(ConfigError, match=r"my_losses 1\.0 #\w+.* 1\.0 #"):
         Parts(stale)  # of a grid that was planned before the edit
     assert Path(ssl_bench.train(words)["path"][0]) == first
 
@@ -160,7 +157,7 @@ def test_a_notebook_that_edits_its_plugin_trains_the_new_code_as_another_run(pac
 def test_a_configuration_on_disk_needs_the_version_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = plugins.versions(["my_losses"]).values()
     assert plugins.versions({"my_losses": found}) == {"my_losses": found} and found.partition(" #")[0] == "1.0"
-    with pytest.raises(plugins.ConfigError, match=r"made with my_losses 0\.9: install it in place of 1\.0"):
+    with pytest.raises(plugins.ConfigError, match=r"my_losses 0\.9.* 1\.0"):
         plugins.versions({"my_losses": "0.9"})
 
 
@@ -262,7 +259,7 @@ def test_an_accuracy_in_percent_is_refused_before_it_is_recorded(
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("SSL_BENCH_PLUGINS", "own_percent")
     code, printed = train("max_steps=1", "--config-dir", "conf", "plugins=[own_percent]", "evaluate=spread")
-    assert code == 1 and "evaluate.spread: spread=64.2 is no share between 0 and 1: return a share of 1" in printed
+    assert code == 1 and "evaluate.spread: spread=64.2" in printed
     assert not list(Path("outputs").glob("default/*/results.json"))
     sys.modules.pop("own_percent")
 
@@ -364,11 +361,11 @@ def test_a_framework_that_trains_nothing_has_no_steps(
     results = json.loads((only_run() / "results.json").read_text())
     assert results["facts"]["steps"] == 0 and results["metrics"]["count/images"] == 1347
     assert "already done" in train(*words, "optimizer=adam", "batch_size=b32", small=False)[1]  # which it never reads
-    for change, says in {
-        "epochs=3": "epochs=3: set epochs to nothing: framework=plain trains nothing",
-        "evaluate.baselines=[init]": "evaluate.baselines=[init]: set evaluate.baselines to [raw] or []",
+    for change, names in {
+        "epochs=3": "epochs framework=plain",
+        "evaluate.baselines=[init]": "evaluate.baselines [raw] []",
     }.items():
-        refuses(f"train {shlex.join([*words, 'seed=1', change])}", says, capfd)
+        refuses(f"train {shlex.join([*words, 'seed=1', change])}", names, capfd)
 
 
 def test_a_class_on_which_the_length_has_no_influence_goes_on_to_more_epochs(
@@ -407,6 +404,8 @@ def test_text_of_a_dataset_stays_as_it_was_typed(
 
 PARTS = "train backbone=patches augment=hole negatives=hardest evaluate=norms "
 PARTS += "'plugins=[my_parts]' --config-dir my_parts/conf"
+BACKBONE = "ssl_bench.networks.backbones.Backbone forward num_features"
+NEGATIVES = "ssl_bench.objective.negatives.Negatives bank count"
 SMALL_PARTS = ["head.out=8", "max_steps=2", "batch_size=b32", "log_every=1", "tracking=off", "evaluate.baselines=[]"]
 
 
@@ -441,7 +440,7 @@ def test_the_parts_of_a_plugin_do_what_they_say() -> None:
     for v, b in itertools.product(range(2), range(6)):
         cosines = sorted(float(z[v, b] @ z[w, c]) for w, c in itertools.product(range(2), range(6)) if c != b)
         assert float(contrast.lse(torch.tensor(1.0))[v, b].exp()) == pytest.approx(sum(map(math.exp, cosines[-3:])))
-    with pytest.raises(InvalidValue, match=r"^k=11: set k to a number from 1 to 10, the candidates of an anchor$"):
+    with pytest.raises(InvalidValue, match=r"^k=11\b.* 1 to 10\b"):
         my_parts.Hardest(11).count(6)
 
 
@@ -466,25 +465,20 @@ def test_a_view_of_a_plugin_has_its_hole_on_every_path(sides: list[tuple[int, in
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "names"),
     [
-        ("class Patches(Backbone)", "class Patches(nn.Module)", "backbone._target_=my_parts.Patches is no Backbone: "
-         "set it to a subclass of ssl_bench.networks.backbones.Backbone, which must have forward, num_features"),
-        ("def forward", "def backward", "backbone._target_=my_parts.Patches has no forward: it is a subclass of "
-         "ssl_bench.networks.backbones.Backbone, which must have forward, num_features"),
-        ("self.num_features =", "self.width =", "a network whose num_features is the width of its output"),
-        ("class Hole(Views)", "class Hole(nn.Module)", "augment._target_=my_parts.Hole is no Views: set it to a "
-         "subclass of ssl_bench.data.views.Views"),
-        ("class Hardest(InBatch)", "class Hardest(nn.Module)", "negatives._target_=my_parts.Hardest is no Negatives: "
-         "set it to a subclass of ssl_bench.objective.negatives.Negatives, which must have bank, count"),
-        ("def run", "def evaluate", "evaluate.norms._target_=my_parts.Norms has no run: it is a subclass of "
-         "ssl_bench.evaluate.target.Evaluator, which must have run"),
+        ("class Patches(Backbone)", "class Patches(nn.Module)", f"backbone._target_=my_parts.Patches {BACKBONE}"),
+        ("def forward", "def backward", f"backbone._target_=my_parts.Patches {BACKBONE}"),
+        ("self.num_features =", "self.width =", "num_features"),
+        ("class Hole(Views)", "class Hole(nn.Module)", "augment._target_=my_parts.Hole ssl_bench.data.views.Views"),
+        ("class Hardest(InBatch)", "class Hardest(nn.Module)", f"negatives._target_=my_parts.Hardest {NEGATIVES}"),
+        ("def run", "def evaluate", "evaluate.norms._target_=my_parts.Norms ssl_bench.evaluate.target.Evaluator run"),
     ],
-)  # fmt: skip
+)
 def test_a_part_that_lacks_something_is_refused_with_its_base_class(
-    parts: Path, capfd: pytest.CaptureFixture[str], old: str, new: str, says: str
+    parts: Path, capfd: pytest.CaptureFixture[str], old: str, new: str, names: str
 ) -> None:
     text = (parts / "__init__.py").read_text()
     assert old in text
     (parts / "__init__.py").write_text(text.replace(old, new))
-    refuses(PARTS, says, capfd)
+    refuses(PARTS, names, capfd)

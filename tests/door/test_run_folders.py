@@ -13,20 +13,13 @@ from ssl_bench.training.finished import read_config
 from tests.door.door import enter, refuses
 
 RUN = Path("outputs/default/0123456789")
-DAMAGED = f"{RUN}/config.yaml is damaged"
-AGAIN = "start the training again, which writes it"
 
-# A key and a value in its place, ``...`` for none, with the key of the refusal.
-VARIANTS: list[tuple[str, Any, str]] = [
-    ("choices", ..., ""),
-    ("choices.dataset", None, ""),
-    *[(key, ..., f"({key} is missing: set {key})") for key in ("paths", "seed", "evaluate", "paths.data")],
-    ("seed", "text", "(seed=text: set seed to an integer)"),
-    ("paths", "text", "(paths=text: set paths to a mapping"),
-    ("augment", None, "(augment=null: set augment to one of its options"),
-    ("loss", "text", "(loss=text: set loss to one of its options"),
-    ("new", 3, "(there is no key new"),
-    ("name", "../up", "(name=../up: set name to a folder name"),
+# A key and a value in its place, ``...`` for none; the refusal names it, but for the options that were chosen.
+VARIANTS: list[tuple[str, Any]] = [
+    ("choices", ...),
+    ("choices.dataset", None),
+    *[(key, ...) for key in ("paths", "seed", "evaluate", "paths.data")],
+    *[("seed", "text"), ("paths", "text"), ("augment", None), ("loss", "text"), ("new", 3), ("name", "../up")],
 ]
 
 
@@ -45,11 +38,10 @@ def written(change: str = "", value: Any = ...) -> Path:
     return RUN
 
 
-@pytest.mark.parametrize(("key", "value", "says"), VARIANTS, ids=[f"{key}={value}" for key, value, _ in VARIANTS])
-def test_a_damaged_configuration_is_refused_by_its_key(
-    key: str, value: Any, says: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    refuses(f"evaluate {written(key, value)}", f"{DAMAGED} {says} {AGAIN}", capfd)
+@pytest.mark.parametrize(("key", "value"), VARIANTS)
+def test_a_damaged_configuration_is_refused_by_its_key(key: str, value: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    named = "" if key.startswith("choices") else key
+    refuses(f"evaluate {written(key, value)}", f"{RUN}/config.yaml {named}", capfd)
 
 
 RESULTS: list[Any] = [None, [], {}, {"config": {}}, {"config": []}, {"evaluations": [1]}, {"evaluations": [{}]}]
@@ -66,12 +58,13 @@ def test_a_run_with_damaged_results_is_named_and_not_taken(change: Any, capfd: p
     config = yaml.safe_load((run / "config.yaml").read_text())
     content = {"run_id": run.name, "config": config, "metrics": {}, "seconds": 1.0, "evaluations": []}
     (run / "results.json").write_text(json.dumps(content | change if isinstance(change, dict) and change else change))
-    for command, says in {"evaluate": "is not trained to its end", "export": "start its training again"}.items():
+    for command in ("evaluate", "export"):
         answer = enter(f"{command} {run}", capfd)
-        assert answer.code == 1 and says in answer.err.splitlines()[-1] and len(answer.err.splitlines()) <= 2, answer
-        assert all("results.json is damaged" in line for line in answer.err.splitlines()[:-1])
+        *damaged, line = answer.err.splitlines()
+        assert answer.code == 1 and str(run) in line and len(damaged) <= 1, answer
+        assert all("results.json" in each for each in damaged)
     if change in (None, [], {"config": {}}, {"config": []}):
-        refuses(f"train init={run}", "set init to the directory of a finished run", capfd)
+        refuses(f"train init={run}", "init", capfd)
 
 
 def test_a_run_that_is_read_is_not_tracked() -> None:
@@ -85,5 +78,5 @@ def test_a_plugin_that_is_allowed_but_not_listed_is_not_run(
     monkeypatch.syspath_prepend(Path.cwd())
     monkeypatch.setenv("SSL_BENCH_PLUGINS", "my_losses")
     run = written("loss", {"_target_": "my_losses.Evil"})
-    refuses(f"evaluate {run}", "loss._target_=my_losses.Evil: set plugins=[my_losses] too", capfd)
+    refuses(f"evaluate {run}", "loss._target_=my_losses.Evil plugins=[my_losses]", capfd)
     assert "my_losses" not in sys.modules

@@ -12,7 +12,6 @@ from ssl_bench.config.schema import check, directory
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.checked import CheckedParts
 from tests.conftest import SMALL
-from tests.door.door import refuses
 
 BASE = [*SMALL, "evaluate=[knn,linear]"]
 KEYS = [
@@ -126,36 +125,3 @@ def test_configurations_drawn_from_a_seed(block: int, train: Callable[..., tuple
         code, printed = train(*overrides, "max_steps=1", "evaluate=[]", f"name={number}", small=False)
         refused = [line for line in printed.splitlines() if line.startswith("ssl-bench: ")]
         assert "Traceback" not in printed and (code == 0 or (code == 1 and len(refused) == 1)), (overrides, printed)
-
-
-@pytest.mark.parametrize(
-    ("override", "says"),
-    [
-        ("evaluate.on={_target_:ssl_bench.data.digits.ScatteredDigits}", "evaluate.on= set evaluate.on to a dataset"),
-        ("augment.strength=1000", "augment.strength=1000 set augment.strength to a number from 0 to 10"),
-        ("augment.jitter=[100,0,0,0]", "augment.jitter= set augment.jitter to null x strength at most 10"),
-    ],
-)
-def test_a_value_without_sense_is_refused(override: str, says: str, capfd: pytest.CaptureFixture[str]) -> None:
-    refuses(f"train {override}", says, capfd)
-
-
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        ("+dataset.content=abc", "dataset.content"),
-        ("dataset=cifar10 dataset.content=abc", "dataset.content"),
-        ("dataset=folder dataset.root=. dataset.content=abc", "dataset.content"),
-        ("dataset=folder dataset.root=. dataset.knn_k=3", "dataset.knn_k"),
-        ("dataset=folder dataset.root=. dataset.train_images=3", "dataset.train_images"),
-        ("+steady=[optimizer]", "steady"),
-        ("+choices.loss=dcl", "choices"),
-        ("'evaluate.on=[{dataset: cifar10, content: abc}]'", "evaluate.on.content"),
-        ("'evaluate.labels=[{file: few.txt, content: abc}]'", "evaluate.labels"),
-    ],
-)
-def test_a_key_that_is_computed_is_refused_by_its_name(words: str, key: str, capfd: pytest.CaptureFixture[str]) -> None:
-    refuses(
-        f"train {words}", f"{key}= leave it out" if key != "evaluate.labels" else f"{key}= write only the file", capfd
-    )
-    refuses(f"train -m {words} seed=0,1", f"{key}= ssl-bench computes this value", capfd)

@@ -116,5 +116,5 @@ def test_negatives_are_uniform_over_the_other_keys_and_independent() -> None:
 
 def test_a_target_with_too_few_images_is_refused() -> None:
     evaluator = ContrastStatistics(queries=2, keys=71)
-    with pytest.raises(InvalidValue, match=r"^keys=71: set keys to 70 or less, the number of images in the train"):
+    with pytest.raises(InvalidValue, match=r"^keys=71: .*\b70\b"):
         evaluator.check(make_target(Halves()))

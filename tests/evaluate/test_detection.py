@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +116,10 @@ def test_boxes_are_mirrored_with_their_photo(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"images": []}'])
 def test_a_file_in_another_format_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "instances.json"
-    with pytest.raises(ConfigError, match="it should be COCO's"):
+    with pytest.raises(ConfigError, match=r"instances\.json.*COCO"):
         read_instances(path)
     path.write_text(text)
-    with pytest.raises(ConfigError, match="is no file of COCO instances"):
+    with pytest.raises(ConfigError, match=r"instances\.json.*COCO"):
         read_instances(path)
 
 
@@ -166,13 +167,13 @@ def test_the_body_computes_the_maps_of_the_network_and_its_bn_takes_the_whole_ba
 
 
 def test_other_networks_are_refused() -> None:
-    for backbone, sentence in (
-        (ConvN(3, 32), "the FPN needs a ResNet of timm, not ConvN: set backbone to resnet50"),
-        (None, "the FPN needs a ResNet of timm, not NoneType"),
-        (resnet(stem="cifar"), "photos of 800 pixels need the stride of the ImageNet stem: set backbone.stem=imagenet"),
-        (resnet(in_channels=1), "the backbone is for 1 channels, and COCO has RGB photos"),
+    for backbone, named in (
+        (ConvN(3, 32), "ConvN.*backbone .*resnet50"),
+        (None, "NoneType"),
+        (resnet(stem="cifar"), r"800 .*backbone\.stem=imagenet"),
+        (resnet(in_channels=1), "backbone .* 1 "),
     ):
-        with pytest.raises(ConfigError, match=f"^{sentence}"):
+        with pytest.raises(ConfigError, match=named):
             check_backbone(backbone)
 
 
@@ -205,7 +206,7 @@ def test_a_step_changes_every_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert torch.equal(random, torch.get_rng_state())  # the draws leave the global generator as it was
     with torch.no_grad():
         training.model.roi_heads.box_predictor.cls_score.bias.fill_(torch.nan)
-    with pytest.raises(RunError, match="set a smaller lr"):
+    with pytest.raises(RunError, match=r"\blr\b"):
         training.train_epoch()
 
 
@@ -224,7 +225,7 @@ def test_a_training_is_repeatable(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_batches_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     folder = data(tmp_path)
-    with pytest.raises(InvalidValue, match=r"^batch_size=4: set batch_size to 1 to 3: a photo or more on each rank"):
+    with pytest.raises(InvalidValue, match=r"^batch_size=4: .*1 to 3"):
         FineTuning(recipe(folder, batch_size=4), resnet(), torch.device("cpu"), 0)
 
 
@@ -283,15 +284,13 @@ def test_missing_files_and_pycocotools_are_refused_before_the_training(
             check_evaluators({"detection": recipe(tmp_path)}, [("/", make_target(resnet()))])
         return str(refused.value)
 
-    assert refusal().startswith(
-        f"evaluate.detection.data={tmp_path}: set evaluate.detection.data to a folder with COCO"
-    )
+    assert refusal().startswith(f"evaluate.detection.data={tmp_path}: ")
     data(tmp_path)
     check_evaluators({"detection": recipe(tmp_path)}, [("/", make_target(resnet()))])
     (tmp_path / "val2017").rename(tmp_path / "elsewhere")
-    assert refusal().endswith(f"no {tmp_path}/val2017")
+    assert f"{tmp_path}/val2017" in refusal()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert refusal() == "evaluate.detection: average precision needs pycocotools: pip install 'ssl-bench[detection]'"
+    assert re.search(r"^evaluate\.detection: .*pip install 'ssl-bench\[detection\]'", refusal())
 
 
 def train_on_ranks(folder: Path, rank: int) -> dict[str, float]:

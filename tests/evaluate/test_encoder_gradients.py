@@ -86,9 +86,7 @@ def test_negatives_are_the_views_of_the_other_images_in_any_order() -> None:
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(
-        InvalidValue, match=r"^ms=\[1,9\]: set ms to two or more numbers of negatives, each from 1 to 8$"
-    ):
+    with pytest.raises(InvalidValue, match=r"^ms=\[1,9\]: .* 1 to 8"):
         EncoderGradients((1, 9), batch_size=N)
-    with pytest.raises(InvalidValue, match=r"^batch_size=71: set batch_size to 70 or less"):
+    with pytest.raises(InvalidValue, match=r"^batch_size=71: .*\b70\b"):
         EncoderGradients(batch_size=71).check(make_target(Linear()))

@@ -72,31 +72,27 @@ def test_lists_that_cannot_be_used_are_refused() -> None:
     Path("empty.txt").write_text("\n \n")
     Path("bytes.txt").write_bytes(b"\xff\xfe\x00")
     Path("good.txt").write_text(names[0])
-    for given, sentence in (
-        ("[none.txt]", "a text file with the name of an image file on each line: No such file"),
-        ("[empty.txt]", "on each line: it is empty"),
-        ("[bytes.txt]", "on each line: it is no text in UTF-8"),
-        (
-            "[absent.txt]",
-            "absent.txt: 2 of 3 names are of no training image (x.png, y.png): set evaluate.labels to a l",
-        ),
-        ("[good.txt,good.txt]", "set evaluate.labels to different shares of the labelled images, or files that list"),
-        ("good.txt", "set evaluate.labels to different shares of the labelled images, or files that list images"),
+    for given, named in (
+        ("[none.txt]", r"none\.txt"),
+        ("[empty.txt]", r"empty\.txt"),
+        ("[bytes.txt]", r"bytes\.txt.*UTF-8"),
+        ("[absent.txt]", r"absent\.txt: 2 of 3 .*\(x\.png, y\.png\)"),
+        ("[good.txt,good.txt]", r"good\.txt"),
+        ("good.txt", r"good\.txt"),
     ):
-        with pytest.raises(ConfigError) as refusal:
+        with pytest.raises(ConfigError, match=rf"^evaluate\.labels.*{named}"):
             config = load([*words, f"evaluate.labels={given}"])
             schema.check(config)
             CheckedParts(config).validate(1)
-        assert sentence in str(refusal.value) and str(refusal.value).startswith("evaluate.labels")
     config = load([*words, "evaluate.labels=[good.txt]"])
     Path("good.txt").write_text(names[1])
-    with pytest.raises(ConfigError, match="it is not the list of this run any more"):
+    with pytest.raises(ConfigError, match=r"^evaluate\.labels.*good\.txt"):
         CheckedParts(config).validate(1)
-    with pytest.raises(ConfigError, match="these images have no file names to list: set "):
+    with pytest.raises(ConfigError, match=r"evaluate\.labels"):
         CheckedParts(load(["framework=frozen", "evaluate.labels=[good.txt]"])).validate(1)
     Path("photos/train/c1/1_00.png").rename("photos/train/c1/0_00.png")
     Path("good.txt").write_text("0_01.png\n0_00.png")
-    with pytest.raises(ConfigError, match=r"1 of 2 names are of several images \(0_00.png\): .* lines of FOLDER/NAME"):
+    with pytest.raises(ConfigError, match=r"1 of 2 .*\(0_00.png\).*FOLDER/NAME"):
         CheckedParts(load([*words, "evaluate.labels=[good.txt]"])).validate(1)
 
 
@@ -117,7 +113,7 @@ def test_a_network_is_evaluated_on_several_data_sets(train: Callable[..., tuple[
     assert "knn/top1" in metrics and len(metrics) == 6
     assert metrics["knn/second/top1"] == alone == results["metrics"]["knn/second/top1"]
     assert metrics["knn/third/top1"] == metrics["knn/top1"]  # the same images
-    with pytest.raises(ConfigError, match=" to data sets of different names, which"):
+    with pytest.raises(ConfigError, match=r"^evaluate\.on"):
         schema.check(load([*words, f"evaluate.on=[{other},{other}]"]))
 
 
@@ -131,7 +127,7 @@ def test_a_share_has_a_k_of_its_own() -> None:
     parts = CheckedParts(config)
     assert [parts.evaluators_for(None, labels)["knn"].k for labels in (0.01, 0.1, 1.0)] == [[1], [2], [20]]  # type: ignore[attr-defined]
     parts.validate(1)
-    with pytest.raises(ConfigError, match=r"^evaluate.knn.k=\[?30\]?: set evaluate.knn.k to a number from 1 to 1"):
+    with pytest.raises(ConfigError, match=r"^evaluate.knn.k=\[?30\]?: .*1 to 1"):
         CheckedParts(load([*words, "evaluate.knn.k=30"])).validate(1)
     large = load(["dataset=cifar10", *words])
     assert [entry["settings"]["k"] for entry in evaluations.asked(large) if not entry["network"]] == [10, 100, 200]
@@ -144,8 +140,7 @@ def test_classes_without_a_label_are_named() -> None:
     command = ["--weights", "random", *words, "evaluate=knn", "evaluate.knn.k=2", "evaluate.labels=[few.txt,1.0]"]
     assert main(command) == 0
     said = json.loads((only_run() / "results.json").read_text())["warnings"]
-    lost = "no training image has a label of 2 of 3 classes (c0, c2), so no classifier can name them"
-    assert [sentence for sentence in said if "no training image" in sentence] == [f"labels_few: {lost}"]
+    assert sum(sentence.startswith("labels_few: ") and " 2 of 3 classes (c0, c2)" in sentence for sentence in said) == 1
 
 
 def held_out(*words: str) -> dict[str, tuple[str, str | None]]:

@@ -71,7 +71,7 @@ def test_leave_one_out_equals_a_search_without_each_image(copies: int) -> None:
 def test_features_that_float32_cannot_normalise_are_refused(value: float, where: str) -> None:
     queries, bank, labels = exact(100, 0).double(), exact(1000, 1), labels_of(1000, 2)
     {"queries": queries, "bank": bank}[where][7, :] = value
-    with pytest.raises(InvalidValue, match=f"^{where}=NaN, infinite, too large or too small in 1 of 1.*: set {where}"):
+    with pytest.raises(InvalidValue, match=f"^{where}=.* 1 of 1"):
         knn_predict(queries, bank, labels, k=200, temperature=0.1, num_classes=CLASSES)
 
 
@@ -101,11 +101,11 @@ def test_of_more_equal_images_than_neighbours_the_first_others_vote() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"k": 0}, "k=0: set k to a number from 1 to 10, the number of labelled training images"),
-        ({"k": 11}, "k=11: set k to a number from 1 to 10"),
-        ({"temperature": 0.0}, r"temperature=0\.0: set temperature to a positive number"),
-        ({"num_classes": 3}, r"bank_labels must lie in \[0, num_classes\) = \[0, 3\)"),
-        ({"bank_labels": torch.tensor([-1] + [0] * 9)}, "bank_labels must lie"),
+        ({"k": 0}, "k=0: .* 1 to 10"),
+        ({"k": 11}, "k=11: .* 1 to 10"),
+        ({"temperature": 0.0}, r"temperature=0\.0: "),
+        ({"num_classes": 3}, r"bank_labels .*\[0, 3\)"),
+        ({"bank_labels": torch.tensor([-1] + [0] * 9)}, "bank_labels "),
     ],
 )
 def test_refusals(change: dict[str, Any], message: str) -> None:
@@ -176,5 +176,5 @@ def test_a_tenth_of_the_training_images_is_classified_by_the_others() -> None:
     ranking = reference(features[held_out], features[bank], labels[bank], 10, 0.1, CLASSES)
     share = (ranking[:, 0] == labels[held_out]).double().mean().item()
     assert metrics == {"top1": 1.0, "projection_top1": pytest.approx(share, abs=1e-12)} and 0 < share < 0.5
-    with pytest.raises(InvalidValue, match="k=271: set k to a number from 1 to 270"):
+    with pytest.raises(InvalidValue, match=r"k=271: .* 1 to 270"):
         HeldOutKNN(k=271).check(target)

@@ -1,6 +1,7 @@
 """The linear probes compared with training loops on torch's optimisers and with scikit-learn."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_a_classifier_that_has_diverged_is_never_the_result() -> None:
     train, test = (Images(split.parts, torch.where(split.labels == 3, 3, 0)) for split in splits)
     metrics = dict(LinearProbe(lrs=[1e3, 0.1], weight_decay=1.0, epochs=50).run(raw(train, test)))
     assert metrics["lr"] == 0.1
-    with pytest.raises(InvalidValue, match=r"lrs=\[1000.0\]: set lrs to lower ones: all classifiers have diverged"):
+    with pytest.raises(InvalidValue, match=r"^lrs=\[1000.0\]: "):
         dict(LinearProbe(lrs=[1e3], weight_decay=1.0, epochs=50).run(raw(train, test)))
 
 
@@ -159,15 +160,15 @@ def test_unlabelled_images_and_invalid_settings_are_refused() -> None:
     for probe in (LinearProbe(), LinearOnImages(4)):
         target = raw(unlabelled, train)
         target.network = Pixels()
-        with pytest.raises(ConfigError, match=r"^train labels are -1 to 3, not in \[0, 4\): set dataset to "):
+        with pytest.raises(ConfigError, match=r"train .*-1 to 3.*\[0, 4\)"):
             next(probe.run(target))
     refused: dict[str, Callable[[], object]] = {
-        r"lrs=\[\]: set lrs to one or more positive numbers": lambda: LinearProbe([]),
-        r"lr=0\.0: set lr to a positive number": lambda: LinearOnImages(4, lr=0.0),
-        "weight_decay=-1: set weight_decay to one or more numbers from 0 to 1": lambda: LinearProbe(weight_decay=-1),
+        r"lrs=\[\]": lambda: LinearProbe([]),
+        r"lr=0\.0": lambda: LinearOnImages(4, lr=0.0),
+        "weight_decay=-1: .*0 to 1": lambda: LinearProbe(weight_decay=-1),
     }
-    for message, make in refused.items():
-        with pytest.raises(InvalidValue, match=f"^{message}"):
+    for named, make in refused.items():
+        with pytest.raises(InvalidValue, match=f"^{named}"):
             make()
 
 
@@ -228,8 +229,7 @@ class Stages(nn.Module):
 def test_layers_that_the_backbone_lacks_are_refused() -> None:
     target = with_network(blobs(20, 1, 0), blobs(20, 1, 1))
     LinearOnImages(4, layers=["norm"]).check(target)
-    message = r"^layers=\[norm,layer1\]: set layers to modules of the backbone, such as norm: it has no layer1"
-    with pytest.raises(InvalidValue, match=message):
+    with pytest.raises(InvalidValue, match=r"^layers=\[norm,layer1\]: .* norm\b.* layer1"):
         next(LinearOnImages(4, layers=["norm", "layer1"]).run(target))
 
 
@@ -365,19 +365,17 @@ def test_what_is_held_out_is_said() -> None:
     test = blobs(50, 1.0, 1)
     few, many = raw(blobs(79, 1.0, 0), test), raw(blobs(80, 1.0, 0), test)
     fitted = LinearProbe(hold_out="none")
-    assert list(fitted.doubts(few)) == [
-        "hold_out=none: all 79 labelled images of 4 classes are fitted with an L2 penalty that 5 folds choose, and lrs "
-        "is not used"
-    ]
+    (doubt,) = fitted.doubts(few)
+    assert doubt.startswith("hold_out=none: ") and re.findall(r"\b\d+", doubt) == ["79", "4", "5"]
     assert list(LinearProbe().doubts(many)) == []
-    too_few = "hold_out=images: a part of 79 labelled images of 4 classes is too few to choose by: set hold_out to none"
-    assert list(LinearProbe().doubts(few)) == [too_few]
+    (doubt,) = LinearProbe().doubts(few)
+    assert doubt.startswith("hold_out=images: ") and re.findall(r"\d+", doubt) == ["79", "4"] and "none" in doubt
     assert dict(fitted.run(few)).keys() == {"top1", "penalty"} and "val_top1" in dict(LinearProbe().run(few))
-    with pytest.raises(InvalidValue, match=r"^hold_out=images: set hold_out to none: nothing of 1 labelled image"):
+    with pytest.raises(InvalidValue, match=r"^hold_out=images: .*none.* 1 "):
         LinearProbe().check(raw(blobs(1, 1.0, 0), test))
     train = blobs(80, 1.0, 0)
     train.labels[:] = torch.arange(80) % 3
     train.labels[torch.randperm(80, generator=torch.Generator().manual_seed(0))[0]] = 3
-    lost = "hold_out=images: all labelled images of 1 of 4 classes (3) are held out, so that they cannot be named"
-    assert list(LinearProbe().doubts(raw(train, test))) == [f"{lost}: set hold_out to classes"]
+    (doubt,) = LinearProbe().doubts(raw(train, test))
+    assert doubt.startswith("hold_out=images: ") and " 1 of 4 classes (3) " in doubt and "hold_out to classes" in doubt
     assert list(LinearProbe(hold_out="classes").doubts(raw(train, test))) == []

@@ -167,7 +167,7 @@ def test_lighting_leaves_gray_images_as_they_are() -> None:
     "wrong", [{"windows": [[5, 2]]}, {"windows": [[5, 2], [4]]}, {"windows": [[5, 2], [0, 1]]}, {"layers": None}]
 )
 def test_windows_that_do_not_fit_the_layers_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidValue, match=r"set windows to null, or \[size,stride\] for each of layers"):
+    with pytest.raises(InvalidValue, match=r"^windows=.*null.*\[size,stride\].*layers"):
         LinearOnImages(SIDE, **SETTINGS | wrong)
 
 
@@ -180,5 +180,5 @@ def test_a_classifier_without_finite_outputs_has_no_accuracy(cause: str) -> None
         target.network.first.register_forward_hook(lambda *_: _[2] * float("inf"))
         target.network.second.register_forward_pre_hook(lambda _, inputs: (inputs[0].nan_to_num(0, 0, 0),))
     probe = LinearOnImages(SIDE, **(SETTINGS | ({"lr": 1e38} if cause == "rate" else {})))
-    with pytest.raises(InvalidValue, match=r"^lr=.*: set lr to a lower one: the classifier's outputs are not finite"):
+    with pytest.raises(InvalidValue, match=r"^lr=.*finite"):
         dict(probe.run(target))

@@ -59,5 +59,5 @@ def test_batches_differ_and_depend_on_the_seed_only() -> None:
 
 
 def test_a_target_with_too_few_images_is_refused() -> None:
-    with pytest.raises(InvalidValue, match=r"^batch_sizes=\[71\]: set batch_sizes to sizes up to 70, the number of"):
+    with pytest.raises(InvalidValue, match=r"^batch_sizes=\[71\]: .*\b70\b"):
         next(NPC(batch_sizes=[71]).run(make_target(Halves())))

@@ -95,27 +95,27 @@ def test_mixed_and_double_precision_end_in_float32() -> None:
 
 def test_refusals() -> None:
     images = torch.zeros(3, 1, 6, 6, dtype=torch.uint8)
-    with pytest.raises(ValueError, match=r"images must be \[N, C, H, W\], not \[3, 6, 6\]"):
+    with pytest.raises(ValueError, match=r"images .*\[N, C, H, W\].*\[3, 6, 6\]"):
         Images([images[:, 0]], torch.zeros(3))
-    with pytest.raises(ValueError, match="labels must be one per image: 3 images, 2 labels"):
+    with pytest.raises(ValueError, match=r"labels.*3 .*2 "):
         Images([images], torch.zeros(2))
     with pytest.raises(ValueError, match="0 images"):
         Images([images[:0]], torch.zeros(0))
-    with pytest.raises(ValueError, match=r"^batch_size=0: set batch_size to 1 or more"):
+    with pytest.raises(ValueError, match=r"^batch_size=0: .*\b1\b"):
         make_target(None, split(4), split(4), batch_size=0)
-    with pytest.raises(ConfigError, match=r"^test labels are 0 to 6, not in \[0, 6\): set dataset to one"):
+    with pytest.raises(ConfigError, match=r"test .*0 to 6.*\[0, 6\)"):
         make_target(None, split(4), Images([images], torch.tensor([0, 1, 6]))).labels("test")
 
 
 def test_refusals_name_the_evaluator() -> None:
     target = make_target(None, split(11), split(5))
     assert list(run_evaluators({"knn": KNN(k=5)}, [("_raw/", target)])[0]) == ["knn_raw/top1", "knn_raw/top5"]
-    with pytest.raises(InvalidValue, match=r"^evaluate\.near\.k=12: set evaluate\.near\.k to a number from 1 to 11"):
+    with pytest.raises(InvalidValue, match=r"^evaluate\.near\.k=12: .*1 to 11"):
         run_evaluators({"near": KNN(k=12)}, [("/", target)])
-    with pytest.raises(InvalidValue, match=r"^evaluate\.near\.k=12: set evaluate\.near\.k to a number from 1 to 11"):
+    with pytest.raises(InvalidValue, match=r"^evaluate\.near\.k=12: .*1 to 11"):
         check_evaluators({"other": Projections(), "near": KNN(k=12)}, [("/", target)])
     unlabelled = make_target(None, split(11), Images([split(1).parts[0]], torch.tensor([-1])))
-    with pytest.raises(ConfigError, match=r"^evaluate\.knn: test labels are -1 to -1, not in \[0, 6\): set dataset to"):
+    with pytest.raises(ConfigError, match=r"^evaluate\.knn: .*-1 to -1.*\[0, 6\)"):
         check_evaluators({"knn": KNN(k=5)}, [("/", unlabelled)])
 
 
@@ -125,5 +125,5 @@ def test_features_without_a_finite_length_are_not_evaluated(value: float) -> Non
     network = Net()
     with torch.no_grad():
         network.head.bias[1] = value
-    with pytest.raises(RunError, match=r"outputs of the network \(projection\) are not finite"):
+    with pytest.raises(RunError, match=r"projection.*finite"):
         dict(KNN(k=3).run(make_target(network, split(20), split(10))))

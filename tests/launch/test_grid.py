@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -42,11 +43,17 @@ def results(outputs: str = "outputs") -> dict[str, Any]:
 # ---- runs one after another
 
 
+def counts(printed: str) -> list[int]:
+    """Of all runs of a grid, those trained, done before, failed, and left out, if there are any."""
+    (line,) = re.findall(r"^\d+ runs?: \d+ trained.*", printed, re.MULTILINE)
+    return [int(number) for number in re.findall(r"\d+", line)]
+
+
 def test_a_grid_trains_each_run_once_and_goes_on_after_a_failure(train: Train, cli: Cli) -> None:
     grid = ["-m", "max_steps=2", "optimizer.lr=0.1,1e38", "seed=0,1"]
     code, printed = train(*grid)
     assert code == 1
-    assert "4 runs: 2 trained, 0 done before, 2 failed" in printed
+    assert counts(printed) == [4, 2, 0, 2]
     failures = [line for line in printed.splitlines() if line.startswith("  failed: ")]
     assert len(failures) == 2 and "not finite" in failures[0]
     assert failures[0].startswith("  failed: optimizer.lr=1e+38 seed=0: ")
@@ -59,14 +66,14 @@ def test_a_grid_trains_each_run_once_and_goes_on_after_a_failure(train: Train, c
     assert [job["overrides"] for job in jobs] == content["runs"] and "not finite" in jobs[2]["reason"]
     assert all((Path(job["folder"]) / "config.yaml").exists() for job in jobs)
     again, printed = train(*grid)
-    assert again == 1 and "4 runs: 0 trained, 2 done before, 2 failed" in printed
+    assert again == 1 and counts(printed) == [4, 0, 2, 2]
     finished = next(path.parent for path in Path("outputs").glob("default/*/results.json"))
     left = finished / "claims", finished / "failed.json"  # by a process that ended at once after it wrote the results
     left[0].mkdir()
     files.write_json(left[1], {"reason": "its file system does not answer", "detail": ""})
     healthy, printed = train("-m", "max_steps=2", "optimizer.lr=0.1", "seed=0,1,2")
     assert not any(path.exists() for path in left)
-    assert healthy == 0 and "3 runs: 1 trained, 2 done before, 0 failed" in printed
+    assert healthy == 0 and counts(printed) == [3, 1, 2, 0]
     assert len(list(Path("outputs/default").iterdir())) == 5
     status = cli("status")
     assert status.returncode == 0 and "3 done, 0 partial, 2 failed" in status.stdout
@@ -83,7 +90,7 @@ def test_a_dry_run_lists_the_runs_that_are_not_done_and_writes_nothing(train: Tr
     folder = run_dir(compose.load([*SMALL, "max_steps=1", "seed=0"]))
     assert common == f"all of them: {' '.join([*SMALL, 'max_steps=1', 'dataset.train_images=1347'])}"
     assert head.split() == ["hours", "seed", "directory"] and run.split() == ["0.00", "0", str(folder)]
-    assert total.startswith("1 runs to go, about 0.01 h of pre-training on this machine, ")
+    assert re.findall(r"[\d.]+", total)[:2] == ["1", "0.01"]
     code, printed = train("-m", "max_steps=1", "seed=0,1", "dataset.train_images=1347", "--dry-run", "--json")
     (planned,) = json.loads(printed.splitlines()[0])  # before what stands on standard error
     assert (
@@ -105,7 +112,7 @@ def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "mine/experiment/other.yaml").write_text(experiment)
     for word in ("hydra/sweeper=other", "experiment=other"):
         code, printed = train("-m", "--config-dir", str(tmp_path / "mine"), word, "max_steps=1")
-        assert code == 2 and "hydra/sweeper=other: leave it out: " in printed
+        assert code == 2 and "ssl-bench: hydra/sweeper=other" in printed
 
 
 @pytest.mark.skipif(available_cores() < 2, reason="one core cannot be shared")
@@ -128,8 +135,8 @@ def test_an_experiment_is_a_grid_and_the_command_line_overrides_it(train: Train,
     path = tmp_path / "conf" / "experiment" / "taus.yaml"
     path.write_text("# @package _global_\n" + yaml.safe_dump(experiment))
     common = ["--config-dir", str(tmp_path / "conf"), "experiment=taus", "max_steps=1"]
-    assert "2 runs: 2 trained" in train(*common)[1]
-    assert "1 run: 0 trained, 1 done before" in train(*common, "temperature.tau=0.2")[1]
+    assert counts(train(*common)[1]) == [2, 2, 0, 0]
+    assert counts(train(*common, "temperature.tau=0.2")[1]) == [1, 0, 1, 0]
     runs = [yaml.safe_load(p.read_text()) for p in Path("outputs/taus").glob("*/config.yaml")]
     assert sorted(r["temperature"]["tau"] for r in runs) == [0.1, 0.2]
     assert all(r["choices"]["experiment"] == "taus" for r in runs)
@@ -139,13 +146,13 @@ def test_runs_that_cannot_be_are_left_out_and_counted_and_the_others_are_trained
     grid = ["-m", "max_steps=1", "batch_size=b32,b64", "negatives=random_k", "negatives.k=16,64"]
     for flags in ([], ["--dry-run"]):
         code, printed = train(*grid, *flags)
-        assert code == 2 and "1 of 4 runs cannot be: batch_size=b32 negatives.k=64: " in printed
+        assert code == 2 and re.search(r"ssl-bench: 1 of 4 .*batch_size=b32 negatives\.k=64: ", printed)
         assert not Path("outputs").exists()
     code, printed = train(*grid, "skip=impossible", "--dry-run")
-    assert code == 0 and "3 runs to go" in printed and "1 with batch_size=b32 negatives.k=64: set " in printed
+    assert code == 0 and "3 runs to go" in printed and "batch_size=b32 negatives.k=64: " in printed
     code, printed = train(*grid, "skip=impossible")
-    assert code == 0 and "4 runs: 3 trained, 0 done before, 0 failed, 1 left out: impossible" in printed
-    assert "1 of 4 runs cannot be and are left out:\n  1 with batch_size=b32 negatives.k=64: set " in printed
+    assert code == 0 and counts(printed) == [4, 3, 0, 0, 1]
+    assert "batch_size=b32 negatives.k=64: " in printed
     (folder,) = Path("outputs/.sweeps").iterdir()
     content = files.read_json(folder / "grid.json")
     assert len(content["runs"]) == 3 and content["left_out"][0][-3:] == ["batch_size=b32", grid[-2], "negatives.k=64"]
@@ -171,8 +178,8 @@ def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done()
         assert not (held / "results.json").exists() and started.poll() is None
         holder.communicate()  # ends its input, upon which it gives the run back
         printed, _ = started.communicate(timeout=100)
-    assert started.returncode == 0 and "3 runs: 3 trained, 0 done before, 0 failed" in printed, printed
-    assert f"is being trained by {os.uname().nodename} (process {holder.pid})" in printed
+    assert started.returncode == 0 and counts(printed) == [3, 3, 0, 0], printed
+    assert f"{os.uname().nodename} (process {holder.pid})" in printed
     assert len(results()) == 3
 
 

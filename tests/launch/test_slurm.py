@@ -138,7 +138,7 @@ def test_a_stopped_run_of_a_grid_is_requeued_and_resumes_with_the_same_bits(
             scancel.kill()
         printed, _ = process.communicate(timeout=200)
     assert process.returncode == 0, printed
-    assert "3 runs: 3 trained, 0 done before, 0 failed" in printed
+    assert "3 runs: 3 trained" in printed
     assert job_is("Restarts=1", job)
     runs = [path.parent for path in Path("outputs/default").glob("*/results.json")]
     assert len(runs) == 3
@@ -158,7 +158,7 @@ def test_a_preempted_run_is_requeued_and_resumes_while_its_grid_waits(partition:
         run = after_steps(5)
         preempt()
         printed, _ = process.communicate(timeout=200)
-    assert process.returncode == 0 and "1 run: 1 trained, 0 done before, 0 failed" in printed, printed
+    assert process.returncode == 0 and "1 run: 1 trained" in printed, printed
     assert_resumed_once(run)
 
 
@@ -188,7 +188,7 @@ def test_a_run_on_two_nodes_resumes_after_its_first_node_has_failed(nodes: list[
         slurm.wait_until(lambda: not results[1].exists(), 20)
         files.write_json(claim, {"released": True})  # without this, the claim would expire after 90 seconds
         printed, _ = process.communicate(timeout=120)
-    assert process.returncode == 0 and "1 run: 1 trained, 0 done before, 0 failed" in printed, printed
+    assert process.returncode == 0 and "1 run: 1 trained" in printed, printed
     assert job_is("Restarts=1", job)
     assert_resumed_with_the_same_bits(run, reference)
     ends = [pickle.loads(path.read_bytes()) for path in results]

@@ -16,6 +16,7 @@ from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.methods.base import Method
 from ssl_bench.training.parts import OBJECTIVE, Parts
 from tests.composed import load
+from tests.door.door import refused
 from tests.methods.training import has_own_objective, local_batches, options, train
 from tests.ranks import on_ranks
 
@@ -93,22 +94,21 @@ def test_groups_on_ranks_train_as_on_one_process(ranks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("norm", "groups", "devices", "images", "remedy"),
+    ("norm", "groups", "devices", "images", "names"),
     [
-        ("local", 0, 1, 8, "1 or more"),
-        ("sync", 2, 2, 8, "1, or framework.norm to local or shuffle"),
-        ("local", 2, 4, 8, "1 or a multiple of devices=4"),
-        ("shuffle", 3, 3, 8, "a divisor of 8, the images of a batch or chunk, with 2 images or more in a group"),
-        ("local", 8, 8, 8, "a divisor of 8, the images of a batch or chunk, with 2 images or more in a group"),
+        ("local", 0, 1, 8, "1"),
+        ("sync", 2, 2, 8, "1 framework.norm local shuffle"),
+        ("local", 2, 4, 8, "1 devices=4"),
+        ("shuffle", 3, 3, 8, "divisor 8 2"),
+        ("local", 8, 8, 8, "divisor 8 2"),
     ],
 )
-def test_groups_that_do_not_fit_are_refused(norm: str, groups: int, devices: int, images: int, remedy: str) -> None:
+def test_groups_that_do_not_fit_are_refused(norm: str, groups: int, devices: int, images: int, names: str) -> None:
     config = copy.deepcopy(configuration("moco_v2"))
     config["framework"] |= {"norm": norm, "groups": groups}
     method = method_of(config)
-    with pytest.raises(InvalidValue) as refusal:
+    with refused(f"framework.groups={groups} {names}", InvalidValue):
         method.check_groups(devices, images)
-    assert str(refusal.value) == f"framework.groups={groups}: set framework.groups to {remedy}"
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -119,7 +119,7 @@ def test_as_many_views_are_made_as_a_framework_takes(framework: str) -> None:
     assert len(Parts(multicrop).views) == (views if framework in OWN_OBJECTIVE else 8)
     if views > 1:
         multicrop["augment"] = {"large": multicrop["augment"]["large"] | {"count": 1}}
-        with pytest.raises(ConfigError, match=f"augment makes 1 of the {views} views that framework={framework} takes"):
+        with pytest.raises(ConfigError, match=f"augment.* 1 .* {views} .*framework={framework} "):
             _ = Parts(multicrop).views
 
 
@@ -128,13 +128,7 @@ def test_a_framework_with_its_own_objective_refuses_another(framework: str) -> N
     for choice in ("loss=infonce", "negatives=in_batch", "temperature=fixed"):
         group = choice.split("=")[0]
         assert group in OBJECTIVE
-        with pytest.raises(ConfigError, match=f"{choice}: framework={framework} has no {group}: leave {group} out"):
+        with pytest.raises(ConfigError, match=f"{choice}.*framework={framework} "):
             _ = Parts(load([f"framework={framework}", choice])).method
-    with pytest.raises(ConfigError, match=f"similarity=student: framework={framework} has none: leave similarity out"):
+    with pytest.raises(ConfigError, match=f"similarity=student.*framework={framework} "):
         _ = Parts(load([f"framework={framework}", "similarity=student"])).method
-
-
-def test_a_loss_that_is_no_function_of_similarities_refuses_them() -> None:
-    for loss in ("spectral", "decoupled_nt_xent"):
-        with pytest.raises(ConfigError, match=f"^loss={loss} needs the cosine as similarity: set similarity=cosine$"):
-            _ = Parts(load([f"loss={loss}", "similarity=arctanh"])).method

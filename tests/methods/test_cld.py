@@ -3,7 +3,6 @@
 import functools
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ssl_bench.data.batch import Batch
-from ssl_bench.errors import ConfigError
 from ssl_bench.methods.cld import NPIDCLD, MoCoCLD
 from ssl_bench.methods.contrastive import Contrastive, Kept
 from ssl_bench.methods.kmeans import kmeans
@@ -24,8 +22,6 @@ from ssl_bench.objective.losses import BYOL, DCL, NCE, InfoNCE
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import MemoryBank, Queue
 from ssl_bench.objective.temperature import Fixed, Learned
-from ssl_bench.training.checked import CheckedParts
-from tests.composed import load
 
 IMAGES, INSTANCES, DIM = 8, 30, 5
 NPID_: dict[str, Any] = {"instances": INSTANCES, "memory_momentum": 0.5, "seed": 0, "norm": "sync"}
@@ -214,27 +210,3 @@ def test_no_gradient_reaches_the_memory_and_both_views_enter_it() -> None:
     expected.update(batch.ids, f)
     torch.testing.assert_close(memory.vectors, expected.vectors)
     assert torch.equal(memory.vectors, method.negatives.memory.vectors)  # the softmax is over what the memory holds
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["framework=npid_cld"], "framework.clusters=128: set framework.clusters to 64 or less, the images of a batch"),
-        (
-            ["framework=npid_cld", "framework.clusters=1"],
-            "framework.clusters=1: set framework.clusters to 2 or more, or framework.weight to 0",
-        ),
-        (
-            ["framework=npid_cld", "framework.clusters=8", "framework.cld_tau=0"],
-            "framework.cld_tau=0.0: set framework.cld_tau to a positive number, or null for that of temperature",
-        ),
-        (["framework=npid_cld", "framework.weight=-1"], "framework.weight=-1.0: set framework.weight to 0 or more"),
-        (
-            ["framework=npid_cld", "framework.clusters=8", "loss=dhel", "negatives=own_view"],
-            "loss=dhel needs candidates of the anchor's own view: set framework.weight=0, or loss to another option",
-        ),
-    ],
-)
-def test_invalid_values_are_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        CheckedParts(load(overrides)).validate(1)

@@ -1,7 +1,6 @@
 """DenseCL against plain loops in double precision; with every loss, queue and batch negatives; refusals."""
 
 import math
-import re
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ssl_bench.data.batch import Batch
-from ssl_bench.errors import ConfigError
 from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.methods.densecl import DenseCL
 from ssl_bench.networks.backbones import timm_backbone
@@ -18,8 +16,6 @@ from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.losses import DCL, InfoNCE
 from ssl_bench.objective.negatives import CrossView, Negatives, Queue
 from ssl_bench.objective.temperature import Fixed, MACLa
-from ssl_bench.training.checked import CheckedParts
-from tests.composed import load
 from tests.methods.training import train
 
 IMAGES, DIM, CELLS, TAU = 6, 5, 4, 0.2
@@ -148,21 +144,3 @@ def test_the_map_of_a_network_of_timm_gives_its_features() -> None:
     x = torch.randn(2, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     found = backbone.forward_features(x)
     assert found.shape == (2, 512, 2, 2) and torch.equal(backbone.forward_head(found), backbone(x))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ["backbone=conv_n", "dataset.size=28"],
-            "backbone=conv_n: set backbone to a network with a feature map of several cells, such as resnet18 or "
-            "resnet_digits, which framework=densecl needs ",
-        ),
-        (["backbone=resnet18"], "framework=densecl needs (it has one cell)"),
-        (["framework.weight=2"], "framework.weight=2.0: set framework.weight to a number from 0 to 1"),
-        (["loss=vicreg", "negatives=none"], "loss=vicreg needs two views of one network"),
-    ],
-)
-def test_what_does_not_fit_is_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        CheckedParts(load(["framework=densecl", *overrides])).validate(1)

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from ssl_bench.data.batch import Batch
-from ssl_bench.errors import ConfigError
 from ssl_bench.methods.vae import VAE, Decoder
 from ssl_bench.networks.backbones import DigitsResNet
 from ssl_bench.networks.heads import MLP
@@ -101,17 +100,6 @@ def test_the_option_fits_the_dataset() -> None:
     batch = Batch([(torch.zeros(2, 1, 20, 20) - 0.214) / 0.275] * 2, torch.arange(2), torch.zeros(2))
     target = scattered.momentum_outputs(batch)["target"]
     torch.testing.assert_close(target, torch.zeros(2, 2, 1, 20, 20), rtol=0, atol=1e-6)  # black
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("head.out=7", "head.out=7: set head.out to an even number"),
-    ],
-)
-def test_invalid_values_are_refused(setting: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        _ = Parts(load(["framework=vae", setting])).method
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

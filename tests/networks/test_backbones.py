@@ -55,12 +55,11 @@ def test_networks_of_timm_at_any_size_and_number_of_channels(name: str) -> None:
 
 
 def test_invalid_networks_of_timm_are_refused() -> None:
-    remedy = r"a network in timm\.list_models\(\) \(did you mean vit_tiny_patch16_224\?\)$"
-    with pytest.raises(InvalidValue, match=rf"^name=vit_tiny_patch16_244: set name to {remedy}"):
+    with pytest.raises(InvalidValue, match=r"^name=vit_tiny_patch16_244: .*vit_tiny_patch16_224"):
         timm_backbone("vit_tiny_patch16_244", 3)
-    with pytest.raises(InvalidValue, match=r"^stem=cifar: set stem to imagenet: cifar is for ResNets"):
+    with pytest.raises(InvalidValue, match=r"^stem=cifar: .*imagenet"):
         timm_backbone("vit_tiny_patch16_224", 3, "cifar")
-    with pytest.raises(InvalidValue, match=r"^zero_init_residual=true: set zero_init_residual to null"):
+    with pytest.raises(InvalidValue, match=r"^zero_init_residual=true: .*null"):
         timm_backbone("vit_tiny_patch16_224", 3, zero_init_residual=True)
 
 
@@ -87,7 +86,7 @@ def test_a_vit_starts_as_in_moco_v3(freeze: bool) -> None:
     assert torch.equal(model.pos_embed[0, 1:], positions(4, 4, 192).float()) and not model.pos_embed[0, 0].any()
     frozen = {"pos_embed"} | ({"patch_embed.proj.weight", "patch_embed.proj.bias"} if freeze else set())
     assert {name for name, p in weights.items() if not p.requires_grad} == frozen
-    with pytest.raises(InvalidValue, match=r"^name=resnet18: set name to a ViT with position embeddings"):
+    with pytest.raises(InvalidValue, match=r"^name=resnet18: .*ViT"):
         moco_v3_vit("resnet18", 2, 20)
-    with pytest.raises(InvalidValue, match=r"^args\.embed_dim=6: set args\.embed_dim to a multiple of 4"):
+    with pytest.raises(InvalidValue, match=r"^args\.embed_dim=6: .* 4"):
         moco_v3_vit("vit_tiny_patch16_224", 2, 32, {"embed_dim": 6})

@@ -50,10 +50,10 @@ def test_the_heads_of_the_papers(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MLP(4, 0, None, 2), "layers=0: set layers to 1 to 100"),
-        (lambda: MLP(4, 3, (5,), 2), r"hidden=\[5\]: set hidden to 2 widths"),
-        (lambda: MLP(4, 2, 0, 2), "hidden=0: set hidden to 1 or more"),
-        (lambda: MLP(4, 1, None, 0), "out=0: set out to 1 or more"),
+        (lambda: MLP(4, 0, None, 2), "layers=0: .*1 to 100"),
+        (lambda: MLP(4, 3, (5,), 2), r"hidden=\[5\]: .*2 "),
+        (lambda: MLP(4, 2, 0, 2), "hidden=0: .*1 "),
+        (lambda: MLP(4, 1, None, 0), "out=0: .*1 "),
     ],
 )
 def test_invalid_heads_are_refused(make: Callable[[], MLP], message: str) -> None:

@@ -155,7 +155,7 @@ def test_a_network_of_one_epoch_has_the_features_of_its_library(layout: str, cap
     network, other = train()
     if "which=trained" in layout:
         assert main(words) == 2
-        assert "or set which to trained or momentum" in capfd.readouterr().err
+        assert "which to trained or momentum" in capfd.readouterr().err
         words += ["which=trained"]
     assert main([*words, "evaluate.knn.k=5"]) == 0
     run = only_run()

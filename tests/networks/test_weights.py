@@ -23,6 +23,7 @@ from ssl_bench.networks.weights import load_weights
 from ssl_bench.record import checkpoint
 from ssl_bench.training.parts import Parts
 from tests.conftest import SMALL, only_run
+from tests.door.door import refused
 
 VIT = ["dataset=cifar10", "backbone=timm", "backbone.name=test_vit", "backbone.args.patch_size=8"]
 
@@ -52,19 +53,12 @@ def test_a_network_of_timm_starts_from_a_file(ending: str, tmp_path: Path) -> No
 
 def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     vit(tmp_path / "vit.pt", patch_size=4)
-    remedy = "set init to weights of this network, or backbone to the network of these weights"
-    shapes = "under state_dict.module, patch_embed.proj.weight has the shape [64, 3, 4, 4]"
-    for overrides, sentence in (
-        (VIT, f"{shapes}, not [64, 3, 8, 8]: {remedy}"),
-        ([], "stem.0.weight is missing, stem.1.weight is missing, stem.1.bias is missing, "),
-    ):
-        with pytest.raises(ConfigError) as refusal:
+    shapes = r"state_dict\.module.* patch_embed\.proj\.weight .*\[64, 3, 4, 4\].*\[64, 3, 8, 8\].* backbone "
+    for overrides, named in ((VIT, shapes), ([], r"stem\.0\.weight .*stem\.1\.weight .*stem\.1\.bias ")):
+        with pytest.raises(ConfigError, match=f"^init={tmp_path / 'vit.pt'}: .*{named}"):
             _ = Parts(load([*overrides, f"init={tmp_path / 'vit.pt'}"])).method
-        assert str(refusal.value).startswith(f"init={tmp_path / 'vit.pt'}: {sentence}")
     for given in ("none.pt", "."):
-        with pytest.raises(
-            ConfigError, match=r"^init=.*: set init to the directory of a finished run, outputs/<name>/<r"
-        ):
+        with pytest.raises(ConfigError, match=r"^init=.*outputs/<name>/<run_id>"):
             load([f"init={tmp_path / given}"])
 
 
@@ -108,7 +102,7 @@ def test_a_run_that_starts_from_weights_calls_its_baseline_so(trained: Path, tra
     code, text = train(
         "max_steps=1", f"init={trained}", "evaluate=knn", "evaluate.baselines=[init]", "paths.outputs=second"
     )
-    assert code == 0 and "weights of init" in text and "random initialisation" not in text
+    assert code == 0 and "weights of init" in text
 
 
 NETWORK = DigitsResNet(4, 1)
@@ -142,11 +136,11 @@ def logged() -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (under(""), None),
-        (under("_orig_mod."), "under _orig_mod are taken; left out: nothing"),
-        ({"model": under("encoder.module."), "epoch": 3}, "under model.encoder.module are taken; left out: nothing"),
-        ({"trunk": {"base": under("_feature_blocks.")}}, "under trunk.base._feature_blocks are taken; left out: noth"),
-        (under("") | {"head.0.weight": QUEUE}, "under no prefix are taken; left out: head (1)"),
+        (under(""), []),
+        (under("_orig_mod."), ["under _orig_mod "]),
+        ({"model": under("encoder.module."), "epoch": 3}, ["under model.encoder.module "]),
+        ({"trunk": {"base": under("_feature_blocks.")}}, ["under trunk.base._feature_blocks "]),
+        (under("") | {"head.0.weight": QUEUE}, ["head (1)"]),
         (
             {
                 "state_dict": under("module.encoder_k.", OTHER)
@@ -154,25 +148,28 @@ def logged() -> Iterator[list[str]]:
                 | {"module.queue": QUEUE, "module.encoder_q.fc.0.weight": QUEUE, "module.encoder_q.fc.0.bias": QUEUE},
                 "optimizer": {"state": {0: {"momentum_buffer": QUEUE}}},
             },
-            "under state_dict.module.encoder_q are taken; left out: state_dict.module.encoder_k (54), "
-            "state_dict.module.encoder_q.fc (2), state_dict.module.queue (1), optimizer (1); which=momentum takes ",
+            [
+                *("under state_dict.module.encoder_q ", "state_dict.module.encoder_k (54)", "which=momentum"),
+                *("state_dict.module.encoder_q.fc (2)", "state_dict.module.queue (1)", "optimizer (1)"),
+            ],
         ),
         (
             {"student": under("module.backbone.", OTHER), "teacher": under("backbone.") | {"head.bias": QUEUE}},
-            "under teacher.backbone are taken; left out: student (54), teacher.head (1)",
+            ["under teacher.backbone ", "student (54)", "teacher.head (1)"],
         ),
-        (under("momentum_backbone.", OTHER) | under("backbone."), "under backbone are taken; left out: momentum_backb"),
-        (under("net.") | under("model.net.", torch.clone), "under net are taken; left out: model (54)"),
-        (under("features.") | {"features.0": QUEUE}, "under features are taken; left out: features.0 (1)"),
+        (under("momentum_backbone.", OTHER) | under("backbone."), ["under backbone ", "momentum_backbone"]),
+        (under("net.") | under("model.net.", torch.clone), ["under net ", "model (54)"]),
+        (under("features.") | {"features.0": QUEUE}, ["under features ", "features.0 (1)"]),
     ],
 )
-def test_a_network_is_found_under_any_prefix(content: Any, says: str | None, tmp_path: Path, logged: list[str]) -> None:
+def test_a_network_is_found_under_any_prefix(content: Any, says: list[str], tmp_path: Path, logged: list[str]) -> None:
     torch.save(content, tmp_path / "file.pt")
     backbone = DigitsResNet(4, 1)
     load_weights(backbone, read_weights(tmp_path / "file.pt"), "file.pt")
     given = NETWORK.state_dict()
     assert all(torch.equal(value, given[name]) for name, value in backbone.state_dict().items())
-    assert logged == [] if says is None else logged[0].startswith(f"init: 54 tensors {says}") and len(logged) == 1
+    assert len(logged) == bool(says) and all(each in logged[0] for each in says)
+    assert not says or logged[0].startswith("init: 54 ")
 
 
 def test_weights_of_other_formats_are_converted_and_counters_of_batches_may_be_absent(tmp_path: Path) -> None:
@@ -201,9 +198,10 @@ def test_numbered_layers_are_those_of_the_network_in_order(skipped: Any, logged:
     load_weights(backbone, {f"net.backbone.{name}": value for name, value in layers.state_dict().items()}, "")
     given = resnet.state_dict()
     assert all(torch.equal(value, given[name]) for name, value in backbone.state_dict().items())
-    assert logged == [f"init: 120 tensors under net.backbone are taken; left out: net.backbone.{9 - len(skipped)} (2)"]
+    (line,) = logged
+    assert " 120 " in line and f"net.backbone.{9 - len(skipped)} (2)" in line
     deeper = nn.Sequential(*torchvision.models.resnet34().children()).state_dict()
-    with pytest.raises(ConfigError, match=r"^init=x: layer1\.2\.conv1\.weight is unknown, .* and \d+ more: set"):
+    with pytest.raises(ConfigError, match=r"^init=x: layer1\.2\.conv1\.weight "):
         load_weights(backbone, deeper, "x")
 
 
@@ -218,34 +216,30 @@ def with_nan(value: Tensor) -> Tensor:
     return value
 
 
-FIRST, FINITE = "stem.0.weight", "set init to a file of finite floating-point weights"
+FIRST = "stem.0.weight"
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "names"),
     [
-        ({k: v for k, v in under("a.b.").items() if FIRST not in k}, f"under a.b, {FIRST} is missing: {ENDING}"),
-        (changed(FIRST, lambda v: v[:2]), f"under backbone, {FIRST} has the shape [2, 1, 3, 3], not [4, 1, 3, 3]: "),
-        (under("m.") | {"m.stages.3.body.0.weight": QUEUE}, f"under m, stages.3.body.0.weight is unknown: {ENDING}"),
-        (changed(FIRST, with_nan), f"{FIRST} has values that are NaN or infinite: {FINITE}"),
-        (changed("stem.1.running_var", lambda v: v / 0), "stem.1.running_var has values that are NaN or infinite: set"),
-        (changed(FIRST, lambda v: v.double() * 1e300), f"{FIRST} has values that are NaN or infinite: {FINITE}"),
-        (changed(FIRST, Tensor.int), f"{FIRST} has the type int32: {FINITE}"),
-        (changed(FIRST, Tensor.to_sparse), f"{FIRST} is sparse: {FINITE}"),
-        (
-            {"state_dict": under(""), "state_dict_ema": under("", OTHER)},
-            "the network is there under state_dict and under state_dict_ema: set init to a file with one of them",
-        ),
-        ({"epoch": 3}, "it holds no state dict: set init to a file of weights by name"),
+        ({k: v for k, v in under("a.b.").items() if FIRST not in k}, f"a.b {FIRST}"),
+        (changed(FIRST, lambda v: v[:2]), f"backbone {FIRST} [2, 1, 3, 3] [4, 1, 3, 3]"),
+        (under("m.") | {"m.stages.3.body.0.weight": QUEUE}, "m stages.3.body.0.weight"),
+        (changed(FIRST, with_nan), f"{FIRST} finite"),
+        (changed("stem.1.running_var", lambda v: v / 0), "stem.1.running_var finite"),
+        (changed(FIRST, lambda v: v.double() * 1e300), f"{FIRST} finite"),
+        (changed(FIRST, Tensor.int), f"{FIRST} int32"),
+        (changed(FIRST, Tensor.to_sparse), f"{FIRST} sparse"),
+        ({"state_dict": under(""), "state_dict_ema": under("", OTHER)}, "state_dict state_dict_ema"),
+        ({"epoch": 3}, "init"),
     ],
 )
-def test_weights_that_are_not_complete_and_finite_are_refused(content: Any, says: str, tmp_path: Path) -> None:
+def test_weights_that_are_not_complete_and_finite_are_refused(content: Any, names: str, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "file.pt")
     backbone = DigitsResNet(4, 1)
     before = copy.deepcopy(backbone.state_dict())
-    with pytest.raises(ConfigError) as refusal:
+    with refused(f"init={tmp_path / 'file.pt'} {names}"):
         load_weights(backbone, read_weights(tmp_path / "file.pt"), f"{tmp_path / 'file.pt'}")
-    assert str(refusal.value).startswith(f"init={tmp_path / 'file.pt'}: {says}")
     assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
 
 
@@ -260,22 +254,16 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.pt").write_text("no weights")
     torch.save({"model": fractions.Fraction(1)}, tmp_path / "class.pt")
     for name, why in (
-        ("cut.pt", "File is not a zip file"),
-        ("bit.pt", "its checksums differ"),
-        ("empty.pt", "it is empty or cut short"),
+        ("cut.pt", ""),
+        ("bit.pt", ""),
+        ("empty.pt", ""),
         ("empty.safetensors", ""),
-        (
-            "text.pt",
-            "it is damaged, or no file of torch.save; torch.save(model.state_dict(), FILE) writes weights alone",
-        ),
-        ("class.pt", "it needs fractions.Fraction, and code is not run; torch.save(model.state_dict(), FILE) writes"),
-        ("absent.pt", "No such file or directory"),
+        ("text.pt", "torch.save(model.state_dict(), FILE)"),
+        ("class.pt", "fractions.Fraction torch.save(model.state_dict(), FILE)"),
+        ("absent.pt", ""),
     ):
-        with pytest.raises(ConfigError) as refusal:
+        with refused(f"init={tmp_path / name} {why}"):
             read_weights(tmp_path / name)
-        sentence = str(refusal.value)
-        assert sentence.startswith(f"init={tmp_path / name}: no weights can be read ({why}"), sentence
-        assert sentence.endswith("): set init to a state dict")
 
 
 def test_shortcuts_of_another_library_are_taken_by_their_other_name() -> None:
@@ -287,11 +275,11 @@ def test_shortcuts_of_another_library_are_taken_by_their_other_name() -> None:
     assert sum("shortcut" in name for name in weights) == 18
     backbone = timm_backbone("resnet18", 3, "cifar").eval()
     line = load_weights(backbone, weights, "last.pth")
-    assert "tensors under model.encoder.module are taken; left out: model.head (1); shortcut is downsample here" in line
+    assert all(each in line for each in ("model.encoder.module", "model.head (1)", "shortcut is downsample"))
     with torch.no_grad():
         assert torch.equal(backbone.double()(images.double()), given.double()(images.double()))
     del weights[names["layer2.0.downsample.0.weight"]]
-    with pytest.raises(ConfigError, match=r"layer2\.0\.downsample\.0\.weight is missing: set init"):
+    with pytest.raises(ConfigError, match=r"layer2\.0\.downsample\.0\.weight "):
         load_weights(backbone, weights, "last.pth")
     assert "shortcut is" not in load_weights(DigitsResNet(4, 1), under("x."), "")  # has a shortcut of its own
 
@@ -315,10 +303,10 @@ def test_buffers_that_a_network_computes_are_left_out_and_said() -> None:
         for value in network.parameters():
             value.zero_()
     line = load_weights(network, weights, "")
-    assert "left out: nothing; relative_position_index (4) and attn_mask (1) are left out: the network computes" in line
+    assert "relative_position_index (4)" in line and "attn_mask (1)" in line
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(network(images), given(images)) and given(images).abs().max() > 0
     index = next(name for name in weights if name.endswith("relative_position_index"))
-    with pytest.raises(ConfigError, match=r"relative_position_index has other values than this network computes"):
+    with pytest.raises(ConfigError, match="relative_position_index "):
         load_weights(network, weights | {index: weights[index].flip(0)}, "")

@@ -29,19 +29,19 @@ def test_candidates_without_an_image_are_never_excluded() -> None:
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"pos must be \[V, B\] and neg \[V, B, C\], got \(3,\) and \(3, 4\)"):
+    with pytest.raises(ValueError, match=r"\(3,\).*\(3, 4\)"):
         Contrast.dense(torch.zeros(3), torch.zeros(3, 4))
 
 
 def test_a_contrast_refuses_unknown_quantities() -> None:
     given = Contrast.dense(torch.zeros(1, 3), torch.zeros(1, 3, 4))
-    with pytest.raises(ValueError, match="mirror is not known"):
+    with pytest.raises(ValueError, match="mirror"):
         _ = given.mirror
     e = Embedded(unit(1, 3, 4), unit(1, 3, 4, seed=1), draw(1, 3, 4), torch.arange(3))
     index, bits = torch.zeros(1, 3, 1, dtype=torch.int32), torch.ones(1, 3, 1, dtype=torch.uint8)
     from_bank = Contrast.of(e, Bank(unit(5, 4), None))
     for contrast in (given, from_bank.pick(index), from_bank.excluding(bits, 4)):
-        with pytest.raises(ValueError, match="chosen once, among the keys of a bank"):
+        with pytest.raises(ValueError, match="bank"):
             contrast.pick(index)
 
 
@@ -102,22 +102,18 @@ def test_all_diagnostics_are_computed_on_request_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "group", "message"),
+    ("make", "group", "remedy"),
     [
-        (lambda: (Linear(), NoNegatives(), Fixed(0.1), InfoNCE()), "loss", "needs negatives: set negatives to"),
-        (lambda: (Linear(), InBatch(), Fixed(0.1), ReLIC()), "loss", "needs candidates aligned across views: set neg"),
-        (lambda: (Linear(), InBatch(), Fixed(0.1), DHEL()), "loss", "needs candidates of the anchor's own view: set"),
-        (lambda: (Linear(frozenset()), NoNegatives(), Fixed(0.1), SWD()), "loss", "needs two views of one network"),
-        (lambda: (Linear(frozenset()), InBatch(), Fixed(0.1), InfoNCE()), "negatives", "needs keys of both views"),
-        (
-            lambda: (Linear(), NoNegatives(), Learned(0.1, 0.01), BYOL()),
-            "temperature",
-            "needs a loss that depends on the temperature: set temperature=fixed",
-        ),
+        (lambda: (Linear(), NoNegatives(), Fixed(0.1), InfoNCE()), "loss", "negatives"),
+        (lambda: (Linear(), InBatch(), Fixed(0.1), ReLIC()), "loss", "negatives=cross_view"),
+        (lambda: (Linear(), InBatch(), Fixed(0.1), DHEL()), "loss", "negatives=own_view"),
+        (lambda: (Linear(frozenset()), NoNegatives(), Fixed(0.1), SWD()), "loss", "one network"),
+        (lambda: (Linear(frozenset()), InBatch(), Fixed(0.1), InfoNCE()), "negatives", "negatives=cross_view"),
+        (lambda: (Linear(), NoNegatives(), Learned(0.1, 0.01), BYOL()), "temperature", "temperature=fixed"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(make: Callable[[], Any], group: str, message: str) -> None:
-    with pytest.raises(MissingNeed, match=f"^{message}") as refused:
+def test_parts_that_do_not_fit_are_refused(make: Callable[[], Any], group: str, remedy: str) -> None:
+    with pytest.raises(MissingNeed, match=remedy) as refused:
         Contrastive(*make())
     assert refused.value.group == group
 
@@ -166,8 +162,8 @@ def test_crops_of_one_size_share_a_forward() -> None:
 
 def test_more_than_two_views_need_one_symmetric_network() -> None:
     moving = Siamese(nn.Identity(), MLP(4, 1, None, 3), momentum=0.9)
-    with pytest.raises(MissingNeed, match="needs two views of one network") as refused:
+    with pytest.raises(MissingNeed) as refused:
         Contrastive(moving, InBatch(), Fixed(0.1), InfoNCE(), views=8)
     assert refused.value.group == "augment"
-    with pytest.raises(MissingNeed, match="needs two views of an image and no more"):
+    with pytest.raises(MissingNeed, match="two views"):
         Contrastive(Siamese(nn.Identity(), MLP(4, 1, None, 3)), InBatch(), Fixed(0.1), SWD(), views=8)

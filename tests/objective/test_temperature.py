@@ -72,24 +72,18 @@ def test_other_temperatures_have_no_parameters(temperature: Temperature) -> None
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "names"),
     [
-        (lambda: Fixed(0), "tau=0: set tau to a positive number from 1e-6 to 1e6"),
-        (
-            lambda: Linear(0.1, -0.01, 10),
-            "slope=-0.01: set slope to more than -tau / epochs: tau=0.1 would reach 0 by epoch 10",
-        ),
-        (lambda: Cosine(0.5, 0.0, 1), "final=0.0: set final to a positive number from 1e-6 to 1e6"),
-        (lambda: Cosine(0.5, 0.1, 0), "cycles=0: set cycles to a positive number from 1e-6 to 1e6"),
-        (lambda: MACLa(0.1, 0), "alpha=0: set alpha to a positive number from 1e-6 to 1e6"),
-        (
-            lambda: MACLb(0.1, -1.0),
-            "beta=-1.0: set beta to a number above -1 and up to 1: at -1, tau reaches 0 where all positives agree",
-        ),
-        (lambda: Learned(0.2, 0), "minimum=0: set minimum to a positive number from 1e-6 to 1e6"),
-        (lambda: Learned(0.1, 0.1), "tau=0.1: set tau to a number above minimum=0.1"),
+        (lambda: Fixed(0), "tau=0: .*1e-6 .*1e6"),
+        (lambda: Linear(0.1, -0.01, 10), "slope=-0.01: .*tau=0.1 .*epoch 10"),
+        (lambda: Cosine(0.5, 0.0, 1), "final=0.0: .*1e-6 .*1e6"),
+        (lambda: Cosine(0.5, 0.1, 0), "cycles=0: .*1e-6 .*1e6"),
+        (lambda: MACLa(0.1, 0), "alpha=0: .*1e-6 .*1e6"),
+        (lambda: MACLb(0.1, -1.0), "beta=-1.0: .*-1 .*1"),
+        (lambda: Learned(0.2, 0), "minimum=0: .*1e-6 .*1e6"),
+        (lambda: Learned(0.1, 0.1), "tau=0.1: .*minimum=0.1"),
     ],
 )
-def test_invalid_values_are_refused(make: Callable[[], Temperature], message: str) -> None:
-    with pytest.raises(InvalidValue, match=f"^{message}$"):
+def test_invalid_values_are_refused(make: Callable[[], Temperature], names: str) -> None:
+    with pytest.raises(InvalidValue, match=f"^{names}"):
         make()

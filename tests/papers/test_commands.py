@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,8 +91,6 @@ def test_a_cell_has_the_mean_the_deviation_and_the_number_of_its_finished_seeds(
     assert float(row["mean"]) == pytest.approx(85.0)
     assert table.main(["dcl/fig3", "--format", "json"]) == 0
     assert [one["table"] for one in json.loads(capsys.readouterr().out)] == ["dcl/fig3a", "dcl/fig3b"]
-    assert table.main(["dcl/table1", "--format", "jsn"]) == 2
-    assert "--format=jsn: set --format to one of rich, md, tex, csv, json (did you" in capsys.readouterr().err
 
 
 def test_reduced_and_smoke_runs_never_fill_a_cell(capsys: Output) -> None:
@@ -150,26 +147,6 @@ def test_a_figure_is_drawn_over_the_papers_points(capsys: Output) -> None:
     assert figure.main(["less/fig1a", "--out", "empty.pdf"]) == 0  # no numbers at all
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["dcl/table1"], "dcl/table1 is no figure: set it to one of dcl/fig1, dcl/fig3a"),
-        (["dcl/fig3", "--out", "fig.doc"], "--out=fig.doc: set --out to a .png, .pdf or .svg file"),
-        (["dcl/fig3", "--out", "x/fig.png"], "--out=x/fig.png: set --out to a file in a folder that exists: there is"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(arguments: list[str], message: str, capsys: Output) -> None:
-    assert figure.main(arguments) == 2 and message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", [table.main, reproduce.main, figure.main])
-def test_a_wrong_name_is_refused_with_a_suggestion(command: Callable[..., int], capsys: Output) -> None:
-    assert command(["dcl/tabel1"]) == 2
-    assert "there is no table 'dcl/tabel1' (did you mean dcl/table1?)" in capsys.readouterr().err
-    assert command(["dlc/table1"]) == 2
-    assert "there is no paper 'dlc' (did you mean dcl?)" in capsys.readouterr().err
-
-
 def test_a_dry_run_prints_the_commands_of_what_is_missing(capsys: Output) -> None:
     for seed in range(5):
         write_result(cell(column="32"), seed, {"knn/top1": 0.8})
@@ -189,10 +166,6 @@ def test_a_dry_run_prints_the_commands_of_what_is_missing(capsys: Output) -> Non
     assert "count as scale=reduced" not in capsys.readouterr().out
     assert reproduce.main([*arguments, "batch_size=b64", "seed=0"]) == 0  # makes the two cells one run
     assert "1 runs to go in 1 cells" in capsys.readouterr().out
-    assert reproduce.main(["dcl/table1", "optimiser.lr=1", "--dry-run"]) == 2
-    assert "there is no key optimiser" in capsys.readouterr().err
-    assert reproduce.main(["dcl/table1", "seed=a", "--dry-run"]) == 2
-    assert "seed=a: set seed to integers such as 0,1,2" in capsys.readouterr().err
 
 
 @pytest.mark.slow

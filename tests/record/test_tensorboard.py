@@ -112,7 +112,7 @@ def test_a_failure_of_tensorboard_does_not_stop_a_run(tmp_path: Path, caplog: py
     tracker.finish({}, 0)
     assert len(rows(tmp_path)) == 2
     (message,) = caplog.messages
-    assert message.startswith("TensorBoard failed and is not used any more in this run; metrics.jsonl has all rows: ")
+    assert message.startswith("TensorBoard failed ") and "metrics.jsonl" in message
 
 
 def test_tracking_without_the_package_is_refused_before_anything_runs(
@@ -120,9 +120,8 @@ def test_tracking_without_the_package_is_refused_before_anything_runs(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
     code, printed = train("tracking=tensorboard", "max_steps=1")
-    remedy = 'pip install "ssl-bench[tensorboard]", or set tracking=offline'
-    assert (code, printed) == (2, f"ssl-bench: tracking=tensorboard needs the package tensorboard: {remedy}\n")
-    assert not Path("outputs").exists()
+    assert code == 2 and printed.startswith("ssl-bench: tracking=tensorboard ") and printed.count("\n") == 1
+    assert "ssl-bench[tensorboard]" in printed and not Path("outputs").exists()
 
 
 def test_a_training_is_shown(train: Train) -> None:

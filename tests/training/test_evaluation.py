@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import time
@@ -23,7 +22,7 @@ from ssl_bench.record import baselines, evaluations
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.scan import Scan
 from tests.conftest import SMALL, only_run, stopped_at
-from tests.door.door import refuses
+from tests.door.door import refused, refuses
 from tests.ranks import Command, wait_for
 
 Train = Callable[..., tuple[int, str]]
@@ -157,7 +156,7 @@ def test_the_same_training_is_found_under_another_name(trained: Path, train: Tra
 def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     from ssl_bench.evaluate.knn import KNN as Evaluator
 
-    def refused(says: str, *arguments: str) -> None:
+    def leaves(says: str, *arguments: str) -> None:
         before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
         code, printed = train(*STEADY, *FEW, *arguments)
         assert code == 1 and says in printed, printed
@@ -165,17 +164,17 @@ def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pyt
 
     assert train("epochs=2", *STEADY, *FEW)[0] == 0
     run = only_run()
-    refused(f"{run} has gone on to epoch 2: set epochs to 2 or more", "epochs=1", "evaluate.knn.k=3")
+    leaves("epochs to 2 ", "epochs=1", "evaluate.knn.k=3")
     with monkeypatch.context() as patch:
         patch.setattr(Evaluator, "run", lambda *_: 1 / 0)
-        refused("ZeroDivisionError", "epochs=2", "evaluate.knn.k=3")
+        leaves("ZeroDivisionError", "epochs=2", "evaluate.knn.k=3")
     (run / "checkpoints").rename(run / "kept")
-    refused(f"{run} has results, but no checkpoint that can be evaluated", "epochs=3")
+    leaves(f"ssl-bench: {run} ", "epochs=3")
     torch.save({"run_id": "other"}, Path("other.pt"))
-    for damage, says in ((b"", "last.pt cannot be read"), (Path("other.pt").read_bytes(), "belongs to run other")):
+    for damage, says in ((b"", "last.pt "), (Path("other.pt").read_bytes(), " other")):
         (run / "checkpoints").mkdir(exist_ok=True)
         (run / "checkpoints/last.pt").write_bytes(damage)
-        refused(says, "epochs=3")
+        leaves(says, "epochs=3")
     shutil.rmtree(run / "checkpoints")
     (run / "kept").rename(run / "checkpoints")
     config = yaml.safe_load((run / "config.yaml").read_text())
@@ -183,8 +182,7 @@ def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pyt
     assert main([str(run), "evaluate.knn.k=3"]) == 0 and "knn[k=3]/top1" in results()["metrics"]
     with stopped_at(15):
         assert train("epochs=4", *STEADY, *FEW)[0] == 143
-    sentence = "is of step 15, and the results of the run are of step 10; start its training again, which goes on"
-    with pytest.raises(RunError, match=sentence):
+    with refused("15 10", RunError):
         load(run)
 
 
@@ -212,21 +210,20 @@ def test_readers_take_the_last_checkpoint_or_nothing(train: Train, capfd: pytest
     content = bytearray(last.read_bytes())
     content[len(content) // 2] ^= 1
     last.write_bytes(content)
-    again = f"to train it from the start: `rm {last} {run}/results.json`, then the same command again"
-    damaged = f"{last} cannot be read (it is cut short, damaged or no checkpoint); {again}"
-    with pytest.raises(RunError, match=re.escape(damaged)):
+    names = f"{last} {run}/results.json"
+    with refused(names, RunError):
         load(run)
-    refuses(f"export {run}", damaged, capfd, 1)
-    refuses(f"evaluate {run} evaluate.knn.k=3", damaged, capfd, 1)
+    refuses(f"export {run}", names, capfd, 1)
+    refuses(f"evaluate {run} evaluate.knn.k=3", names, capfd, 1)
     last.unlink()
     (run / "results.json").unlink()
     assert train("epochs=2", "checkpoint.every=1", *KNN, *FEW)[0] == 0
     assert equal(weights(run), trained) and results()["metrics"] == first["metrics"]
     torch.save(torch.load(last, weights_only=True) | {"step": 5}, last)  # as an older copy of the file
-    with pytest.raises(RunError, match=f"{last} is of step 5, and the results of the run are of step 10; {again}"):
+    with refused(f"{names} 5 10", RunError):
         load(run)
     last.unlink()
-    refuses(f"evaluate {run} evaluate.knn.k=3", f"{run} has no checkpoints/last.pt; to train it", capfd, 1)
+    refuses(f"evaluate {run} evaluate.knn.k=3", f"{run} checkpoints/last.pt", capfd, 1)
 
 
 def test_a_stopped_run_goes_on_as_an_undisturbed_one(train: Train) -> None:
@@ -325,4 +322,4 @@ def test_a_constant_schedule_goes_on_from_a_shorter_training(train: Train) -> No
     other = next(each for path in Path("outputs").glob("default/*") if (each := results(path))["config"]["seed"] == 1)
     assert f"{50 * (short['knn/top1'] + other['metrics']['knn/top1']):.1f} \u00b1" in printed
     code, printed = train("epochs=1", *STEADY, *FEW, "evaluate.knn.k=3")
-    assert code == 1 and "has gone on to epoch 3: set epochs to 3 or more" in printed
+    assert code == 1 and "epochs to 3 " in printed

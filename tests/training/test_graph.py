@@ -6,6 +6,7 @@ repeated: a learning rate, a random seed or a branch of the recorded step would 
 
 import logging
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,8 @@ def test_replayed_steps_equal_eager_ones(name: str, tmp_path: Path, caplog: pyte
     run = training(tmp_path, *OPTIONS[name])
     graphed = GraphedStepper(stepper(run), run.loader, True, Operations, Votes(0))
     found = trained(run, graphed)
-    assert f"from step {EAGER_STEPS} on, steps are replayed" in caplog.text
-    assert "from step 9 on, steps with diagnostics are replayed" in caplog.text
+    starts = [re.findall(r"step (\d+)", each) for each in caplog.messages if "replayed" in each]
+    assert starts == [[str(EAGER_STEPS)], ["9"]]
     for kind, tensors in expected.items():
         assert len(tensors) == len(found[kind])
         for a, b in zip(tensors, found[kind], strict=True):
@@ -139,9 +140,7 @@ def test_a_recording_that_differs_is_not_used(tmp_path: Path, caplog: pytest.Log
 
     graphed = GraphedStepper(stepper(run), run.loader, False, Numb, Votes(0))
     found = trained(run, graphed)
-    assert (
-        "cannot be replayed as a CUDA graph and stays eager: a replayed step changes weights otherwise" in caplog.text
-    )
+    assert "stays eager" in caplog.text
     assert all(torch.equal(a, b) for a, b in zip(expected["weights"], found["weights"], strict=True))
 
 
@@ -157,7 +156,7 @@ def test_a_step_that_cannot_be_recorded_stays_eager_or_is_refused(
     with patch.object(Stepper, "compute", waiting):
         run = training(tmp_path)
         trained(run, GraphedStepper(stepper(run), run.loader, False, Operations, Votes(0)))
-        assert "stays eager: RuntimeError: aten::_local_scalar_dense makes the host wait" in caplog.text
+        assert "aten::_local_scalar_dense" in caplog.text
         run = training(tmp_path)
-        with pytest.raises(RunError, match=r"cannot be replayed as a CUDA graph \(.*\): set graph=auto or false"):
+        with pytest.raises(RunError, match="graph=auto or false"):
             trained(run, GraphedStepper(stepper(run), run.loader, True, Operations, Votes(0)))

