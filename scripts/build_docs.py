@@ -22,8 +22,6 @@ from ssl_bench.config.schema import directory
 # What other programs import. The other rooms carry out commands and are not an interface.
 DOCUMENTED = ["api", "objective", "methods", "networks", "data", "evaluate", "distributed", "errors", "seeding"]
 
-NOT = "!ssl_bench.networks.fused_norm"  # imports Triton, which a torch for CPUs does not bring
-
 # Members from torch or Python are left out, and constructors of base classes, which pdoc does not show for all of them.
 # Modules are listed where __all__ has none, too. A constructor's own text is that of torch: its arguments are described
 # with the class. Long formulas are broken.
@@ -86,7 +84,7 @@ def write(folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "The module specification")  # pdoc finds some of the modules itself
-        pdoc.pdoc("ssl_bench", *names, NOT, output_directory=folder)
+        pdoc.pdoc("ssl_bench", *names, output_directory=folder)
     guides = {"Configuration": _configuration()}
     for path in (Path(__file__).parent / "examples").glob("*.md"):
         text = path.read_text(encoding="utf-8").replace(".md)", ".html)")  # links between these pages

@@ -48,7 +48,7 @@ part() { # NAME LIMIT COMMAND...     LIMIT: seconds of 29 minutes; 0: what is le
 cifar="dataset=cifar10 batch_size=b512 epochs=20 evaluate=[knn,linear] evaluate.baselines=[] tracking=off paths.outputs=$OUT"
 # shellcheck disable=SC2086  # words of a command
 {
-    part step 300 python scripts/benchmark_step.py --device cuda --precision auto --batch 64 1024 256 --rounds 2 --set compile=true --set precision=fp16 --set fused_norm=true --set fused_norm=false --json "$OUT/step.json" --kernels "$OUT/kernels.json"
+    part step 300 python scripts/benchmark_step.py --device cuda --precision auto --batch 64 1024 256 --rounds 2 --set compile=true --set precision=fp16 --json "$OUT/step.json" --kernels "$OUT/kernels.json"
     part check 300 python -m ssl_bench check "paths.outputs=$OUT"
     part tests 360 python -m pytest -m gpu -n 4 -vv tests/gpu
     part losses 180 python scripts/benchmark_losses.py --images 4096 --rounds 3 --json "$OUT/losses.json"

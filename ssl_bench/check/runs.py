@@ -18,7 +18,7 @@ from ssl_bench.training.graph import TOLERANCE
 RUN_ID = "0123456789"
 TINY = ["backbone.width=16", "head.out=16", "batch_size.size=64", "epochs=8", "optimizer=sgd", "optimizer.lr=0.05"]
 TINY += ["tracking=off", "evaluate=[]", "evaluate.baselines=[]", "compile_views=false", "images_on=device"]
-TINY += ["tf32=false", "fused_norm=false"]
+TINY += ["tf32=false"]
 REPLAYED, RESUMED = 12, 4  # steps
 # With the rate of TINY, twelve steps make a rounding as large as the whole change of a weight.
 SMALL_LR = "optimizer.lr=0.0001"

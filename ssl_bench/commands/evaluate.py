@@ -123,7 +123,7 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
             keys = ", ".join(["device", "evaluate", *(place.rstrip("=") for place in places)])
             raise ConfigError(f"{override}: only {keys} and paths.data can be changed after the training")
     changed = evaluated_again(config, overrides)
-    changed |= {"devices": 1, "graph": False, "fused_norm": False}
+    changed |= {"devices": 1, "graph": False}
     schema.check(config | changed)
     try:  # a dashboard is no part of the run, and may have changed or be missing here
         tracking = stored.get("tracking", config["tracking"])

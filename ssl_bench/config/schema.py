@@ -25,7 +25,7 @@ EXACT: dict[str, Any] = dict.fromkeys(("tf32", "compile", "compile_views", "npc_
 EXACT |= {
     "scale": Literal["full", "reduced", "smoke"],
     "precision": Literal["auto", "fp32", "fp16", "bf16", "fp64"],
-    **dict.fromkeys(("graph", "fused_norm"), bool | Literal["auto"]),
+    "graph": bool | Literal["auto"],
     "reduction": Literal["mean", "sum"],
     "similarity": Literal["cosine", "arctanh", "student"],
     "cosines": Literal["auto", "dense", "tiled"],
@@ -92,7 +92,6 @@ class TopLevel:
     compile: Any = MISSING
     compile_views: Any = MISSING
     graph: Any = MISSING
-    fused_norm: Any = MISSING
     reduction: str = MISSING
     similarity: str = MISSING
     plugins: Any = MISSING

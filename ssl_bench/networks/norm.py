@@ -31,20 +31,12 @@ def group_statistics(model: nn.Module, groups: int) -> None:
     """
     for module in model.modules():
         if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, GroupedBatchNorm) and module.momentum is not None:
-            of_maps = getattr(module, "of_maps", type(module) is nn.BatchNorm2d)
             module.__class__ = GroupedBatchNorm
             assert isinstance(module, GroupedBatchNorm)
             module.groups, module.joined = local_groups(groups), groups < world()
-            module.of_maps = of_maps
         elif isinstance(module, _BatchNorm):
             remedy = f"devices={world()}, with framework.norm=local: {type(module).__name__} cannot be grouped"
             require(groups == world(), "framework.groups", groups, remedy)
-
-
-def of_this_rank(model: nn.Module) -> list["GroupedBatchNorm"]:
-    """The BNs of feature maps in training whose statistics are over all images of this rank, and over no others."""
-    norms = [module for module in model.modules() if isinstance(module, GroupedBatchNorm) and module.training]
-    return [norm for norm in norms if norm.of_maps and norm.groups == 1 and not norm.joined]
 
 
 def count_steps(model: nn.Module) -> None:
@@ -91,15 +83,11 @@ class GroupedBatchNorm(nn.BatchNorm1d):
     Attributes:
         groups: g, consecutive slices of the rows.
         joined: the rows of all ranks, which have equally many, are one group.
-        of_maps: it was made for [B, C, H, W].
-        normalise: torch's ``batch_norm``, or :func:`ssl_bench.networks.fused_norm.batch_norm` in its place.
         momentum: share of the batch in the running averages, in [0, 1].
     """
 
     groups: int
     joined: bool
-    of_maps: bool
-    normalise: Callable[..., Tensor] = staticmethod(batch_norm)
     momentum: float
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -118,7 +106,7 @@ class GroupedBatchNorm(nn.BatchNorm1d):
         """Normalise each group of this rank by its own statistics, with torch's kernels."""
         settings = self.weight, self.bias, True
         if self.groups == 1:
-            return self.normalise(x, self.running_mean, self.running_var, *settings, self.momentum, self.eps)
+            return batch_norm(x, self.running_mean, self.running_var, *settings, self.momentum, self.eps)
         # With a momentum of 1, running averages are the statistics of the last group.
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
         means, variances = torch.zeros(2, self.groups, x.shape[1], dtype=dtype, device=x.device)

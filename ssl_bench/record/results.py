@@ -20,7 +20,7 @@ NAME = "results.json"
 ENVIRONMENT = {"device": "processors", "instructions": "instructions", "threads": "numbers of threads"}
 ENVIRONMENT |= {"ranks": "numbers of ranks", "torch": "versions of torch", "cuda": "versions of CUDA"}
 ENVIRONMENT |= {"precision": "number formats", "images": "images"}
-OF_CPUS, OF_GPUS = ("instructions", "threads"), ("compile_views", "graph", "fused_norm", "images_on")
+OF_CPUS, OF_GPUS = ("instructions", "threads"), ("compile_views", "graph", "images_on")
 SETTINGS = {name: f"values of {name}" for name in ("cosines", *OF_GPUS)}
 
 

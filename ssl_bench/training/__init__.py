@@ -1,3 +1,3 @@
 """Training one run on one rank: ``parts`` builds it, ``engine`` is the loop, ``state`` what the loop changes, saves and
-resumes; ``step`` is a step, ``graph`` replays it, ``fusing`` chooses its batch norms; ``optim``, ``chunked``,
-``meter``, ``snr`` and ``recording`` are called by them."""
+resumes; ``step`` is a step, ``graph`` replays it; ``optim``, ``chunked``, ``meter``, ``snr`` and ``recording`` are
+called by them."""

@@ -14,7 +14,6 @@ from ssl_bench.errors import InvalidValue, require
 from ssl_bench.evaluate.run import check_evaluators
 from ssl_bench.hardware import check_devices
 from ssl_bench.networks.trial import try_backbone, try_map
-from ssl_bench.training.fusing import not_fused
 from ssl_bench.training.parts import OBJECTIVE, Parts
 from ssl_bench.training.precision import Precision
 
@@ -102,9 +101,7 @@ class CheckedParts(Parts):
         """Refuse a run of ``processes`` on this machine if it does not have the GPUs or the cores for it."""
         check_devices(processes, self.config["device"])
         cuda = self.config["device"] != "cpu" and torch.cuda.is_available()
-        for key, reason in {"graph": "", "fused_norm": not_fused(self.config)}.items():
-            reason = reason if cuda else "there is no GPU"
-            require(self.config[key] is not True or not reason, key, True, f"auto or false: {reason}")
+        require(self.config["graph"] is not True or cuda, "graph", True, "auto or false: there is no GPU")
         Precision.of(self.config["precision"], cuda)
 
     def _check_images(self) -> None:

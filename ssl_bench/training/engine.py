@@ -26,7 +26,7 @@ from ssl_bench.record.claim import Claim
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
 from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
-from ssl_bench.training import fusing, graph
+from ssl_bench.training import graph
 from ssl_bench.training.evaluation import Evaluation
 from ssl_bench.training.initial import has_no_checkpoint
 from ssl_bench.training.meter import raise_bad_loss
@@ -203,7 +203,6 @@ class Training:
             obstacle = votes.first(obstacle)
             if obstacle and wanted is True:
                 raise RunError(f"graph=true: {obstacle}: set graph=auto or false")
-            fusing.choose(self.config, stepper, self.loader, votes, replayed=not obstacle)
             if not obstacle:
                 new = partial(CudaRecording, torch.cuda.graph_pool_handle())
                 return graph.GraphedStepper(stepper, self.loader, wanted is True, new, votes)

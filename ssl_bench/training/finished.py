@@ -66,7 +66,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is damaged, or not that of `ssl-bench train`: {again}")
     plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
     config = {key: value for key, value in config.items() if key not in RETIRED}
-    config = {"fused_norm": False} | config | {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
+    config |= {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
     if trained is not None:
         config["epochs"] = trained["config"].get("epochs", config.get("epochs"))
     try:

@@ -193,6 +193,8 @@ class GraphedStepper:
         recorded = _Recorded(self._new())
 
         def capture() -> str:
+            if lacks := self._check_memory():
+                return lacks
             before.update(self._values())
             self._capture(recorded, diagnostics)
             self._restore(before)
@@ -203,7 +205,7 @@ class GraphedStepper:
             different = [name for names in trials for name in names]
             return f"a replayed step changes {different[0]} otherwise than an eager one" if different else ""
 
-        reason = self._agreed(self._check_memory) or self._agreed(capture) or self._agreed(compare, together=True)
+        reason = self._agreed(capture) or self._agreed(compare, together=True)
         if not reason:
             self._recorded[diagnostics] = recorded
         return reason
@@ -219,7 +221,7 @@ class GraphedStepper:
         except Exception as error:  # whatever the capture raises: the eager steps are complete
             if together and world() > 1:
                 raise
-            reason = cause(error)
+            reason = _cause(error)
         return self._votes.first(reason)
 
     def _capture(self, recorded: _Recorded, diagnostics: bool) -> None:
@@ -261,7 +263,7 @@ class GraphedStepper:
                 results.append(self._values() | {"diagnostics": [*values.values()] if diagnostics else []})
         one, other = results
         start = before | {"diagnostics": [*map(torch.zeros_like, other["diagnostics"])]}
-        return [name for name in start if not close(one[name], other[name], start[name])]
+        return [name for name in start if not _close(one[name], other[name], start[name])]
 
     @torch.no_grad()  # else clones keep nodes of autograd that belong to the default stream: no capture allows them
     def _values(self) -> dict[str, list[Tensor]]:
@@ -309,7 +311,7 @@ def obstacle(config: Mapping[str, Any], images: Source) -> str:
     return next((reason for reason, given in obstacles.items() if given), "")
 
 
-def cause(error: BaseException) -> str:
+def _cause(error: BaseException) -> str:
     """The first error of a chain, in a sentence: the end of a recording after an error raises another one."""
     while error.__context__ is not None:
         error = error.__context__
@@ -318,8 +320,8 @@ def cause(error: BaseException) -> str:
 
 
 @torch.no_grad()
-def close(replayed: list[Tensor], eager: list[Tensor], before: list[Tensor], tolerance: float = TOLERANCE) -> bool:
-    """Whether two steps changed tensors alike: integers equally, others within the tolerance, all together."""
+def _close(replayed: list[Tensor], eager: list[Tensor], before: list[Tensor]) -> bool:
+    """Whether two steps changed tensors alike: integers equally, others within TOLERANCE, all together."""
     change, difference = 0.0, 0.0
     for a, b, start in zip(replayed, eager, before, strict=True):
         if not a.is_floating_point():
@@ -328,4 +330,4 @@ def close(replayed: list[Tensor], eager: list[Tensor], before: list[Tensor], tol
             continue
         change += float((b.double() - start.double()).square().sum())
         difference += float((a.double() - b.double()).square().sum())
-    return difference <= tolerance**2 * change
+    return difference <= TOLERANCE**2 * change

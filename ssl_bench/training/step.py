@@ -6,7 +6,6 @@ finish    what gradients do not train (:meth:`ssl_bench.methods.base.Method.upda
 """
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,7 +62,7 @@ class Stepper:
         """Run forward, backward and optimiser; return the result of the forward, with all diagnostics of the step."""
         state = self.state
         state.optimizer.zero_grad()
-        result = self.backward(images, progress, diagnostics, state.scaler.scale)
+        result = self._backward(images, progress, diagnostics)
         values = result.diagnostics
         if state.snr is not None or self.schedule.recipe.clip is not None:
             state.scaler.unscale_(state.optimizer)
@@ -87,11 +86,9 @@ class Stepper:
         self.state.meter.advance(self.state.step)
         self.state.step += 1
 
-    def backward(
-        self, images: Step, progress: Progress, diagnostics: bool, scale: Callable[[Tensor], Tensor]
-    ) -> StepResult:
-        """Forward of a step and backward of its loss, which ``scale`` multiplies, at once or in chunks."""
-        method = self.state.method
+    def _backward(self, images: Step, progress: Progress, diagnostics: bool) -> StepResult:
+        """Forward of a step and backward of its loss, at once or in chunks."""
+        method, scale = self.state.method, self.state.scaler.scale
         if self.chunk is None:
             with self._autocast():
                 result: StepResult = self.network(images.batch(), progress, diagnostics)

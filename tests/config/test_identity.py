@@ -53,7 +53,6 @@ def test_only_keys_that_the_result_depends_on_change_the_identity() -> None:
         ["timeout=5"],
         ["compile_views=false"],
         ["graph=false"],
-        ["fused_norm=true"],
         ["framework.groups=1"],
         ["temperature=fixed"],
         ["batch_size.size=64"],

@@ -16,7 +16,7 @@ from ssl_bench.training.engine import Training
 from tests.composed import load
 
 TINY = ["backbone.width=8", "head.out=16", "batch_size.size=32", "epochs=4", "max_steps=14", "tracking=off"]
-TINY += ["evaluate=[]", "evaluate.baselines=[]", "compile_views=false", "fused_norm=false", "images_on=device"]
+TINY += ["evaluate=[]", "evaluate.baselines=[]", "compile_views=false", "images_on=device"]
 
 
 SMALL = {"predictor": 8, "clusters": 3}  # of a framework
