@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
+from ssl_bench.config.compositions import Composition, Request, compositions
+from ssl_bench.config.identity import recipe_id
 from ssl_bench.papers import measurements, tables, verdicts
 from ssl_bench.papers.cell_runs import Results
-from ssl_bench.papers.cells import Table
+from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim
 from ssl_bench.papers.drawing import draw, panels
 from ssl_bench.papers.fill import Filled, fill
@@ -38,7 +40,7 @@ VERSIONS = ("ssl_bench", "python", "torch", "torchvision", "timm", "numpy")
 PLACE = {"row", "column", "metric", "value", "seed", "run_id", "seconds"}  # of a committed number
 MARKS = re.compile("(<!-- decided claims -->\n).*(<!-- end -->\n)", re.DOTALL)  # in README.md, around a table
 Place = tuple[Any, ...]  # row, column, metric and seed of a number
-DROPPED = [  # claims that left the files undecided; papers/README.md says why
+DROPPED = [  # claims that left the files undecided
     *("dcl/tuned_rate", "less/snr_relic"),
     *("intriguing/saturation", "intriguing/large_digit", "intriguing/several_digits"),
 ]
@@ -128,16 +130,17 @@ def _different(texts: Iterable[str]) -> str:
     return "; ".join(sorted(set(texts)))
 
 
-def joined(table: Table, content: dict[str, Any], results: Results) -> dict[str, Any]:
+def joined(table: Table, content: dict[str, Any]) -> dict[str, Any]:
     """The content with the committed numbers that it lacks: their runs may be on another machine.
 
     Raises:
         ValueError: the table asks for another training than theirs.
     """
     asked = {(cell.label, cell.column, cell.metric, seed): cell for cell in table.cells for seed in cell.seeds}
+    composed = compositions([cell.overrides for cell in table.cells if cell.available])
     here, earlier = {_place_of(cell) for cell in content["cells"]}, measurements.read(table)
     kept = [each for each in earlier.get("cells", []) if _place_of(each) in asked.keys() - here]
-    other = [each for each in kept if each.get("run_id") != results.training(asked[_place_of(each)], each["seed"])]
+    other = [each for each in kept if each.get("run_id") != _training(composed, asked[_place_of(each)], each["seed"])]
     if other:
         path = measurements.path_of(table)
         raise ValueError(f"{len(other)} numbers of {path} are of another training: remove them, or name new seeds")
@@ -152,6 +155,12 @@ def joined(table: Table, content: dict[str, Any], results: Results) -> dict[str,
     order = {place: number for number, place in enumerate(asked)}
     content["cells"] = sorted([*content["cells"], *kept], key=lambda cell: order.get(_place_of(cell), -1))
     return content
+
+
+def _training(composed: Mapping[Request, Any], cell: Cell, seed: int) -> str | None:
+    """The recipe that a cell asks for; None: it cannot be composed."""
+    made = composed.get(cell.overrides)
+    return recipe_id(made.config(seed)) if isinstance(made, Composition) else None
 
 
 def _place_of(cell: dict[str, Any]) -> Place:
@@ -288,7 +297,7 @@ def main(arguments: list[str] | None = None) -> None:
             if isinstance(table, PaperClaim) and (changed := _changed(table, content["commit"].split("; "))):
                 parser.error(f"{table.name}: its runs began at {changed}, with other criteria: name new seeds")
             try:
-                write(measurements.path_of(table), joined(table, content, results))
+                write(measurements.path_of(table), joined(table, content))
             except ValueError as error:
                 parser.error(f"{table.name}: {error}")
     for table in measured():

@@ -134,10 +134,10 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
             words = [word.replace("knn/top1", "epoch") for word in words if word != "grid"]
         short = ["evaluate.npc.batches=1", "evaluate.npc.batch_sizes=[32]"] if "npc" in text else []
         return [*(word for word in words if word != "--watch"), *short]
-    if any(word.startswith(("name=", "mine")) or word == "grid" for word in words):
-        return ["--help"]  # their grid is not trained here, nor the reader's own tables
+    if any(word.startswith(("name=", "mine", "paths.outputs=")) or word == "grid" for word in words):
+        return ["--help"]  # their grid is not trained here, nor the reader's own tables, nor is that folder there
     if name in ("table", "figure", "reproduce"):
-        return [*words, "--dry-run"] if name == "reproduce" and "--recipe" not in words else words
+        return [*words, "--dry-run"] if name == "reproduce" else words
     if name != "check":  # prepare needs data of its own
         _composed(words)
     return ["--help"]

@@ -99,11 +99,7 @@ def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
         load = [(where, libraries.lines_to_load("config.json"))]
     facts = {"run_id": run.run_id, "optimiser step": run.step, "seed": config["seed"]}
     facts |= {"SHA-256 of the weights": hashlib.sha256(contents["model.safetensors"]).hexdigest()}
-    try:
-        command = files.read_bytes(run.folder / "command.txt").decode(errors="backslashreplace").strip()
-    except OSError:
-        command = ""
-    text = card(config, results.read(run.folder), command, facts, load)
+    text = card(config, results.read(run.folder), facts, load)
     return contents | {"README.md": text.encode(errors="backslashreplace")}  # a name may be no UTF-8
 
 

@@ -1,31 +1,27 @@
 """``ssl-bench reproduce dcl/table1``: train the runs that a paper's table still needs, as one grid.
 
 ``ssl-bench reproduce dcl/table1 row='CIFAR-10*' col=256 seed=0,1 devices=8 --dry-run``. Other ``key=value`` are added
-to every cell; if they change what is computed, the runs are recorded with ``scale=reduced`` and fill no cell.
-``skip=impossible`` leaves out cells that cannot be. ``hydra/launcher=local`` or ``slurm`` trains several runs at the
-same time. ``scale=smoke`` tries every cell with two steps on generated images. ``--recipe`` only says in words what the
-cells train. ``--committed`` trains the seeds with numbers of the project, and compares: ``papers/replication.py``.
+to every cell; if they change what is computed, the runs are recorded with ``scale=reduced`` and fill no cell: ``table``
+with the same ``key=value`` shows them. ``skip=impossible`` leaves out cells that cannot be. ``hydra/launcher=local`` or
+``slurm`` trains several runs at the same time.
 """
 
 import json
 import shlex
-import shutil
-import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.commands.train_grid import check_place, train_grid
-from ssl_bench.config import schema, with_hydra
+from ssl_bench.config import with_hydra
 from ssl_bench.config.asked import Asked
-from ssl_bench.config.build import converted
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.errors import ConfigError
 from ssl_bench.launch import impossible
 from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run, tidy
-from ssl_bench.papers import cost, recipe, replication, smoke
-from ssl_bench.papers.plan import PlannedRuns, Request, plan
+from ssl_bench.papers import cost
+from ssl_bench.papers.plan import PlannedRuns, plan
 from ssl_bench.papers.selection import HELP, Selection
 
 
@@ -34,73 +30,47 @@ def main(arguments: Sequence[str]) -> int:
     """Plan and train.
 
     Returns:
-        0: done, or nothing was left to do. 1: a run failed, or a number is not the committed one. 2: wrong arguments.
-        128 + n: stopped by signal n.
+        0: done, or nothing was left to do. 1: a run failed. 2: wrong arguments. 128 + n: stopped by signal n.
     """
     parser = Parser("reproduce", "Train the runs that tables of papers still need.")
     parser.add_argument("names", nargs="*", metavar="TABLE", help="such as dcl/table1; a paper alone lists its tables")
     parser.add_argument("--all", action="store_true", help="all tables of a paper")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and train nothing")
-    parser.add_argument("--recipe", action="store_true", help="print in words what each cell trains, and train nothing")
-    parser.add_argument("--committed", action="store_true", help="measure the project's numbers again, and compare")
-    parser.add_argument("--who", default=socket.gethostname(), help="names the record of --committed; else the host")
     parser.add_config_dir()
-    parser.epilog = f"""{HELP} seed=0,1 replaces the seeds; scale=smoke tries every cell for two steps on generated
-        images; any other key=value is added to every cell."""
+    parser.epilog = f"{HELP} seed=0,1 replaces the seeds."
     options = parser.read(arguments)
     typed = shlex.join(["ssl-bench", "reproduce", *parser.split(arguments)[0], *options.overrides])
     skip = impossible.taken_skip(options.overrides)
-    kind = replication.Committed if options.committed else Selection
-    selection = kind.read(options.names, options.all, options.overrides, options.config_dir)
-    request = Request.read(selection)
-    converted(request.scale, schema.EXACT["scale"], "scale")
-    require(all(seed >= 0 for seed in request.seeds), "seed", list(request.seeds), "integers of 0 or more")
-    if options.committed:
-        request = replication.check(request, options.who)
-    planned = plan(request, show_progress)
-    if options.recipe:
-        for text, cells in recipe.recipes(planned).items():
-            print(*cells, text, "", sep="\n")
-        return 0
+    selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
+    planned = plan(selection, show_progress)
     with with_hydra.opened():
-        asked = Asked.of(request.of_machine, options.config_dir, True)
+        asked = Asked.of([*selection.of_machine, *selection.of_hydra], options.config_dir, True)
     check_place(asked, options.dry_run)
-    _leave_out_impossible(request, planned, skip, options.dry_run)
-    summarise(request, planned)
+    _leave_out_impossible(selection, planned, skip, options.dry_run)
+    summarise(selection, planned)
     todo = [runs for runs in planned if runs.missing]
     if options.dry_run:
-        print(*(runs.line() for runs in todo), sep="\n")
-        if request.scale != "smoke":  # which generates its images
-            print(*(f"data missing: {sentence}" for sentence in missing_data(todo)), sep="\n")
+        print(*(runs.line([*selection.flags, *selection.of_hydra]) for runs in todo), sep="\n")
+        print(*(f"data missing: {sentence}" for sentence in missing_data(todo)), sep="\n")
         return 0
     for folder in {folder for runs in planned for folders in runs.done.values() for folder in folders}:
         tidy(folder)
-    if todo and (code := _train(request, todo, asked, typed, options.all)):
-        return code
-    return replication.report(selection, options.who) if options.committed else 0
+    return _train(selection, todo, asked, typed) if todo else 0
 
 
-def _train(request: Request, todo: Sequence[PlannedRuns], asked: Asked, typed: str, whole: bool) -> int:
+def _train(selection: Selection, todo: Sequence[PlannedRuns], asked: Asked, typed: str) -> int:
     """Train runs as one grid; return its exit code."""
-    selection = request.selection
     grid = Plan(asked)
-    try:
-        if request.scale == "smoke":  # before a run is looked for: its run_id has the hash of its images
-            for planned in todo:
-                smoke.write(planned.config)
-        runs = [grid.run(*cell_run) for planned in todo for cell_run in planned.runs()]
-        for run in runs:
-            if run.refusal:
-                raise run.refusal
-        grid.begin(typed)
-        if request.scale == "smoke":
-            return train_grid(grid, _smoke(grid.add(runs)))
-        words = [*selection.flags, *selection.names, *(["--all"] * whole), f"paths.outputs={selection.outputs}"]
-        code = train_grid(grid, _in_rounds(grid.add(runs)))
-        print(f"beside the papers' numbers: {shlex.join(['ssl-bench', 'table', *words])}", flush=True)
-        return code
-    finally:
-        shutil.rmtree(request.smoke_data, ignore_errors=True)
+    runs = [grid.run(*cell_run) for planned in todo for cell_run in planned.runs()]
+    for run in runs:
+        if run.refusal:
+            raise run.refusal
+    grid.begin(typed)
+    words = [*selection.flags, *selection.names, *(["--all"] * selection.whole), *selection.changes]
+    words.append(f"paths.outputs={selection.outputs}")
+    code = train_grid(grid, _in_rounds(grid.add(runs)))
+    print(f"beside the papers' numbers: {shlex.join(['ssl-bench', 'table', *words])}", flush=True)
+    return code
 
 
 def _in_rounds(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
@@ -112,27 +82,20 @@ def _in_rounds(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
         runs = [run for run in runs if run not in now]
 
 
-def _smoke(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
-    """Train small runs; of a thousand networks that nobody needs, no checkpoint stays."""
-    for run in runs:
-        yield [run]
-        shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
-
-
-def _leave_out_impossible(request: Request, planned: Sequence[PlannedRuns], skip: bool, dry_run: bool) -> None:
+def _leave_out_impossible(selection: Selection, planned: Sequence[PlannedRuns], skip: bool, dry_run: bool) -> None:
     """Check the runs that are left to train; with ``skip`` those that cannot be are no longer available.
 
-    Data and devices that this machine lacks are no reason in a dry run. Smoke runs generate their images.
+    Data and devices that this machine lacks are no reason in a dry run.
 
     Raises:
         ConfigError: some cannot be, and they are not to be left out.
     """
     todo = [runs for runs in planned if runs.missing]
-    if not todo or request.scale == "smoke" or (dry_run and not request.overrides):  # the cells themselves can be
+    if not todo or (dry_run and not selection.changes + selection.of_machine):  # the cells themselves can be
         return
     from ssl_bench.training.refusals import refusals  # imports torch
 
-    here = not dry_run and request.selection.setting("hydra/launcher") != "slurm"
+    here = not dry_run and selection.setting("hydra/launcher") != "slurm"
     errors = refusals([runs.config for runs in todo], here)
     refused = {number: error for number, error in enumerate(errors) if error}
     possible = impossible.left([[f"cell={runs.cells[0]}"] for runs in todo], refused, skip, "cells")
@@ -140,7 +103,7 @@ def _leave_out_impossible(request: Request, planned: Sequence[PlannedRuns], skip
         todo[number].unavailable = "impossible"
 
 
-def summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
+def summarise(selection: Selection, planned: Sequence[PlannedRuns]) -> None:
     """Print which cells still need runs, how many are done or unavailable, and what the other ones cost."""
     available = [runs for runs in planned if runs.seeds and not runs.unavailable]
     for runs in available:
@@ -151,13 +114,13 @@ def summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
         print(f"{done:>4} cells  done")
     for reason, count in Counter(runs.unavailable for runs in planned if runs.unavailable).items():
         print(f"{count:>4} cells  not available: {reason}")
-    if request.scale == "reduced" and request.selection.setting("scale") is None:
-        print(f"{' '.join(request.overrides)}: these runs count as scale=reduced and fill no cell of the paper")
+    if "scale=reduced" in selection.changes and selection.setting("scale") is None:
+        print(f"{' '.join(selection.changes[:-1])}: these runs count as scale=reduced and fill no cell of the paper")
     todo = [runs for runs in planned if runs.missing]
     count = sum(len(runs.missing) for runs in todo)
-    on = cost.rates(request.selection.outputs)
+    on = cost.rates(selection.outputs)
     hours = sum(runs.hours(on) for runs in todo)
-    price = f", {cost.price(hours, on)}" if request.scale == "full" and count else ""
+    price = f", {cost.price(hours, on)}" if "scale=reduced" not in selection.changes and count else ""
     print(f"{count} runs to go in {len(todo)} cells{price}", flush=True)
 
 

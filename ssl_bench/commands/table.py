@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, show_progress, taken_outputs
 from ssl_bench.config.build import one_of
+from ssl_bench.errors import ConfigError
 from ssl_bench.papers import verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     selection.check_reading()
     if options.claims:
+        if selection.changes:
+            raise ConfigError(f"{selection.changes[0]}: leave it out: claims have the settings of their file")
         claims = verdicts.claims_of(selection.names, selection.papers)
         cells = [cell for claim in claims for cell in claim.cells]
         results = Results(selection.outputs, cells, show_progress, selection.folder)
@@ -54,6 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     selected = [(table, selection.cells(table)) for table in selection.tables()]
     every = [cell for _, cells in selected for cell in cells]
     results = Results(selection.outputs, every, show_progress, selection.folder)
-    made = [whole(t, fill(t, cells, results), results, selection.call(t)) for t, cells in selected]
+    changes = selection.changes
+    made = [whole(t, fill(t, cells, results), results, selection.call(t), changes) for t, cells in selected]
     print(text_of(made, options.format), end="")
     return 0

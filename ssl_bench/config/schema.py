@@ -23,7 +23,7 @@ OPTIONAL = ("head", "loss", "negatives", "temperature")
 # Types of keys by name that OmegaConf does not know, or would convert values to: -1 to true, a number to text.
 EXACT: dict[str, Any] = dict.fromkeys(("tf32", "compile", "compile_views", "npc_histogram"), bool)
 EXACT |= {
-    "scale": Literal["full", "reduced", "smoke"],
+    "scale": Literal["full", "reduced"],
     "precision": Literal["auto", "fp32", "fp16", "bf16", "fp64"],
     "graph": bool | Literal["auto"],
     "reduction": Literal["mean", "sum"],

@@ -1,37 +1,25 @@
-"""The model card of a run: what its weights are, how to load them, the recipe in words, numbers and versions.
+"""The model card of a run: what its weights are, how to load them, the recipe, numbers and versions.
 
 It is the ``README.md`` of a folder on the Hugging Face hub, which reads the YAML at its head.
 """
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 import yaml
 
-from ssl_bench.config.build import KINDS
-from ssl_bench.config.identity import is_own, is_plugins
-from ssl_bench.config.typed import TEXT_KEY
+from ssl_bench.config.identity import evaluators, hashed, is_own, settings_of_evaluation
 from ssl_bench.errors import printable
-from ssl_bench.papers.recipe import describe
 from ssl_bench.record import evaluations, units
 from ssl_bench.record.printing import Sheet, SheetEntry, markdown
 from ssl_bench.record.summary import targets
-
-# What the command on a card may have: these keys, options of these groups, and keys of their classes in this package,
-# but for those that are text, of which two are words of a list. Everything else is left out.
-KEYS = {"seed", "epochs", "max_steps", "scale", "precision", "tf32", "compile", "reduction", "similarity", "devices"}
-GROUPS = (*(kind for kind in KINDS if "." not in kind), "batch_size", "experiment")
-WORDS = {"backbone.name", "augment.interpolation"}
-PLAIN = re.compile(r"[\w.,:+{}\[\]-]*", re.ASCII)  # numbers, words and lists of them
 
 
 def card(
     config: Mapping[str, Any],
     results: Mapping[str, Any] | None,
-    command: str,
     facts: Mapping[str, Any],
     load: Sequence[tuple[str, Sequence[str]]],
 ) -> str:
@@ -40,7 +28,6 @@ def card(
     Args:
         config: resolved configuration of the run.
         results: content of its ``results.json``; None if it has not finished.
-        command: its command, or nothing; the card has what of it is public.
         facts: what else the card says about the weights, by name.
         load: sentences about how to load the weights in the card's folder, each with its lines of Python.
     """
@@ -65,13 +52,14 @@ def card(
         *(f"{sentence}\n\n{_block('python', lines)}" for sentence, lines in load),
         _input(config["dataset"]),
         "## Recipe",
-        _block("text", describe(_without_folders(config))),
+        "All settings that the weights and the results below depend on; of a path the last name.",
+        _block("yaml", yaml.safe_dump(_without_folders(_settings(config)), sort_keys=False).splitlines()),
     ]
     if results and results["metrics"]:
         parts += ["## Results", _table(results, targets(config)), *_classes(results)]
     if results:
         facts = {**facts, "seconds": results["seconds"], **results["environment"]}
-    parts += ["## How it was made", *(_public(command, config) if command else [])]
+    parts += ["## How it was made"]
     parts += ["\n".join(f"- {name}: {value}" for name, value in facts.items() if value is not None)]
     return "\n\n".join(parts) + "\n"
 
@@ -128,47 +116,11 @@ def _classes(results: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _public(command: str, config: Mapping[str, Any]) -> list[str]:
-    """A command with its public words alone, as paragraphs: a place, a name or an account must not get on a card."""
-    try:
-        words = shlex.split(command)
-    except ValueError:  # the file was damaged
-        return []
-    kept, left_out, flag = list[str](), set[str](), ""
-    for word in words[2:]:  # of `ssl-bench train ...`
-        key = re.split("[=.]", word.lstrip("+~"))[0]
-        if flag or word.startswith("-"):
-            left_out.add("options of the command line")
-        elif _is_public(word, config):
-            kept.append(word)
-        else:
-            left_out.add(key if key in config or key in ("hydra", *GROUPS) else "others")
-        flag = word if word.startswith("-") and "=" not in word and word not in ("-m", "--multirun") else ""
-    block = _block("bash", [shlex.join(["ssl-bench", "train", *kept])])
-    private = "Left out, since it may name places or accounts: settings of"
-    return [block, *([f"{private} {', '.join(sorted(left_out))}."] if left_out else [])]
-
-
-def _is_public(word: str, config: Mapping[str, Any]) -> bool:
-    """Whether an override sets a key of this package that names no place, to words without a folder in them."""
-    key, equals, value = word.lstrip("+").partition("=")
-    group, dot, _ = key.removeprefix("~").partition(".")
-    if not PLAIN.fullmatch(value):
-        return False
-    if not dot:
-        return group in GROUPS or (bool(equals) and group in KEYS)
-    place = TEXT_KEY.fullmatch(key) is not None or key.startswith("evaluate.on")
-    return group in GROUPS and (key in WORDS or not place) and _of_package(key, config)
-
-
-def _of_package(key: str, config: Mapping[str, Any]) -> bool:
-    """Whether a configuration has a key, and it belongs to a class of this package."""
-    node: Any = config
-    for part in key.split("."):
-        if not isinstance(node, Mapping) or is_plugins(node) or part not in node:
-            return False
-        node = node[part]
-    return True
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the training, and of each evaluator."""
+    evaluated = evaluators(config["evaluate"]).items()
+    settings = {name: settings_of_evaluation(name, node) for name, node in evaluated}
+    return {**hashed(config), "epochs": config["epochs"], "evaluate": settings}
 
 
 def _without_folders(node: Any) -> Any:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
-from ssl_bench.config.identity import is_hashed, recipe_id
+from ssl_bench.config.identity import recipe_id
 from ssl_bench.disk.shapes import fits
 from ssl_bench.papers.cells import Cell, CellMetric
 from ssl_bench.record import evaluations, rows, units
@@ -87,22 +85,18 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
 def trained(runs: Mapping[str, list[RunFolder]], config: Mapping[str, Any]) -> list[RunFolder]:
     """Those of the runs, by recipe, that have the recipe of a configuration and as many images as it says.
 
-    A part of a data set under its name is none of a paper's runs; in a smoke test it is all that there is. A run counts
-    the images that it trains on, a composed configuration also those that it sets apart (``held_out``).
+    A run counts the images that it trains on, a composed configuration also those that it sets apart (``held_out``).
     """
-    same = runs.get(recipe_id(config), [])
-    if config.get("scale") == "smoke":
-        return same
     images, apart = config["dataset"].get("train_images"), sum(config["dataset"].get("held_out") or ())
     trains_on = None if images is None else images - apart
-    return [run for run in same if run.config["dataset"].get("train_images") == trains_on]
+    return [run for run in runs.get(recipe_id(config), []) if run.config["dataset"].get("train_images") == trains_on]
 
 
 class Results:
     """The finished runs of a results folder, found by the cells that they fill.
 
     Args:
-        cells: the cells that will be asked for. Those of which no run has the dataset and the values are not composed.
+        cells: the cells that will be asked for. Those of whose dataset there is no run are not composed.
     """
 
     def __init__(
@@ -112,13 +106,12 @@ class Results:
         progress: Progress = lambda configs, count: configs,
         folder: Path | None = None,
     ) -> None:
-        ended = [run for run in finished(outputs) if run.config.get("scale") != "smoke"]
-        self._runs, self._composed = ended, partial(compositions, progress=progress, folder=folder)
-        self._agreeing: dict[tuple[str, str], set[str]] = {}
-        possible = [cell for cell in cells if cell.available and self.agreeing(_lasting(cell))]
-        self._compositions = self._composed([cell.overrides for cell in possible])
-        self._seeds = sorted({run.seed for run in self._runs if run.seed is not None})
-        self._trained = by_recipe(self._runs)
+        runs = finished(outputs)
+        datasets = {str(run.shared.groups.get("dataset")).partition(":")[0] for run in runs}  # own images have a folder
+        possible = [cell for cell in cells if cell.available and cell.settings.get("dataset", "") in {*datasets, ""}]
+        self._compositions = compositions([cell.overrides for cell in possible] if runs else [], progress, folder)
+        self._seeds = sorted({run.seed for run in runs if run.seed is not None})
+        self._trained = by_recipe(runs)
 
     def of_cell(self, cell: Cell) -> list[RunFolder]:
         """The runs that fill a cell, by seed: those with its training, of which the scale is a part.
@@ -139,28 +132,6 @@ class Results:
         numbers = {run.seed: value(run, cell.metric) for run in self.of_cell(cell)}
         return {seed: number for seed, number in numbers.items() if seed is not None and number is not None}
 
-    def training(self, cell: Cell, seed: int) -> str | None:
-        """The recipe that a cell asks for; None: it cannot be composed."""
-        self.composed([cell])
-        composed = self._compositions[cell.overrides]
-        return recipe_id(composed.config(seed)) if isinstance(composed, Composition) else None
-
-    def composed(self, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
-        """The configurations of those of the cells that can be composed, with seed 0."""
-        new = [cell.overrides for cell in cells if cell.overrides not in self._compositions]
-        self._compositions |= self._composed(new)
-        composed = {cell: self._compositions[cell.overrides] for cell in cells}
-        return {cell: made.config(0) for cell, made in composed.items() if isinstance(made, Composition)}
-
-    def agreeing(self, settings: Mapping[str, str]) -> list[RunFolder]:
-        """The finished runs that have all of some settings, by seed."""
-        for key, wanted in settings.items():
-            if (key, wanted) not in self._agreeing:
-                runs = (run for run in self._runs if _agrees(run.config, key, wanted))
-                self._agreeing[key, wanted] = {run.run_id for run in runs}
-        ids = set.intersection({run.run_id for run in self._runs}, *map(self._agreeing.__getitem__, settings.items()))
-        return sorted((run for run in self._runs if run.run_id in ids), key=lambda run: (run.seed or 0, run.run_id))
-
 
 def _as_asked(run: RunFolder, config: Mapping[str, Any]) -> RunFolder:
     """A run with those of its numbers that the evaluations of a configuration have made, after as many epochs."""
@@ -174,29 +145,3 @@ def _as_asked(run: RunFolder, config: Mapping[str, Any]) -> RunFolder:
             run.numbers.setdefault(key, {}).update(entry["metrics"])
     made = {key for key, made_by in run.evaluations.items() if any(evaluations.same(made_by, one) for one in asked)}
     return replace(run, numbers={key: metrics for key, metrics in run.numbers.items() if key in made})
-
-
-def _lasting(cell: Cell) -> dict[str, str]:
-    """The settings that a run of the cell has whichever way it was started: its dataset and the values of keys."""
-    settings = {key: value for key, value in cell.settings.items() if key == "dataset" or "." in key}
-    return {key: value for key, value in settings.items() if is_hashed(key)}
-
-
-def _agrees(config: Mapping[str, Any], key: str, wanted: str) -> bool:
-    """Whether a run has a setting: the option ``wanted`` of a group, or the value of a key."""
-    choices = config.get("choices")
-    if isinstance(choices, Mapping) and key in choices:
-        return str(choices[key]).partition(":")[0] == wanted  # own images also have the name of their folder
-    node: Any = config
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return bool(node == _parsed(wanted))
-
-
-@cache
-def _parsed(text: str) -> Any:
-    """The value of an override's text: a number, or what YAML reads."""
-    try:
-        return float(text)
-    except ValueError:
-        return yaml.safe_load(text)

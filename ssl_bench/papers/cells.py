@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.record import units
-from ssl_bench.results.differing import varying
 
 METRIC = re.compile(r"(?P<name>[^@]+)(@(?P<choice>best$|mean|(?=\d))(?P<epoch>\d+(\.\d+)?)?)?")
 
@@ -143,19 +141,6 @@ class Table:
     def stem(self) -> str:
         """The name without the paper."""
         return self.name.partition("/")[2]
-
-    def axes(self, cell: Cell) -> dict[str, str]:
-        """The cell's dataset and the settings in which it differs from other cells of the table.
-
-        The settings of the optimiser and of the evaluation are left out.
-        """
-        return {key: value for key, value in cell.settings.items() if key == "dataset" or key in self.varying}
-
-    @cached_property
-    def varying(self) -> set[str]:
-        """The settings in which available cells differ, without those of the optimiser and of the evaluation."""
-        keys = {key for row in varying([cell.settings for cell in self.cells if cell.available]) for key in row}
-        return {key for key in keys if key.split(".")[0] not in ("optimizer", "evaluate", "name")}
 
     def rows(self) -> list[str]:
         """Names of the rows, in order."""

@@ -1,16 +1,16 @@
 """Fill tables with the results on disk: the paper's number, ours, and that of the project.
 
-Ours is the mean and the sample standard deviation over the finished seeds. Only full-scale runs with exactly the
-configuration of a cell count; runs of ``scale=reduced`` are kept apart. The project's numbers are those that are
-committed with the package (:mod:`ssl_bench.papers.measurements`).
+Ours is the mean and the sample standard deviation over the finished seeds. Only runs with exactly the configuration of
+a cell count. The project's numbers are those that are committed with the package
+(:mod:`ssl_bench.papers.measurements`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ssl_bench.papers import measurements, reduced
+from ssl_bench.papers import measurements
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, CellMetric, Table
 from ssl_bench.results.arrange import notes, spread
@@ -30,21 +30,17 @@ class Filled:
 
     Attributes:
         values: of the finished runs on disk.
-        reduced: of its runs of ``scale=reduced``.
-        recipe: in which settings those are not the paper's recipe; empty if in none or there are none.
         measured: of the runs that are committed with the package.
         lacking: the metric that the finished runs do not have, in words; empty if they have it or there are none.
-        remarks: footnotes of the measured numbers by their names: what their mean mixes, and warnings of the runs.
-        runs: those on disk, then the reduced ones.
+        remarks: footnotes of our number: what its mean mixes, and warnings of the runs.
+        runs: those on disk.
     """
 
     cell: Cell
     values: list[float]
-    reduced: list[float]
-    recipe: str
     measured: list[float]
     lacking: str = ""
-    remarks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
     runs: Sequence[RunFolder] = ()
 
     @property
@@ -64,7 +60,7 @@ class Filled:
         texts = {"paper": self.cell.reported, "ours": spread(self.values, digits)}
         if self.difference is not None:
             texts["difference"] = f"{self.difference:+.{digits}f}"
-        texts |= {"project": spread(self.measured, digits), "reduced": spread(self.reduced, digits)}
+        texts["project"] = spread(self.measured, digits)
         return {name: text for name, text in texts.items() if text}
 
     @property
@@ -77,30 +73,17 @@ class Filled:
 
 def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
     """Fill each cell with the values of its runs."""
-    of_cells = reduced.find(table, results)
-    return [_fill(table, cell, results, *of_cells.get(cell, ([], ""))) for cell in cells]
+    return [_fill(table, cell, results.of_cell(cell)) for cell in cells]
 
 
-def _fill(table: Table, cell: Cell, results: Results, reduced_runs: list[RunFolder], recipe: str) -> Filled:
-    runs = results.of_cell(cell)
-    values, reduced_values = _values(cell, runs), _values(cell, reduced_runs)
+def _fill(table: Table, cell: Cell, runs: list[RunFolder]) -> Filled:
+    values = [(run, number) for run in runs if (number := value(run, cell.metric)) is not None]
     lacks = runs and not values
     return Filled(
         cell=cell,
-        values=values,
-        reduced=reduced_values,
-        recipe=recipe if reduced_values else "",
+        values=[number for _, number in values],
         measured=list(measurements.values(table, cell).values()),
         lacking=f"its runs have no {CellMetric.read(cell.metric).name}" if lacks else "",
-        remarks={"ours": _remarks(cell, runs), "reduced": _remarks(cell, reduced_runs)},
-        runs=[*runs, *reduced_runs],
+        remarks=notes([run for run, _ in values]),
+        runs=runs,
     )
-
-
-def _remarks(cell: Cell, runs: Sequence[RunFolder]) -> list[str]:
-    return notes([run for run in runs if value(run, cell.metric) is not None])
-
-
-def _values(cell: Cell, runs: Sequence[RunFolder]) -> list[float]:
-    numbers = (value(run, cell.metric) for run in runs)
-    return [number for number in numbers if number is not None]

@@ -6,20 +6,24 @@ import fnmatch
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.config.build import near
-from ssl_bench.errors import ConfigError
+from ssl_bench.config import schema
+from ssl_bench.config.build import converted, near
+from ssl_bench.config.compositions import compositions
+from ssl_bench.config.identity import NOT_IN_RUN_ID
+from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.files import given_path, usual_outputs
 from ssl_bench.papers import tables
-from ssl_bench.papers.cells import Cell, Table
+from ssl_bench.papers.cells import Cell, Table, merge
 
 HELP = """TABLE is such as dcl/table1; dcl/fig3 is all panels of a figure, and a paper with --all is all of its tables.
 FILE.yaml is all tables of a file of your own, FILE.yaml/table1 is one; --config-dir DIR adds the papers in DIR/papers.
 row=NAME and col=NAME select rows and columns: by the exact name, by a pattern ('CIFAR-10*'), or by words of the name
-(row=DCL: "CIFAR-10 DCL", but not "DCLW")."""
+(row=DCL: "CIFAR-10 DCL", but not "DCLW"). Any other key=value is added to every cell, such as epochs=10: these are runs
+with scale=reduced, which fill no cell of the paper."""
 
 
 def selects_runs(options: Any) -> bool:
@@ -88,14 +92,54 @@ class Selection:
         return selected
 
     def cells(self, table: Table) -> list[Cell]:
-        """The cells of the selected rows and columns.
+        """The cells of the selected rows and columns, with the settings that every cell gets.
 
         Raises:
-            ConfigError: no row or no column of the table matches.
+            ConfigError: no row or no column of the table matches, or the scale is unknown.
         """
         rows = _matching("row", self.row, table.rows(), table.name)
         columns = _matching("col", self.column, table.columns(), table.name)
-        return [cell for cell in table.cells if cell.row in rows and cell.column in columns]
+        cells = [cell for cell in table.cells if cell.row in rows and cell.column in columns]
+        changes = self.changes
+        return [replace(cell, overrides=tuple(merge(cell.overrides, changes))) for cell in cells] if changes else cells
+
+    @property
+    def changes(self) -> list[str]:
+        """The settings of what every cell computes, with ``scale=reduced`` if one of them changes the training.
+
+        Raises:
+            ConfigError: the scale is unknown.
+        """
+        evaluated = [setting for setting in self.settings if _group(setting) == "evaluate"]
+        trained = [s for s in self.settings if _group(s) not in NOT_IN_RUN_ID | {"hydra", "seed", "scale"}]
+        scale = self.setting("scale") or ("reduced" if trained else "full")
+        converted(scale, schema.EXACT["scale"], "scale")
+        return trained + evaluated + [f"scale={scale}"] * (scale != "full")
+
+    @property
+    def of_machine(self) -> list[str]:
+        """The settings that say where and how the runs are carried out."""
+        return [setting for setting in self.settings if _group(setting) in NOT_IN_RUN_ID - {"evaluate"}]
+
+    @property
+    def of_hydra(self) -> list[str]:
+        """The settings of Hydra's launcher."""
+        return [setting for setting in self.settings if _group(setting) == "hydra"]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds in place of those of each cell; empty for the latter.
+
+        Raises:
+            ConfigError: they are no integers of 0 or more.
+        """
+        numbers = self.setting("seed")
+        try:
+            seeds = [] if numbers is None else [int(number) for number in numbers.split(",")]
+        except ValueError as error:
+            raise InvalidValue("seed", numbers, "integers such as 0,1,2") from error
+        require(all(seed >= 0 for seed in seeds), "seed", seeds, "integers of 0 or more")
+        return seeds
 
     @property
     def papers(self) -> Path | None:
@@ -108,9 +152,9 @@ class Selection:
         return ["--config-dir", str(self.folder)] if self.folder else []
 
     def call(self, table: Table) -> str:
-        """A table in the words of a command."""
+        """A table in the words of a command, with the settings that every cell gets."""
         named = table.source.parent in (tables.directory(), self.papers)
-        return shlex.join([*self.flags, table.name if named else f"{table.source}/{table.stem}"])
+        return shlex.join([*self.flags, table.name if named else f"{table.source}/{table.stem}", *self.changes])
 
     def setting(self, key: str) -> str | None:
         """The last value of a key in ``settings``."""
@@ -121,19 +165,29 @@ class Selection:
         """Refuse settings of a command that only reads runs.
 
         Raises:
-            ConfigError: a setting other than ``paths.outputs``, or a folder that does not exist.
+            ConfigError: a setting other than ``paths.outputs`` that changes no training and no evaluation or that no
+                cell can have, or a folder that does not exist.
         """
         for setting in self.settings:
-            if not setting.startswith("paths.outputs="):
-                raise ConfigError(f"{setting}: leave it out: row, col and paths.outputs are what can be set here")
-        if self.settings and not self.outputs.is_dir():
+            if setting not in self.changes and not setting.startswith(("scale=", "paths.outputs=")):
+                raise ConfigError(f"{setting}: leave it out: row, col, paths.outputs and keys of a training can be set")
+        if self.setting("paths.outputs") and not self.outputs.is_dir():
             raise ConfigError(f"paths.outputs={self.outputs}: set paths.outputs to a folder that exists")
+        selected = self.tables() if self.changes else ()
+        if first := next((cell for table in selected for cell in self.cells(table) if cell.available), None):
+            composed = compositions([first.overrides], folder=self.folder)[first.overrides]
+            if isinstance(composed, ConfigError):
+                raise composed
 
     @property
     def outputs(self) -> Path:
         """Folder of the results."""
         given = self.setting("paths.outputs")
         return given_path(given) if given else usual_outputs()
+
+
+def _group(override: str) -> str:
+    return re.split("[=./]", override.lstrip("+~"), maxsplit=1)[0]
 
 
 def _matching(key: str, wanted: str | None, names: Sequence[str], table: str) -> set[str]:

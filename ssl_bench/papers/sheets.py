@@ -1,8 +1,8 @@
 """Filled tables as sheets, which ``record/printing.py`` prints in every form.
 
-A sheet has the rows and columns of the paper. A cell has up to five numbers there, a line each: the paper's, ours, the
-difference, the project's, and ours of ``scale=reduced``. Numbers that no cell of a row has are left out. Notes of cells
-are numbered footnotes; a note that a whole row has stands once, beside the name of the row.
+A sheet has the rows and columns of the paper. A cell has up to four numbers there, a line each: the paper's, ours, the
+difference and the project's. Numbers that no cell of a row has are left out. Notes of cells are numbered footnotes; a
+note that a whole row has stands once, beside the name of the row.
 
 CSV and JSON have a row for each cell.
 """
@@ -21,7 +21,7 @@ from ssl_bench.papers.fill import Filled
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results.statistics import deviation, mean
 
-NUMBERS = ("paper", "ours", "difference", "project", "reduced")
+NUMBERS = ("paper", "ours", "difference", "project")
 Best = set[tuple[str, str, str]]  # names of a number, its row and its column
 
 
@@ -58,20 +58,20 @@ def _rows(
                 continue
             text = texts[column].get(name, "")
             notes = [note for note in cell.notes if note not in common] if first else []
-            notes += [cell.recipe] if text and name == "reduced" and cell.recipe else []
-            notes += cell.remarks.get(name, ())
+            notes += cell.remarks if name == "ours" else ()
             row.append(SheetEntry(text, sheet.numbers(notes), (name, label, column) in best))
         rows.append(row)
     return rows
 
 
-def whole(table: Table, filled: Sequence[Filled], results: Results, call: str) -> Sheet:
-    """The same with its source, what is empty, and the verdict of a claim."""
+def whole(table: Table, filled: Sequence[Filled], results: Results, call: str, changes: Sequence[str] = ()) -> Sheet:
+    """The same with its source, what is empty, the settings that its cells were given, and the verdict of a claim."""
     empty = {one.cell.overrides for one in filled if one.cell.available and not one.values}
     todo = f"{len(empty)} configuration{'s' * (len(empty) != 1)} without a run"
     fill_by = f"To fill the empty cells, `ssl-bench reproduce {call}`: {todo}." if empty else ""
     of = verdicts.judge(table, results).lines() if isinstance(table, PaperClaim) else []
-    return sheet_of(table, filled, [f"Source: {table.cite}", fill_by, "\n".join(of)])
+    given = f"Ours: with {' '.join(changes)} in place of the paper's settings." if changes else ""
+    return sheet_of(table, filled, [f"Source: {table.cite}", given, fill_by, "\n".join(of)])
 
 
 def _best(table: Table, filled: Sequence[Filled]) -> Best:
@@ -98,9 +98,9 @@ def _best(table: Table, filled: Sequence[Filled]) -> Best:
 def _record(filled: Filled, best: Best) -> dict[str, Any]:
     """A cell as plain data: numbers as papers print them (accuracies in percent), None for a missing number.
 
-    ``mean``, ``std`` and ``n`` are ours; those of the project and of reduced runs begin with their names.
+    ``mean``, ``std`` and ``n`` are ours; those of the project begin with its name.
     """
-    cell, notes = filled.cell, {name: filled.remarks.get(name, ()) for name in ("ours", "reduced")}
+    cell = filled.cell
     record = {
         "row": cell.label,
         "column": cell.column,
@@ -109,11 +109,11 @@ def _record(filled: Filled, best: Best) -> dict[str, Any]:
         "mean": filled.mean,
         "std": deviation(filled.values),
         "n": len(filled.values),
-        "note": "; ".join([*filled.notes, *notes["ours"]]) or None,
+        "note": "; ".join([*filled.notes, *filled.remarks]) or None,
+        "project": mean(filled.measured),
+        "project_std": deviation(filled.measured),
+        "project_n": len(filled.measured),
+        "difference": filled.difference,
+        "best": ", ".join(name for name in NUMBERS if (name, cell.label, cell.column) in best) or None,
     }
-    for name, values in (("project", filled.measured), ("reduced", filled.reduced)):
-        record |= {name: mean(values), f"{name}_std": deviation(values), f"{name}_n": len(values)}
-    record["reduced_note"] = "; ".join(filter(None, [filled.recipe, *notes["reduced"]])) or None
-    record["difference"] = filled.difference
-    record["best"] = ", ".join(name for name in NUMBERS if (name, cell.label, cell.column) in best) or None
     return {name: plain(value) for name, value in record.items()}

@@ -26,8 +26,8 @@ from ssl_bench.networks.backbones import ConvN, timm_backbone
 from ssl_bench.networks.encoder import Encoder
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import GroupedBatchNorm, group_statistics
-from ssl_bench.papers import smoke
 from tests.composed import load as compose
+from tests.papers.small import write as write_images
 from tests.ranks import Command, on_two_ranks
 
 needs_pycocotools = pytest.mark.skipif(
@@ -310,7 +310,7 @@ def test_two_ranks_train_together_and_agree(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_pycocotools
 def test_detection_is_an_evaluator_of_a_run() -> None:
-    smoke.write(compose(["dataset=cifar10", "paths.data=data"]))
+    write_images(compose(["dataset=cifar10", "paths.data=data"]))
     data(Path("data/coco"))
     small = ["dataset=cifar10", "backbone=resnet18", "batch_size.size=8", "max_steps=2", "tracking=off"]
     settings = ["evaluate=[detection]", "evaluate.baselines=[init]", "evaluate.detection.epochs=1"]

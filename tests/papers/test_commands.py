@@ -17,7 +17,7 @@ import yaml
 
 from ssl_bench.commands import figure, reproduce, table
 from ssl_bench.config.identity import run_id
-from ssl_bench.papers import smoke, tables
+from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.drawing import draw, panels
@@ -71,7 +71,7 @@ def test_a_cell_has_the_mean_the_deviation_and_the_number_of_its_finished_seeds(
     cells = {(c["row"], c["column"]): c for c in as_json(capsys, "dcl/table1")}
     assert len(cells) == 40 and set(cells[ROW, COLUMN]) == {
         *("row", "column", "metric", "paper", "mean", "std", "n", "note", "project", "project_std", "project_n"),
-        *("reduced", "reduced_std", "reduced_n", "reduced_note", "difference", "best"),
+        *("difference", "best"),
     }
     filled = cells[ROW, COLUMN]
     assert (filled["paper"], filled["n"], filled["note"], filled["metric"]) == (84.2, 3, None, "knn/top1")
@@ -93,40 +93,41 @@ def test_a_cell_has_the_mean_the_deviation_and_the_number_of_its_finished_seeds(
     assert [one["table"] for one in json.loads(capsys.readouterr().out)] == ["dcl/fig3a", "dcl/fig3b"]
 
 
-def test_reduced_and_smoke_runs_never_fill_a_cell(capsys: Output) -> None:
-    write_result(cell(), 0, {"knn/top1": 0.5}, "scale=smoke")
+def test_a_run_of_other_settings_fills_the_cells_of_a_table_with_these_settings(capsys: Output) -> None:
     write_result(cell(), 0, {"knn/top1": 0.6}, "epochs=20")  # full scale, but another configuration
     for seed, top1 in enumerate((0.7, 0.72)):
         write_result(cell(), seed, {"knn/top1": top1}, "epochs=20", "scale=reduced")
-    write_result(cell(), 0, {"knn/top1": 0.65}, "epochs=5", "scale=reduced")  # the longer runs are shown
-    (filled,) = as_json(capsys, "dcl/table1", f"row={ROW}", f"col={COLUMN}")
-    assert filled["mean"] is None and filled["n"] == 0
-    assert table.main(["dcl/table1", f"row={ROW}", f"col={COLUMN}", "--format", "md"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "|  | reduced | 71.00 ± 1.41 (2)<sup>1</sup> |" in lines
-    assert "<sup>1</sup> not the paper's recipe: epochs=20, not 200" in lines
-
-
-def test_a_reduced_run_that_fits_several_cells_is_shown_in_none(capsys: Output) -> None:
-    of = cell("dcl/table4", "SimCLR, SGD", "100")  # another row differs in the optimiser only
-    write_result(of, 0, {of.metric: 0.7}, "epochs=1", "scale=reduced")
-    assert table.main(["dcl/table4", "row=SimCLR*", "--format", "md"]) == 0
-    assert "reduced" not in capsys.readouterr().out
+    place = ("dcl/table1", f"row={ROW}", f"col={COLUMN}")
+    (empty,) = as_json(capsys, *place)
+    assert empty["mean"] is None and empty["n"] == 0
+    (filled,) = as_json(capsys, *place, "epochs=20")
+    assert filled["mean"] == pytest.approx(71) and (filled["n"], filled["paper"]) == (2, 84.2)
+    (full,) = as_json(capsys, *place, "epochs=20", "scale=full")
+    assert (full["mean"], full["n"]) == (60, 1)
+    assert table.main([*place, "epochs=20", "--format", "md"]) == 0
+    printed = capsys.readouterr().out
+    assert "## dcl/table1: " in printed and "\nOurs: with epochs=20 scale=reduced " in printed
+    assert table.main(["dcl/table1", "epochs=20", "--format", "md"]) == 0
+    assert "`ssl-bench reproduce dcl/table1 epochs=20 scale=reduced`: " in capsys.readouterr().out
+    for wrong in ("epoch=20", "epochs=x", "device=cpu", "scale=half", "seed=1"):
+        for command in (table.main, figure.main):
+            assert command(["dcl/fig3", wrong]) == 2
+            assert wrong.partition("=")[0] in capsys.readouterr().err
+    assert table.main(["--claims", "dcl", "epochs=20"]) == 2 and "epochs=20" in capsys.readouterr().err
 
 
 def test_a_cell_says_what_its_mean_mixes_and_what_its_runs_warn_of(capsys: Output) -> None:
     for seed, threads in enumerate((1, 2)):
         write_result(cell(), seed, {"knn/top1": 0.84}, environment={"threads": threads, "torch": "2.6.0"})
     warning = "knn/top1 is below that of its initialisation"
-    write_result(cell(), 0, {"knn/top1": 0.1}, "epochs=5", "scale=reduced", warnings=[warning])
+    write_result(cell(), 2, {"knn/top1": 0.84}, environment={"threads": 2, "torch": "2.6.0"}, warnings=[warning])
     assert table.main(["dcl/table1", f"row={ROW}", f"col={COLUMN}", "--format", "md"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "|  | ours | 84.00 ± 0.00 (2)<sup>1</sup> |" in lines
-    assert "|  | reduced | 10.00 (1)<sup>2, 3</sup> |" in lines
+    assert "|  | ours | 84.00 ± 0.00 (3)<sup>1, 2</sup> |" in lines
     mixed = "mean over runs with different numbers of threads (1, 2)"
-    assert {f"<sup>1</sup> {mixed}", f"<sup>3</sup> seed 0: {warning}"} <= {*lines}
+    assert {f"<sup>1</sup> {mixed}", f"<sup>2</sup> seed 2: {warning}"} <= {*lines}
     (filled,) = as_json(capsys, "dcl/table1", f"row={ROW}", f"col={COLUMN}")
-    assert filled["note"] == mixed
+    assert filled["note"] == f"{mixed}; seed 2: {warning}"
 
 
 @pytest.mark.slow
@@ -161,7 +162,7 @@ def test_a_dry_run_prints_the_commands_of_what_is_missing(capsys: Output) -> Non
     assert reproduce.main([*arguments, "epochs=20", "seed=0"]) == 0
     out = capsys.readouterr().out
     assert "count as scale=reduced" in out and "epochs=20 " in out and "epochs=200" not in out
-    assert "scale=reduced seed=0" in out
+    assert "scale=reduced devices=8 seed=0" in out
     assert reproduce.main([*arguments, "epochs=20", "scale=reduced"]) == 0
     assert "count as scale=reduced" not in capsys.readouterr().out
     assert reproduce.main([*arguments, "batch_size=b64", "seed=0"]) == 0  # makes the two cells one run
@@ -258,32 +259,3 @@ def test_a_network_that_two_cells_evaluate_is_trained_once_and_first_for_what_is
     assert [list(results.values(cell)) for cell in table_now.cells] == [[0], [0]]
     rows = [json.loads(line) for line in (run.parent / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "loss" in row] == [1, 2]
-
-
-@pytest.mark.slow
-def test_smoke_trains_on_generated_images_and_removes_them(capsys: Output) -> None:
-    beside = Path("results/smoke/another/checkpoints")  # of another process
-    beside.mkdir(parents=True)
-    arguments = ["intriguing/fig7_mnist", "col=5", "row=*0.05", "scale=smoke", "paths.outputs=results"]
-    assert reproduce.main(arguments) == 0
-    out = capsys.readouterr().out
-    assert "1 runs to go" in out and "1 trained, 0 done before, 0 failed" in out and " h of pre-training" not in out
-    (path,) = Path("results").glob("smoke/*/results.json")
-    config = json.loads(path.read_text())["config"]
-    assert config["scale"] == "smoke" and config["max_steps"] == 2 and not Path("results/.smoke").exists()
-    assert beside.exists()
-    assert not (path.parent / "checkpoints").exists()
-    assert all(c["n"] == 0 for c in as_json(capsys, "intriguing/fig7_mnist", "paths.outputs=results"))
-
-
-@pytest.mark.parametrize("dataset", ["stl10", "imagenet100", "digit_on_imagenet", "multi_digits", "randbit_imagenet"])
-def test_generated_images_have_the_format_that_the_dataset_reads(dataset: str, tmp_path: Path) -> None:
-    from ssl_bench.training.parts import Parts
-
-    small = smoke.overrides(composed([f"dataset={dataset}"]), tmp_path)
-    config = composed([f"dataset={dataset}", *small])
-    smoke.write(config)
-    made = Parts(config).dataset
-    assert made.check() >= config["batch_size"]["size"]
-    (probe, *_) = made.probes().values()
-    assert len(probe.train) > 5 and len(probe.test) > 5

@@ -90,8 +90,6 @@ def test_committed_numbers_and_claims_stand_beside_the_file(folder: Path, capsys
     assert table.main(["a b/mine.yaml/better", "--format", "tex"]) == 0
     assert "DCL is better." in capsys.readouterr().out
     assert figure.main(["a b/mine.yaml/claims"]) == 0 and Path("mine-claims.png").exists()
-    assert reproduce.main(["a b/mine.yaml", "--committed"]) == 2
-    assert "mine/table1: no committed number is selected" in capsys.readouterr().err
     (cell,) = tables.find("a b/mine.yaml")[0].cells
     Path("a b/measured").mkdir()
     place = {"row": cell.label, "column": cell.column, "metric": cell.metric, "seed": 0, "value": 12.5}

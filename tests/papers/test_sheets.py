@@ -66,7 +66,7 @@ def mine(name: str = "table1") -> Table:
 def fill(table: Table, **values: Sequence[float]) -> list[Filled]:
     """Fill the cells of a table; ``values`` are by row and column, such as ``DCL_32``."""
     of = {f"{c.label}_{c.column}".replace(" ", "_"): c for c in table.cells}
-    return [Filled(cell, list(values.get(key, [])), [], "", []) for key, cell in of.items()]
+    return [Filled(cell, list(values.get(key, [])), []) for key, cell in of.items()]
 
 
 def text(form: str, table: Table, filled: Sequence[Filled]) -> str:
@@ -109,32 +109,30 @@ def test_many_columns_are_split_into_blocks() -> None:
         ["tau", "<0.1>", "ours"],
         ["tau", "0.2", "ours"],
     ]
-    lines = printed("rich", figure, [Filled(cell, [0.5, 0.75], [], "", []) for cell in figure.cells])
+    lines = printed("rich", figure, [Filled(cell, [0.5, 0.75], []) for cell in figure.cells])
     assert max(map(len, lines)) <= 80
     headings = [line.split() for line in lines if re.fullmatch(r"[\d ]+", line)]
     assert headings == [["1", "2", "3"], ["4", "5"], ["6", "7"], ["8", "9"]]
     assert sum(line.count("0.625 ± 0.177 (2)") for line in lines) == 18
 
 
-def test_numbers_of_the_project_and_of_reduced_scale_have_lines_of_their_own() -> None:
+def test_numbers_of_the_project_have_lines_of_their_own() -> None:
     table = mine()
     filled = fill(table, DCL_32=[84.5])
     for i, cell in enumerate(table.cells):
         if cell.row == "DCL":
-            filled[i] = Filled(cell, filled[i].values, [70.0, 72.0], "not the recipe", [84.25])
+            filled[i] = Filled(cell, filled[i].values, [84.25])
     lines = printed("md", table, filled)
-    assert lines[lines.index("| SimCLR | paper | 80.5 | 81.0<sup>1</sup> |") + 1 :][:9] == [
+    assert lines[lines.index("| SimCLR | paper | 80.5 | 81.0<sup>1</sup> |") + 1 :][:8] == [
         "| DCL<sup>2</sup> | paper | 84.0 | 83.0 |",
         "|  | ours | 84.50 (1) |  |",
         "|  | difference | +0.50 |  |",
         "|  | project | 84.25 (1) | 84.25 (1) |",
-        "|  | reduced | 71.00 ± 1.41 (2)<sup>3</sup> | 71.00 ± 1.41 (2)<sup>3</sup> |",
-        "| BYOL<sup>4</sup> | ours |  |  |",
+        "| BYOL<sup>3</sup> | ours |  |  |",
         "",
         "<sup>1</sup> another run",
         "",
     ]
-    assert "<sup>3</sup> not the recipe" in lines
     records = json.loads(text("json", table, filled))["cells"]
     (own,) = (each for each in records if (each["row"], each["column"]) == ("DCL", "32"))
     assert [own[name] for name in ("mean", "n", "project", "project_std", "project_n")] == [84.5, 1, 84.25, None, 1]
@@ -194,10 +192,10 @@ def test_every_form_has_what_the_others_have(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(measurements, "read", lambda table: {"errata": "one seed"})
     monkeypatch.setenv("COLUMNS", "200")
     table = replace(mine(), best="column")
-    filled = [replace(each, remarks={"reduced": ["seed 1: late"]}) for each in fill(table, SimCLR_32=[80.0])]
-    filled[2] = replace(filled[2], values=[84.5], reduced=[70.0, 72.0], recipe="epochs=20", measured=[84.25])
+    filled = [replace(each, remarks=["seed 1: late"]) for each in fill(table, SimCLR_32=[80.0])]
+    filled[2] = replace(filled[2], values=[84.5], measured=[84.25])
     words = ["SimCLR", "DCL", "BYOL", "80.5", "84.0", "needs a predictor", "another run", "from a public repository"]
-    words += ["80.00", "84.50", "+0.50", "84.25", "71.00", "1.41", "epochs=20", "seed 1: late", "a note of the table"]
+    words += ["80.00", "84.50", "+0.50", "84.25", "seed 1: late", "a note of the table"]
     words += ["two losses", "Doe & Roe, 50% of {a_b}", "Errata of the project's numbers: one seed", "1 configuration"]
     for form in FORMS:
         found = re.sub(r"\\([&%_#${}])", r"\1", text(form, table, filled))
@@ -206,8 +204,7 @@ def test_every_form_has_what_the_others_have(monkeypatch: pytest.MonkeyPatch) ->
             assert short in found, (form, word)
     rows = list(csv.DictReader(io.StringIO(text("csv", table, filled))))
     own = next(row for row in rows if (row["row"], row["column"]) == ("DCL", "32"))
-    assert (own["reduced"], own["reduced_n"], own["best"]) == ("71.0", "2", "paper, ours")
-    assert own["reduced_note"] == "epochs=20; seed 1: late"
+    assert (own["project"], own["project_n"], own["best"]) == ("84.25", "1", "paper, ours")
     assert [bool(row["about"]) for row in rows] == [True, *[False] * 5]
 
 
@@ -215,7 +212,7 @@ def test_every_form_has_what_the_others_have(monkeypatch: pytest.MonkeyPatch) ->
 def all_tables(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Table, list[Filled]]]:
     """Every table of the package, with a number in every cell."""
     monkeypatch.delenv("SSL_BENCH_PAPERS")
-    return [(t, [Filled(cell, [60.5, 61.5], [], "", [60.0]) for cell in t.cells]) for t in tables.every()]
+    return [(t, [Filled(cell, [60.5, 61.5], [60.0]) for cell in t.cells]) for t in tables.every()]
 
 
 def test_every_table_fits_on_a_terminal(

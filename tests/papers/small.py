@@ -1,10 +1,5 @@
-"""Make a run small: two steps on eight images at a time, generated ones, through the same code as the real run.
+"""Make the run of a cell small: two steps on eight generated images at a time, by the code of the real run."""
 
-``scale=smoke`` is part of a run's identity, so its numbers cannot be mistaken for results.
-"""
-
-import hashlib
-import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -36,14 +31,9 @@ LOCAL_FEATURES = {"photos": 1, "size": 128, "clusters": "[2,4]", "grid": 8, "n_i
 DETECTION = {"epochs": 1, "batch_size": 2, "sizes": "[32,32]"}
 
 
-def overrides(config: Mapping[str, Any], folder: Path) -> list[str]:
-    """The overrides that make the run of a composed configuration small.
-
-    Args:
-        folder: for generated images, in which those of each data set have one of their own.
-    """
-    data = folder / hashlib.sha256(json.dumps(config["dataset"], sort_keys=True).encode()).hexdigest()[:10]
-    small = ["name=smoke", "scale=smoke", f"paths.data={data}", "max_steps=2", "precision=fp32", "tracking=off"]
+def overrides(config: Mapping[str, Any], data: Path) -> list[str]:
+    """The overrides that make the run of a composed configuration small, on generated images in ``data``."""
+    small = ["scale=reduced", f"paths.data={data}", "max_steps=2", "precision=fp32", "tracking=off"]
     small += [f"batch_size.size={BATCH}", "batch_size.chunk=null", "evaluate.every=0"]
     dataset = config["dataset"]
     if "images" in dataset:  # that are made without files

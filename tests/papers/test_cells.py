@@ -1,0 +1,45 @@
+"""Every cell of the papers can be trained: two steps of it on a few generated images give its metric."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from ssl_bench.commands import train
+from ssl_bench.papers import tables
+from ssl_bench.papers.cells import Cell, CellMetric, merge
+from tests.papers import small
+from tests.papers.conftest import composed
+
+CELLS = {t.name: [cell for cell in t.cells if cell.available] for t in tables.every()}
+FIRST = ("dcl/table1", "intriguing/fig7_mnist")  # tried by default: a folder of photos, and digits in arrays
+NAMES = [pytest.param(n, marks=() if n in FIRST else pytest.mark.slow) for n, cells in CELLS.items() if cells]
+
+
+def measured(cell: Cell, folder: Path, done: dict[tuple[str, ...], set[str]]) -> set[str]:
+    """The names of what two steps of a cell measure, unless they are among those that are ``done``."""
+    words = tuple(merge(cell.overrides, small.overrides(composed(cell.overrides), folder / "data")))
+    if words not in done:
+        small.write(composed(words))
+        outputs = folder / str(len(done))
+        assert train.main([*words, "seed=0", f"paths.outputs={outputs}"]) == 0, words
+        (path,) = outputs.glob("*/*/results.json")
+        rows = (path.parent / "metrics.jsonl").read_text().splitlines()
+        done[words] = set(json.loads(path.read_text())["metrics"]).union(*map(json.loads, rows))
+    return done[words]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_steps_of_the_first_cell_of_each_table_have_its_metric(name: str, tmp_path: Path) -> None:
+    cell = CELLS[name][0]
+    assert CellMetric.read(cell.metric).name in measured(cell, tmp_path, {})
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(6 * 3600)
+def test_two_steps_of_every_cell_have_its_metric(tmp_path: Path) -> None:
+    done: dict[tuple[str, ...], set[str]] = {}
+    for cell in (cell for cells in CELLS.values() for cell in cells):
+        if find_spec("pycocotools") or "detection" not in cell.metric:
+            assert CellMetric.read(cell.metric).name in measured(cell, tmp_path, done), (cell.row, cell.column)
