@@ -144,17 +144,13 @@ def separate_statistics() -> None:
 
 
 class Votes:
-    """Exchange numbers and texts between the ranks without their GPUs.
+    """Exchange numbers and texts between the ranks without their GPUs."""
 
-    Args:
-        timeout: seconds that a rank waits for the votes of the others.
-    """
-
-    def __init__(self, timeout: float) -> None:
+    def __init__(self) -> None:
         self._group: Any = None
         if world() > 1:
             # A process group of their own on the CPU: they must not queue behind the work of the GPUs.
-            self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
+            self._group = dist.new_group(backend="gloo", timeout=_timeout)
         self._last: tuple[Tensor, Any] | None = None
 
     def __call__(self, number: int) -> int:

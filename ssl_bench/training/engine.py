@@ -66,7 +66,7 @@ def train(
     claim = claim if rank() == 0 else None
     run = Training(config, run_id, folder, device)
     with contextlib.ExitStack() as block:
-        interrupt = block.enter_context(Interrupt(Votes(config["timeout"])))
+        interrupt = block.enter_context(Interrupt(Votes()))
         if claim is not None:
             block.enter_context(claim.watched(interrupt))
         former = results.read(folder)
@@ -198,7 +198,7 @@ class Training:
                 part.compile()  # in place: the names in the checkpoint stay
         stepper = Stepper(self.state, self.schedule, self.precision, self.chunk)
         if self.device.type == "cuda":
-            votes, wanted = Votes(self.config["timeout"]), self.config["graph"]
+            votes, wanted = Votes(), self.config["graph"]
             obstacle = "graph=false" if wanted is False else graph.obstacle(self.config, self.loader.images)
             obstacle = votes.first(obstacle)
             if obstacle and wanted is True:

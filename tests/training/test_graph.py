@@ -94,7 +94,7 @@ def test_replayed_steps_equal_eager_ones(name: str, tmp_path: Path, caplog: pyte
     batches, step = eager.loader.steps(0, 14), stepper(eager)
     expected = trained(eager, lambda diagnostics: step(next(batches), diagnostics))
     run = training(tmp_path, *OPTIONS[name])
-    graphed = GraphedStepper(stepper(run), run.loader, True, Operations, Votes(0))
+    graphed = GraphedStepper(stepper(run), run.loader, True, Operations, Votes())
     found = trained(run, graphed)
     starts = [re.findall(r"step (\d+)", each) for each in caplog.messages if "replayed" in each]
     assert starts == [[str(EAGER_STEPS)], ["9"]]
@@ -138,7 +138,7 @@ def test_a_recording_that_differs_is_not_used(tmp_path: Path, caplog: pytest.Log
             ids = graphed._ids
             self.calls = [(f, tree_map(lambda v: v.clone() if v is ids else v, a), k, o) for f, a, k, o in self.calls]
 
-    graphed = GraphedStepper(stepper(run), run.loader, False, Numb, Votes(0))
+    graphed = GraphedStepper(stepper(run), run.loader, False, Numb, Votes())
     found = trained(run, graphed)
     assert "stays eager" in caplog.text
     assert all(torch.equal(a, b) for a, b in zip(expected["weights"], found["weights"], strict=True))
@@ -155,8 +155,8 @@ def test_a_step_that_cannot_be_recorded_stays_eager_or_is_refused(
     compute: Any = Stepper.compute
     with patch.object(Stepper, "compute", waiting):
         run = training(tmp_path)
-        trained(run, GraphedStepper(stepper(run), run.loader, False, Operations, Votes(0)))
+        trained(run, GraphedStepper(stepper(run), run.loader, False, Operations, Votes()))
         assert "aten::_local_scalar_dense" in caplog.text
         run = training(tmp_path)
         with pytest.raises(RunError, match="graph=auto or false"):
-            trained(run, GraphedStepper(stepper(run), run.loader, True, Operations, Votes(0)))
+            trained(run, GraphedStepper(stepper(run), run.loader, True, Operations, Votes()))
