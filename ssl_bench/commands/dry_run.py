@@ -31,9 +31,8 @@ def show(plan: Plan, as_json: bool = False) -> None:
     with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
         runs = plan.every()
     left = [run for run in runs if not run.done]
-    on = cost.rates(Path(plan.asked.cfg.paths.outputs))
     timed = _timed([run.config for run in left if run.config]) if plan.asked.where != "slurm" else {}
-    hours = [_hours(run.config, on, timed) if run.config else None for run in left]
+    hours = [_hours(run.config, timed) if run.config else None for run in left]
     if as_json:
         of_runs = [{"folder": str(run.folder), "overrides": run.overrides} for run in left]
         print(json.dumps([run | {"hours": took} for run, took in zip(of_runs, hours, strict=True)]))
@@ -50,7 +49,7 @@ def show(plan: Plan, as_json: bool = False) -> None:
     if left:
         print(*lines(sheet), sep="\n")
     here = any(_kind(run.config) in timed for run in left)
-    price = f", {cost.price(sum(filter(None, hours)), None if here else on)}" if any(hours) else ""
+    price = f", {cost.price(sum(filter(None, hours)), here)}" if any(hours) else ""
     print(f"{len(left)} runs to go{price}")
     if left and plan.asked.where == "slurm":
         plan.begin("")
@@ -58,13 +57,13 @@ def show(plan: Plan, as_json: bool = False) -> None:
         print("", slurm.script(plan.asked.launcher, plan.folder, len(left)), sep="\n", end="")
 
 
-def _hours(config: Config, on: cost.Rates, timed: Mapping[str, float]) -> float | None:
-    """Hours of a run by its steps on this machine, or else at the rates of a machine."""
+def _hours(config: Config, timed: Mapping[str, float]) -> float | None:
+    """Hours of a run by its steps on this machine, or else on 8 V100."""
     images = config["dataset"].get("train_images")
     if not config["epochs"]:
         return 0.0
     if _kind(config) not in timed or not isinstance(images, int):
-        return None if timed else cost.hours(config, on)
+        return None if timed else cost.hours(config)
     return cost.steps(config, images) * timed[_kind(config)] / 3600
 
 

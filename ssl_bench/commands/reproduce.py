@@ -118,9 +118,8 @@ def summarise(selection: Selection, planned: Sequence[PlannedRuns]) -> None:
         print(f"{' '.join(selection.changes[:-1])}: these runs count as scale=reduced and fill no cell of the paper")
     todo = [runs for runs in planned if runs.missing]
     count = sum(len(runs.missing) for runs in todo)
-    on = cost.rates(selection.outputs)
-    hours = sum(runs.hours(on) for runs in todo)
-    price = f", {cost.price(hours, on)}" if "scale=reduced" not in selection.changes and count else ""
+    hours = sum(runs.hours() for runs in todo)
+    price = f", {cost.price(hours)}" if "scale=reduced" not in selection.changes and count else ""
     print(f"{count} runs to go in {len(todo)} cells{price}", flush=True)
 
 

@@ -49,9 +49,9 @@ class PlannedRuns:
         """Seeds of the runs that are left to train."""
         return [] if self.unavailable else [seed for seed in self.seeds if seed not in self.done]
 
-    def hours(self, on: cost.Rates) -> float:
-        """Hours of the missing runs at the rates of a machine."""
-        return (cost.hours(self.config, on) or 0.0) * len(self.missing) if self.missing else 0.0
+    def hours(self) -> float:
+        """Hours of the missing runs."""
+        return (cost.hours(self.config) or 0.0) * len(self.missing) if self.missing else 0.0
 
     def runs(self) -> Iterator[tuple[tuple[str, ...], dict[str, Any], str]]:
         """Overrides, configuration and the name of the first cell of each missing run."""
