@@ -13,6 +13,7 @@ Committed numbers whose runs are on another machine stay, if the table still ask
 """
 
 import argparse
+import hashlib
 import json
 import re
 import subprocess
@@ -78,7 +79,7 @@ def record(table: Table, results: Results) -> dict[str, Any]:
     """The content of a table's file from its finished runs, without cells if there are none."""
     cells: list[dict[str, Any]] = []
     runs: dict[str, dict[str, Any]] = {}
-    for cell in table.asked if isinstance(table, PaperClaim) else table.cells:
+    for cell in asked(table):
         by_seed = {run.seed: run for run in results.of_cell(cell)}
         found = results.values(cell)
         for seed in sorted(set(found) & set(cell.seeds)):
@@ -96,7 +97,7 @@ def record(table: Table, results: Results) -> dict[str, Any]:
         "table": table.name,
         "command": f"ssl-bench reproduce {table.name}",
         **({"errata": earlier["errata"]} if "errata" in earlier else {}),
-        **({"criteria": table.rules} if isinstance(table, PaperClaim) else {}),
+        **({"criteria": rules(table)} if isinstance(table, PaperClaim) else {}),
         "commit": _different(map(_short, commits)),
         "started": min(filter(None, (each.get("started") for each in environments)), default=None),
         "finished": max(filter(None, (each.get("finished") for each in environments)), default=None),
@@ -106,6 +107,23 @@ def record(table: Table, results: Results) -> dict[str, Any]:
         "note": earlier.get("note", []),
         "cells": cells and [*(cell for cell in earlier.get("cells", []) if cell["seed"] not in now), *cells],
     }
+
+
+def asked(table: Table) -> tuple[Cell, ...]:
+    """The cells of a table, and further metrics of their runs that the criteria of a claim ask for."""
+    criteria = table.criteria if isinstance(table, PaperClaim) else ()
+    return tuple(dict.fromkeys((*table.cells, *(cell for each in criteria for cell in (*each.of, *each.minus)))))
+
+
+def rules(claim: PaperClaim) -> str:
+    """Hash of a claim's criteria without controls and of their seeds, in any order and whatever they are called."""
+    contents = [
+        [criterion.limit, criterion.statistic, criterion.seeds]
+        + [[[cell.label, cell.column, cell.metric] for cell in cells] for cells in (criterion.of, criterion.minus)]
+        for criterion in claim.criteria
+        if not criterion.control
+    ]
+    return hashlib.sha256("\n".join(sorted(map(json.dumps, contents))).encode()).hexdigest()[:10]
 
 
 def _short(commit: str) -> str:
@@ -121,7 +139,9 @@ def _changed(claim: PaperClaim, commits: Sequence[str]) -> str:
         shown = subprocess.run(command, capture_output=True, text=True)
         if shown.returncode:
             print(f"{claim.name}: commit {commit} is not here, so its criteria are not compared")
-        elif claim.rules not in {each.rules for each in tables.parse(shown.stdout, path)[1] if each.name == claim.name}:
+            continue
+        former = [each for each in tables.parse(shown.stdout, path)[1] if each.name == claim.name]
+        if rules(claim) not in map(rules, former):
             return commit
     return ""
 

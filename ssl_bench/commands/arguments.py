@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_config_dir(self) -> None:
         """Add the flag ``--config-dir`` for further options, and for the papers in a folder ``papers`` of it."""
-        text = "a folder with further options, and with papers in DIR/papers"
+        text = "a folder with further options"
         self.add_argument("--config-dir", "-cd", type=folder_of_options, metavar="DIR", help=text)
 
     def add_outputs(self) -> None:

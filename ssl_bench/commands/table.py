@@ -44,11 +44,11 @@ def main(arguments: Sequence[str]) -> int:
         print(text_of([pivot.sheet() for pivot in pivots], options.format), end="")
         return 0
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
+    if options.claims and selection.changes:
+        raise ConfigError(f"{selection.changes[0]}: leave it out: claims have the settings of their file")
     selection.check_reading()
     if options.claims:
-        if selection.changes:
-            raise ConfigError(f"{selection.changes[0]}: leave it out: claims have the settings of their file")
-        claims = verdicts.claims_of(selection.names, selection.papers)
+        claims = verdicts.claims_of(selection.names)
         cells = [cell for claim in claims for cell in claim.cells]
         results = Results(selection.outputs, cells, show_progress, selection.folder)
         judged = [verdicts.judge(claim, results) for claim in claims]

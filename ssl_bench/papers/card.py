@@ -56,7 +56,7 @@ def card(
         _block("yaml", yaml.safe_dump(_without_folders(_settings(config)), sort_keys=False).splitlines()),
     ]
     if results and results["metrics"]:
-        parts += ["## Results", _table(results, targets(config)), *_classes(results)]
+        parts += ["## Results", _table(results, targets(config))]
     if results:
         facts = {**facts, "seconds": results["seconds"], **results["environment"]}
     parts += ["## How it was made"]
@@ -103,17 +103,6 @@ def _table(results: Mapping[str, Any], targets: Mapping[str, str]) -> str:
         texts = [f"`{name}`", *("" if value is None else metric.text(value) for value in values)]
         sheet.rows.append([SheetEntry(text) for text in texts])
     return markdown(sheet).rstrip("\n")
-
-
-def _classes(results: Mapping[str, Any]) -> list[str]:
-    """The names of the classes by their numbers, of each dataset that they are known of."""
-    lines = []
-    for key, names in results.items():
-        group, _, dataset = key.partition("/")
-        if group == "classes":
-            numbered = ", ".join(f"{i} {printable(name)}" for i, name in enumerate(names))
-            lines.append(f"Classes{f' of {dataset}' if dataset else ''}, by their numbers: {numbered}.")
-    return lines
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -94,14 +94,9 @@ class Cell:
         return units.metric(CellMetric.read(self.metric).name, None, None).unit == "share"
 
     @property
-    def unavailable(self) -> str:
-        """Why no run of this package can fill the cell; empty if one can."""
-        return f"needs {self.missing}" if self.missing else ""
-
-    @property
     def available(self) -> bool:
         """Whether a run of this package can fill the cell."""
-        return not self.unavailable
+        return not self.missing
 
     @property
     def settings(self) -> dict[str, str]:
@@ -131,11 +126,6 @@ class Table:
     doubling: bool
     best: str
     source: Path
-
-    @property
-    def paper(self) -> str:
-        """The paper's part of the name."""
-        return self.name.partition("/")[0]
 
     @property
     def stem(self) -> str:

@@ -12,8 +12,6 @@ what is printed is what decides. A criterion whose runs are not complete counts 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -130,23 +128,6 @@ class PaperClaim(Table):
     beside: str
     theory: Mapping[str, Sequence[float]]
     contradicted: str
-
-    @property
-    def asked(self) -> tuple[Cell, ...]:
-        """The cells of the table, and further metrics of their runs that the criteria ask for."""
-        of_criteria = (cell for criterion in self.criteria for cell in (*criterion.of, *criterion.minus))
-        return tuple(dict.fromkeys((*self.cells, *of_criteria)))
-
-    @property
-    def rules(self) -> str:
-        """Hash of the criteria without controls and of their seeds, in any order and whatever they are called."""
-        contents = [
-            [criterion.limit, criterion.statistic, criterion.seeds]
-            + [[[cell.label, cell.column, cell.metric] for cell in cells] for cells in (criterion.of, criterion.minus)]
-            for criterion in self.criteria
-            if not criterion.control
-        ]
-        return hashlib.sha256("\n".join(sorted(map(json.dumps, contents))).encode()).hexdigest()[:10]
 
     def findings(self, values: Callable[[Cell], Mapping[int, float]]) -> list[Tested]:
         """Apply each criterion to the values of the cells, by seed."""

@@ -20,7 +20,7 @@ from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, Table, merge
 
 HELP = """TABLE is such as dcl/table1; dcl/fig3 is all panels of a figure, and a paper with --all is all of its tables.
-FILE.yaml is all tables of a file of your own, FILE.yaml/table1 is one; --config-dir DIR adds the papers in DIR/papers.
+FILE.yaml is all tables of a file of your own, FILE.yaml/table1 is one.
 row=NAME and col=NAME select rows and columns: by the exact name, by a pattern ('CIFAR-10*'), or by words of the name
 (row=DCL: "CIFAR-10 DCL", but not "DCLW"). Any other key=value is added to every cell, such as epochs=10: these are runs
 with scale=reduced, which fill no cell of the paper."""
@@ -30,7 +30,7 @@ def selects_runs(options: Any) -> bool:
     """Whether the words of a command select runs, and no tables of papers."""
     if options.all or getattr(options, "claims", False):
         return False
-    papers = tables.paths(options.config_dir and options.config_dir / "papers")
+    papers = tables.paths()
     places = [word.partition("=")[2] for word in options.overrides if word.startswith("paths.outputs=")]
     outputs = given_path(places[-1]) if places else usual_outputs()
 
@@ -52,7 +52,7 @@ class Selection:
         whole: a name may be a paper, which is all of its tables; no name at all is every table.
         row, column: a name, a pattern or words of a name; None selects all.
         settings: the arguments ``key=value`` other than ``row`` and ``col``.
-        folder: of ``--config-dir``, with further options and papers.
+        folder: of ``--config-dir``, with further options.
     """
 
     names: tuple[str, ...]
@@ -82,11 +82,11 @@ class Selection:
             ConfigError: there is no such table, or none is named.
         """
         if not self.names and self.whole:
-            return tables.every(self.papers)
+            return tables.every()
         if not self.names:
-            raise ConfigError(f"name a table: {', '.join(table.name for table in tables.every(self.papers))}")
-        selected = [table for name in self.names for table in tables.find(name, self.papers)]
-        papers = [name for name in self.names if name in tables.paths(self.papers)]
+            raise ConfigError(f"name a table: {', '.join(table.name for table in tables.every())}")
+        selected = [table for name in self.names for table in tables.find(name)]
+        papers = [name for name in self.names if name in tables.paths()]
         if papers and not self.whole:
             raise ConfigError(f"{papers[0]} has {', '.join(t.name for t in selected)}: name one, or add --all")
         return selected
@@ -142,18 +142,13 @@ class Selection:
         return seeds
 
     @property
-    def papers(self) -> Path | None:
-        """The folder of the user's own papers."""
-        return self.folder and self.folder / "papers"
-
-    @property
     def flags(self) -> list[str]:
-        """The flags of a command that has the same options and papers."""
+        """The flags of a command that has the same options."""
         return ["--config-dir", str(self.folder)] if self.folder else []
 
     def call(self, table: Table) -> str:
         """A table in the words of a command, with the settings that every cell gets."""
-        named = table.source.parent in (tables.directory(), self.papers)
+        named = table.source.parent == tables.directory()
         return shlex.join([*self.flags, table.name if named else f"{table.source}/{table.stem}", *self.changes])
 
     def setting(self, key: str) -> str | None:

@@ -1,6 +1,6 @@
 """Find and read the tables and claims of papers, in YAML files whose format README.md describes.
 
-Beside the papers of this package there are the user's own: a file, or the folder ``papers`` below ``--config-dir``.
+Beside the papers of this package there are the user's own files.
 """
 
 from __future__ import annotations
@@ -30,28 +30,17 @@ def directory() -> Path:
     return Path(os.environ.get("SSL_BENCH_PAPERS") or Path(__file__).parent)
 
 
-def paths(more: Path | None = None) -> dict[str, Path]:
-    """The files of all papers, by name.
-
-    Args:
-        more: a folder with further ones, which need not exist.
-
-    Raises:
-        ConfigError: one of them has the name of a paper of this package.
-    """
-    ours, theirs = ({path.stem: path for path in (f.glob("*.yaml") if f else ())} for f in (directory(), more))
-    if both := sorted(ours.keys() & theirs.keys()):
-        remedy = "rename the file, and set its key paper"
-        raise ConfigError(f"{theirs[both[0]]}: this package has a paper {both[0]}: {remedy}")
-    return dict(sorted((ours | theirs).items()))
+def paths() -> dict[str, Path]:
+    """The files of all papers, by name."""
+    return {path.stem: path for path in sorted(directory().glob("*.yaml"))}
 
 
-def every(more: Path | None = None) -> list[Table]:
+def every() -> list[Table]:
     """All tables of all papers."""
-    return [table for path in paths(more).values() for table in read(path)[0]]
+    return [table for path in paths().values() for table in read(path)[0]]
 
 
-def path_of(name: str, more: Path | None = None) -> tuple[Path, str]:
+def path_of(name: str) -> tuple[Path, str]:
     """The file of a paper, of ``PAPER``, ``PAPER/TABLE``, ``FILE.yaml`` or ``FILE.yaml/TABLE``, and the table's name.
 
     Raises:
@@ -63,15 +52,14 @@ def path_of(name: str, more: Path | None = None) -> tuple[Path, str]:
             raise ConfigError(f"there is no file {path}: name a YAML file with tables, or a table such as dcl/table1")
         return path, file[2] or ""
     paper, _, rest = name.partition("/")
-    if (path_of_paper := paths(more).get(paper)) is None:
-        names = list(paths(more))
-        write = f", or write {more / paper}.yaml" if more else ", or to a YAML file of your own"
-        remedy = f"set it to one of {', '.join(names)}{write}"
+    if (path_of_paper := paths().get(paper)) is None:
+        names = list(paths())
+        remedy = f"set it to one of {', '.join(names)}, or to a YAML file of your own"
         raise ConfigError(f"there is no paper {paper!r}{near(paper, names)}: {remedy}")
     return path_of_paper, rest
 
 
-def find(name: str, more: Path | None = None) -> list[Table]:
+def find(name: str) -> list[Table]:
     """The tables of a name: ``dcl/table1``, all panels of ``dcl/fig3``, or all tables of ``dcl``; so of ``mine.yaml``.
 
     ``dcl/claims`` is all claims of a paper, and ``dcl/multiplier`` the claim of this name.
@@ -79,7 +67,7 @@ def find(name: str, more: Path | None = None) -> list[Table]:
     Raises:
         ConfigError: there is none.
     """
-    path, rest = path_of(name, more)
+    path, rest = path_of(name)
     tables, claimed = read(path)
     if not rest:
         return list(tables or claimed)

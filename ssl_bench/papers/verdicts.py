@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import ConfigError
@@ -107,15 +106,15 @@ def judge(claim: PaperClaim, results: Results) -> Judged:
     return Judged(claim, findings, source, verdict(findings))
 
 
-def claims_of(names: Sequence[str], more: Path | None = None) -> list[PaperClaim]:
-    """The claims of the named papers and files, or of all papers, with those in a folder with ``more`` of them.
+def claims_of(names: Sequence[str]) -> list[PaperClaim]:
+    """The claims of the named papers and files, or of all papers.
 
     Raises:
         ConfigError: there is no such paper.
     """
-    if part := [name for name in names if tables.path_of(name, more)[1]]:
-        raise ConfigError(f"--claims: {part[0]}: name a paper, {', '.join(tables.paths(more))}, or a file, or none")
-    paths = [tables.path_of(paper, more)[0] for paper in names or tables.paths(more)]
+    if part := [name for name in names if tables.path_of(name)[1]]:
+        raise ConfigError(f"--claims: {part[0]}: name a paper, {', '.join(tables.paths())}, or a file, or none")
+    paths = [tables.path_of(paper)[0] for paper in names or tables.paths()]
     return [claim for path in paths for claim in tables.read(path)[1]]
 
 

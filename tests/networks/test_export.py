@@ -31,7 +31,7 @@ def run_directory(folder: Path, *overrides: str) -> nn.Module:
         for name, buffer in method.named_buffers():
             if name.endswith("running_mean"):
                 buffer.normal_()  # differs from a new network
-    folder.mkdir()
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     checkpoint.save(folder, {"run_id": folder.name, "step": 1, "method": method.state_dict()})
     return method.encoder.get_submodule("backbone").eval()

@@ -1,4 +1,4 @@
-"""Tables of the user's own: a YAML file, and the folder ``papers`` below ``--config-dir``."""
+"""Tables of the user's own, in a YAML file."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def content(stem: str = "mine", **changed: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def folder() -> Path:
-    """``conf/papers/mine.yaml``, with a loss of its own in ``conf/loss``."""
+    """``conf/papers/mine.yaml``, whose first cell needs a loss in ``conf/loss``."""
     path = Path("conf/papers/mine.yaml")
     path.parent.mkdir(parents=True)
     path.write_text(yaml.safe_dump(content(), sort_keys=False))
@@ -52,7 +52,7 @@ def numbers(capsys: Output, *words: str) -> list[int]:
 
 
 def test_two_cells_are_planned_trained_and_shown(folder: Path, capsys: Output) -> None:
-    words = ["mine/table1", "--config-dir", "conf"]
+    words = ["conf/papers/mine.yaml/table1", "--config-dir", "conf"]
     assert numbers(capsys, *words) == [0, 0]
     assert reproduce.main([*words, "--dry-run"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ssl-bench")]
@@ -65,14 +65,12 @@ def test_two_cells_are_planned_trained_and_shown(folder: Path, capsys: Output) -
     assert sorted(json.loads(path.read_text())["config"]["choices"]["loss"] for path in paths) == ["dcl", "mine"]
     assert figure.main([*words, "--out", "own.png"]) == 0 and Path("own.png").read_bytes()[1:4] == b"PNG"
     assert table.main([*words, "seed=1"]) == 2  # as for a table of the package
-    # The same file by its path: without the options of the folder the first cell cannot be composed.
-    assert numbers(capsys, "conf/papers/mine.yaml") == [0, 1]
-    assert numbers(capsys, "conf/papers/mine.yaml/table1", "--config-dir", "conf") == [1, 1]
+    assert numbers(capsys, "conf/papers/mine.yaml") == [0, 1]  # without that option the first cell cannot be composed
     assert reproduce.main(words) == 0 and "0 runs to go in 0 cells" in capsys.readouterr().out
 
 
 def test_what_is_empty_is_named_in_a_command_to_paste(folder: Path, capsys: Output) -> None:
-    for words in (["mine", "--all", "--config-dir", "conf"], ["conf/papers/mine.yaml"]):
+    for words in (["conf/papers/mine.yaml", "--config-dir", "conf"], ["conf/papers/mine.yaml"]):
         assert table.main([*words, "--format", "md"]) == 0
         (command,) = re.findall("`ssl-bench reproduce (.*)`", capsys.readouterr().out)
         assert reproduce.main([*shlex.split(command), "--dry-run"]) == 0
@@ -119,11 +117,9 @@ def test_anchors_without_a_bound_or_an_end_are_refused(text: str, capsys: Output
         assert error.startswith("ssl-bench: mine.yaml ") and HOSTILE[text] in error and error.count("\n") == 1
 
 
-def test_a_name_of_the_package_is_refused(folder: Path, capsys: Output) -> None:
-    Path("conf/papers/dcl.yaml").write_text(yaml.safe_dump(content("dcl")))
-    assert table.main(["dcl/table1", "--config-dir", "conf"]) == 2
-    assert capsys.readouterr().err.startswith("ssl-bench: conf/papers/dcl.yaml: ")
-    assert numbers(capsys, "conf/papers/dcl.yaml") == [0, 0]  # a path can mean no other one
+def test_a_file_may_have_the_name_of_a_paper_of_the_package(capsys: Output) -> None:
+    Path("dcl.yaml").write_text(yaml.safe_dump(content("dcl")))
+    assert numbers(capsys, "dcl.yaml") == [0, 0]
 
 
 @pytest.mark.parametrize(
