@@ -105,8 +105,8 @@ def _as_in_training(path: Path, view: dict[str, Any], chosen: list[str], overrid
         node = compose.load([FROZEN, *chosen, *overrides])["dataset"]
         trained_on.check_images(file, node)
         bounded = node.get("dtype", trained_on.BOUNDED) == trained_on.BOUNDED
-        normalised = (view if node["channels"] == 3 else {}) if bounded else images or {}
-        wanted |= {key: normalised.get(key) for key in ("mean", "std")}
+        numbers: Any = images if not bounded else view if node["channels"] == 3 else None
+        wanted |= {key: numbers[key] for key in ("mean", "std") if numbers}
         wanted |= {key: view.get(key) for key in ("size", "resize", "interpolation") if "resize" in node}
     wanted = {f"dataset.{key}": value for key, value in wanted.items() if value}
     eps = (names.described(file) or {}).get("layer_norm_eps")  # transformers' own key; timm's ViTs have 1e-6

@@ -23,7 +23,7 @@ class InitialWeights(ConfigError):
 
 def has_no_checkpoint(config: Mapping[str, Any], folder: Path) -> bool:
     """Whether the network of a run is that of its key ``init``, which nothing has trained and nothing has copied."""
-    return bool(config["init"]) and untrained(config) and not (folder / "checkpoints" / "last.pt").exists()
+    return bool(config["init"]) and untrained(config) and not (folder / checkpoint.FILE).exists()
 
 
 def initial_weights(init: Mapping[str, str]) -> dict[str, Tensor]:
