@@ -15,6 +15,7 @@ from torch import Tensor
 from ssl_bench.commands.export import main
 from ssl_bench.config.identity import run_id
 from ssl_bench.papers.card import card
+from tests.door.door import refuses
 from tests.evaluated import with_evaluations
 from tests.networks.test_export import run_directory
 
@@ -169,23 +170,13 @@ def test_an_export_goes_where_it_is_told_and_replaces_no_file_there(
     assert main([str(run), "--out", "/proc/nowhere"]) == 1 and "/proc/nowhere" in capsys.readouterr().err
 
 
-def test_what_cannot_be_exported_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_exported_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_directory(tmp_path / "digits", "dataset=scattered_digits")
     (tmp_path / "mi").mkdir()
     (tmp_path / "mi" / "config.yaml").write_text("choices: {loss: dcl}\n")
-    digits = (
-        "backbone=resnet_digits is no network of timm: leave --format out, or set it to card or ssl_bench: the file is "
-        "then loaded with this package"
-    )
-    for arguments, sentence in {
-        ("digits", "--format", "timm"): f"--format timm: {digits}",
-        ("mi",): f"{tmp_path}/mi/config.yaml is damaged, or not that of `ssl-bench train`: start the training again, "
-        "which writes it",
-        ("none",): f"{tmp_path}/none is no run directory: `ssl-bench status` lists them",
-    }.items():
-        assert main([str(tmp_path / arguments[0]), *arguments[1:]]) == 2
-        assert capsys.readouterr().err == f"ssl-bench: {sentence}\n"
-    assert not (tmp_path / "digits" / "export").exists()
+    refuses(f"export {tmp_path}/digits --format timm", "--format backbone=resnet_digits card ssl_bench", capfd)
+    refuses(f"export {tmp_path}/mi", f"{tmp_path}/mi/config.yaml", capfd)
+    refuses(f"export {tmp_path}/none", f"{tmp_path}/none status", capfd)
 
 
 @pytest.mark.parametrize("form", [(), ("--format", "card")])
