@@ -210,7 +210,7 @@ def test_a_folder_is_evaluated_with_the_eps_that_it_says(capfd: pytest.CaptureFi
     words = ["dataset=cifar10", "paths.data=data", "tracking=off", "evaluate=knn", "evaluate.knn.k=2"]
     words += ["backbone=timm", "backbone.name=test_vit", "backbone.args.patch_size=8"]
     assert main(["--weights", "folder", *words]) == 0
-    assert "folder: as its config.json has it, backbone.args.layer_norm_eps=0.001" in capfd.readouterr().out
+    assert "folder: as in its training, backbone.args.layer_norm_eps=0.001" in capfd.readouterr().out
     results = json.loads((only_run() / "results.json").read_text())
     assert results["config"]["backbone"]["args"] == {"patch_size": 8, "layer_norm_eps": 0.001}
     assert results["warnings"] == [RESAMPLED]
