@@ -33,7 +33,6 @@ class Filled:
         measured: of the runs that are committed with the package.
         lacking: the metric that the finished runs do not have, in words; empty if they have it or there are none.
         remarks: footnotes of our number: what its mean mixes, and warnings of the runs.
-        runs: those on disk.
     """
 
     cell: Cell
@@ -41,7 +40,6 @@ class Filled:
     measured: list[float]
     lacking: str = ""
     remarks: Sequence[str] = ()
-    runs: Sequence[RunFolder] = ()
 
     @property
     def mean(self) -> float | None:
@@ -85,5 +83,4 @@ def _fill(table: Table, cell: Cell, runs: list[RunFolder]) -> Filled:
         measured=list(measurements.values(table, cell).values()),
         lacking=f"its runs have no {CellMetric.read(cell.metric).name}" if lacks else "",
         remarks=notes([run for run, _ in values]),
-        runs=runs,
     )
