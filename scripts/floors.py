@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from ssl_bench.check.speed import NETWORKS, seconds_of_calls
+from ssl_bench.check.speed import seconds_of_calls
 from ssl_bench.training.precision import Precision
 
 NETWORK = "resnet18 32px"
-MEGABYTES, LARGEST = 17.5, 64 * 32**2  # of a view in a format of 16 bits; numbers in its largest tensor
+# Of a view, forward and backward: 10^9 operations, 10^6 bytes in a format of 16 bits, numbers in the largest tensor.
+GFLOP, MEGABYTES, LARGEST = 3.33, 17.5, 64 * 32**2
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ARITHMETIC, WITH_MEMORY = "arithmetic floor", "arithmetic and memory floor"
 
@@ -33,7 +34,7 @@ def floors(batch: int, precision: Precision, device: torch.device, tflops: float
     """
     views, size = 2 * batch, 4 if precision.autocast is None else 2  # bytes of a number
     gigabytes = max(gigabytes, copy_gigabytes(device, views * LARGEST * size))
-    arithmetic = views * NETWORKS[NETWORK].gflop / 1e3 / tflops
+    arithmetic = views * GFLOP / 1e3 / tflops
     memory = views * MEGABYTES * size / 2 / 1e3 / gigabytes
     return {ARITHMETIC: arithmetic, WITH_MEMORY: arithmetic + memory}
 

@@ -29,21 +29,19 @@ class Network(NamedTuple):
     Attributes:
         options: of the configuration.
         side: of the stored images.
-        gflop: of a view, forward and backward.
         batches: images of a step on a GPU, and on a CPU.
     """
 
     options: list[str]
     side: int
-    gflop: float
     batches: tuple[int, int]
 
 
 # ResNet-18 with the CIFAR stem, ResNet-18 and ResNet-50 with the ImageNet stem.
 NETWORKS = {
-    "resnet18 32px": Network(["dataset=cifar10"], 32, 3.33, (512, 64)),
-    "resnet18 96px": Network(["dataset=stl10"], 96, 1.96, (256, 64)),
-    "resnet50 224px": Network(["dataset=imagenet"], 256, 24.30, (128, 16)),
+    "resnet18 32px": Network(["dataset=cifar10"], 32, (512, 64)),
+    "resnet18 96px": Network(["dataset=stl10"], 96, (256, 64)),
+    "resnet50 224px": Network(["dataset=imagenet"], 256, (128, 16)),
 }
 SECONDS = 0.5  # that a call is repeated
 PHOTOS, HEIGHT, WIDTH = 32, 375, 500
@@ -139,7 +137,7 @@ def step_answer(name: str, setting: Setting) -> Answer:
     finally:
         release_memory(device)
     figure = f"{rate:,.{0 if rate >= 10 else 2}f} images/s (batch {batch}, {run.precision.name})"
-    values = {"images_s": rate, "gflop_per_image": 2 * network.gflop, "batch": batch, "precision": run.precision.name}
+    values = {"images_s": rate, "batch": batch, "precision": run.precision.name}
     return Answer(name, figure, values=values)
 
 

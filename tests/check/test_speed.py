@@ -12,7 +12,7 @@ from ssl_bench.check.answer import Setting, Verdict
 from ssl_bench.training.step import Stepper
 
 SMALL = ["dataset=scattered_digits", "backbone.width=4", "head.out=16"]
-NETWORK = speed.Network(SMALL, 20, 0.04, (64, 16))
+NETWORK = speed.Network(SMALL, 20, (64, 16))
 
 
 @pytest.fixture
@@ -26,8 +26,7 @@ def test_images_per_second(setting: Setting) -> None:
     answers = {answer.name: answer for answer in speed.section(setting)}
     assert list(answers) == ["resnet18 32px", "photos"]
     step = answers["resnet18 32px"]
-    assert step.values["images_s"] > 1 and step.values["gflop_per_image"] == 2 * NETWORK.gflop
-    assert step.values["batch"] == 16 and step.verdict is Verdict.KNOWN
+    assert step.values["images_s"] > 1 and step.values["batch"] == 16 and step.verdict is Verdict.KNOWN
     assert answers["photos"].values["images_s"] > 1 and answers["photos"].values["cores"] >= 1
     assert list(setting.folder.iterdir()) == []
 
