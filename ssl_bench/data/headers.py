@@ -18,6 +18,8 @@ from io import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
+
 from ssl_bench import files
 from ssl_bench.data.photos import OutOfRange, grey_shares, is_deep, is_deep_colour, open_photo, to_rgb
 from ssl_bench.errors import ConfigError
@@ -66,7 +68,7 @@ def look(file: BinaryIO, whole: bool) -> Look:
             if is_deep(image):
                 brightest = float(grey_shares(image).max())
             elif is_deep_colour(image):
-                brightest = max(high for _, high in to_rgb(image).getextrema()) / 255
+                brightest = int(np.asarray(to_rgb(image)).max()) / 255
             elif form not in END or END[form] not in end:
                 to_rgb(image)
             elif pixels > MOST_PIXELS * size:

@@ -88,7 +88,7 @@ def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> Load
         RunError: there is no checkpoint, or it cannot be read, or it is not the one of the run's results.
     """
     kept = not has_no_checkpoint(config, folder)
-    state = checkpoint.final(folder) if kept else {"run_id": folder.resolve().name, "step": 0}
+    state: dict[str, Any] = checkpoint.final(folder) if kept else {"run_id": folder.resolve().name, "step": 0}
     precision = Precision.of(config["precision"], device.type == "cuda")
     seed_everything(config["seed"])  # the weights at initialisation are drawn again
     try:

@@ -91,7 +91,7 @@ def test_conditions(status: Status) -> None:
 )
 def test_of_a_share_one_is_all_and_two_are_two_percent(word: str, holding: list[float]) -> None:
     condition = Condition.read(word)
-    assert condition is not None and [v for v in (0.0, 0.5, 1.0) if condition.holds([v], 100)] == holding
+    assert condition is not None and [v for v in (0.0, 0.5, 1.0) if condition.holds(v, 100)] == holding
 
 
 ORDERS = [
