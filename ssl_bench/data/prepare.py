@@ -5,6 +5,7 @@ ImageNet comes from a folder: ``dataset=imagenet64`` shrinks it to arrays, and `
 packs it into one file per split.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -46,29 +47,33 @@ def prepare(dataset: Dataset, name: str, source: Path | None, progress: Progress
     elif isinstance(dataset, ArrayDataset):
         folder = dataset.folder
         temporary.remove(folder)
-        if not _is_complete(dataset):
+        if splits := _missing_splits(dataset):
             if dataset.torchvision == "ImageFolder":
-                _shrink(dataset, source or dataset.root / "imagenet", progress)
+                _shrink(dataset, splits, source or dataset.root / "imagenet", progress)
             else:
-                _convert(dataset, source)
+                _convert(dataset, splits, source)
     else:
         return f"dataset={name} needs no preparation: {dataset.check()} images to train on"
     return f"{folder} is ready: {dataset.check()} images to train on"
 
 
-def _is_complete(dataset: ArrayDataset) -> bool:
-    """Whether all arrays exist.
+def _missing_splits(dataset: ArrayDataset) -> list[str]:
+    """The splits whose arrays do not exist.
 
     Raises:
-        ConfigError: one exists that is damaged or does not fit the dataset; it is not replaced.
+        ConfigError: one exists that is damaged, does not fit the dataset or lacks the other array of its split; it may
+            be a user's, and is not replaced.
     """
-    missing = False
+    missing = list[str]()
     for split in dataset.splits:
         try:
             dataset.arrays(split)
         except MissingData:
-            missing = True
-    return not missing
+            missing.append(split)
+            paths = [dataset.folder / f"{split}_{kind}.npy" for kind in ("images", "labels")]
+            if there := [path for path in paths if os.path.lexists(path)]:
+                raise ConfigError(f"{there[0]} lacks the other file of its split: add it, or move this one") from None
+    return missing
 
 
 def _pack(dataset: FolderDataset, source: Path | None, progress: Progress) -> Path:
@@ -80,18 +85,18 @@ def _pack(dataset: FolderDataset, source: Path | None, progress: Progress) -> Pa
     return dataset.packed_path("train").parent
 
 
-def _shrink(dataset: ArrayDataset, source: Path, progress: Progress) -> None:
-    """Make the arrays of both splits from a folder of photos."""
+def _shrink(dataset: ArrayDataset, splits: list[str], source: Path, progress: Progress) -> None:
+    """Make the arrays of some splits from a folder of photos."""
     size, classes = dataset.size, dataset.num_classes
     common: dict[str, Any] = {"channels": 3, "mean": [0.0], "std": [1.0]}
     source = source.resolve()  # so that it has a name
     photos = FolderDataset(source.name, root=str(source.parent), size=size, num_classes=classes, **common)
-    for split in photos.split_folders:
+    for split in splits:
         shrink(photos.source(split), dataset.folder, split, size, partial(progress, split))
 
 
-def _convert(dataset: ArrayDataset, source: Path | None) -> None:
-    """Make the arrays of all splits with torchvision, which downloads the dataset if there is no ``source``.
+def _convert(dataset: ArrayDataset, splits: list[str], source: Path | None) -> None:
+    """Make the arrays of some splits with torchvision, which downloads the dataset if there is no ``source``.
 
     torchvision's classes differ in three ways: the argument for the split (``split`` or ``train``), the axis of the
     channels (the second, the last or none) and the name of the labels (``targets`` or ``labels``).
@@ -104,7 +109,7 @@ def _convert(dataset: ArrayDataset, source: Path | None) -> None:
     make, by_name = getattr(datasets, name), name in BY_SPLIT
     has_splits = by_name or set(dataset.splits) == {"train", "test"}
     require(has_splits, "dataset.pretrain", dataset.pretrain_splits, f"train or test: {name} has no other splits")
-    for split in dataset.splits:
+    for split in splits:
         choice: dict[str, Any] = {"split": split} if by_name else {"train": split == "train"}
         try:
             content = make(str(folder), download=source is None, **choice)

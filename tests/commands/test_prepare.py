@@ -81,6 +81,14 @@ def test_arrays_equal_the_files_in_torchvisions_format(
     assert main([f"dataset={name}", "paths.data=data"]) == 0  # complete arrays are kept
     assert f"is ready: {images} images" in capsys.readouterr().out
     assert Path(f"data/{name}/train_images.npy").stat().st_mtime_ns == before
+    for kind in ("images", "labels"):
+        Path(f"data/{name}/test_{kind}.npy").unlink()
+    assert main([f"dataset={name}", "paths.data=data", "--source", "source"]) == 0
+    assert Path(f"data/{name}/train_images.npy").stat().st_mtime_ns == before
+    Path(f"data/{name}/test_labels.npy").unlink()
+    capsys.readouterr()
+    assert main([f"dataset={name}", "paths.data=data", "--source", "source"]) == 2
+    assert f"data/{name}/test_images.npy lacks the other file of its split" in capsys.readouterr().err
 
 
 def test_a_dataset_without_files_needs_no_preparation(capsys: pytest.CaptureFixture[str]) -> None:
