@@ -100,10 +100,10 @@ def remove(path: Path) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Add ``text`` to the end of ``path``."""
+    """Add ``text`` to the end of a file of a run."""
     with (
         _with_file_name(path),
-        patiently(lambda: open(path, "a", encoding="utf-8", errors="surrogateescape")) as file,
+        patiently(lambda: open(of_run(path), "a", encoding="utf-8", errors="surrogateescape")) as file,
     ):
         file.write(text)
 
@@ -147,6 +147,19 @@ def unused(path: Path) -> Path:
     """The first of ``<path>.damaged-1``, ``<path>.damaged-2`` ... that does not exist, to keep a damaged file there."""
     names = (path.with_name(f"{path.name}.damaged-{n}") for n in itertools.count(1))
     return next(name for name in names if not os.path.lexists(name))
+
+
+def of_run(path: Path | str) -> Path | str:
+    """``path``, of a file or folder in the directory of a run, which may be that of somebody else.
+
+    Raises:
+        OSError: it is a link that leaves the folder that it is in.
+    """
+    if os.path.islink(path):
+        folder = os.path.realpath(os.path.dirname(path))
+        if os.path.commonpath([folder, os.path.realpath(path)]) != folder:
+            raise OSError(errno.ELOOP, "it is a link to a file outside of its run", str(path))
+    return path
 
 
 def open_regular(path: str | Path, largest: float = math.inf) -> BinaryIO:
@@ -214,18 +227,19 @@ def parse_json(content: bytes | str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def read_json(path: str | Path, shape: Any = Any, named: bool = True) -> Any:
+def read_json(path: str | Path, shape: Any = Any, named: bool = True, of_a_run: bool = False) -> Any:
     """Content of ``path``; None if there is no such file, or it is damaged: it is no JSON of this shape.
 
     Args:
         named: say in a sentence that a file is damaged.
+        of_a_run: as a link that leaves its folder it counts as damaged.
     """
-    return _named(path, examined(path, shape), named)
+    return _named(path, examined(path, shape, of_a_run=of_a_run), named)
 
 
-def read_yaml(path: str | Path, shape: Any = Any, named: bool = True) -> Any:
+def read_yaml(path: str | Path, shape: Any = Any, named: bool = True, of_a_run: bool = False) -> Any:
     """Content of a YAML file as JSON would have it; otherwise as :func:`read_json`."""
-    return _named(path, examined(path, shape, parse_yaml), named)
+    return _named(path, examined(path, shape, parse_yaml, of_a_run), named)
 
 
 def _named(path: str | Path, examined: tuple[Any, str], named: bool) -> Any:
@@ -235,12 +249,14 @@ def _named(path: str | Path, examined: tuple[Any, str], named: bool) -> Any:
     return content
 
 
-def examined(path: str | Path, shape: Any = Any, parse: Callable[[bytes], Any] = parse_json) -> tuple[Any, str]:
+def examined(
+    path: str | Path, shape: Any = Any, parse: Callable[[bytes], Any] = parse_json, of_a_run: bool = False
+) -> tuple[Any, str]:
     """Content of a file, and what is wrong in it: one of them is None or empty, both if it cannot be read."""
     try:
-        content = parse(read_bytes(path))
-    except OSError as error:
-        no_record = error.errno in (errno.EINVAL, errno.EFBIG)  # otherwise there is no file that could be read
+        content = parse(read_bytes(of_run(path) if of_a_run else path))
+    except OSError as error:  # otherwise there is no file that could be read
+        no_record = error.errno in (errno.EINVAL, errno.EFBIG, errno.ELOOP)
         return None, NO_RECORD if no_record else ""
     except ValueError:
         return None, NO_RECORD
@@ -280,12 +296,12 @@ def say_once(sentence: str, path: str = "") -> None:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a regular file; an OSError if it cannot be read."""
-    return iter(io.BytesIO(read_with(path, lambda file: file.read())))
+    """The lines of a file of a run; an OSError if it cannot be read."""
+    return iter(io.BytesIO(read_with(of_run(path), lambda file: file.read())))
 
 
 def read_json_lines(path: Path, wrong: Callable[[Any], str] = lambda value: "") -> list[Any]:
-    """The values of a file with one JSON value per line; none without a file.
+    """The values of a file of a run with one JSON value per line; none without a file.
 
     Damaged lines are left out with a message, except for a last line that was cut short, which has none.
 

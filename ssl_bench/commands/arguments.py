@@ -3,13 +3,14 @@
 import argparse
 import contextlib
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from ssl_bench.errors import ConfigError, RunError, one_line
+from ssl_bench.errors import ConfigError, RunError, one_line, require
 from ssl_bench.files import folder_of_options, given_path
 
 Main = TypeVar("Main", bound=Callable[..., int])
@@ -117,6 +118,23 @@ def in_sentences(main: Main) -> Main:
             return refuse(error, RunError.exit_code)
 
     return run  # type: ignore[return-value]
+
+
+def output(given: Path | None, usual: str, own: bytes) -> Path:
+    """The file that a command writes: the given one, else one of a usual name, where it replaces only its own.
+
+    Args:
+        own: stands in the first 4096 bytes of a file that this command has written.
+
+    Raises:
+        ConfigError: the folder of the file does not exist, or a file of the usual name is another one.
+    """
+    path = given or Path(usual)
+    require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
+    if given is None and os.path.lexists(path):
+        start = path.read_bytes()[:4096] if path.is_file() else b""
+        require(own in start, "--out", path, "a file: the one that has this name was not made by this command")
+    return path
 
 
 def refuse(error: object, code: int = 2) -> int:

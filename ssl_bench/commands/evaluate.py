@@ -15,7 +15,6 @@ from typing import Any
 from ssl_bench.commands import train, weights
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse, taken_outputs
 from ssl_bench.config import reference, values
-from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, RunError
 
 CHANGEABLE = ("evaluate=", "evaluate.", "device=", "paths.data=", "dataset.root=", "dataset.path=")
@@ -82,7 +81,6 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     config, run = configuration(folder, overrides), folder
     if run.name != run.resolve().name:  # such as "." or a link: the name is the run_id
         run = run.resolve()
-    temporary.remove(run, inside=True)
     if not is_complete(run, config):
         if (results := read(run)) is None or results["run_id"] != run.name:
             raise RunError(f"{folder} is not trained to its end: start its training again")
@@ -110,25 +108,16 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
 def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The configuration of a run with the overrides of its evaluation, which one process carries out."""
     from ssl_bench import files
-    from ssl_bench.config import from_disk, schema
-    from ssl_bench.config.evaluated_again import evaluated_again
+    from ssl_bench.config import schema
     from ssl_bench.record.content import Config
-    from ssl_bench.training.finished import read_config
+    from ssl_bench.training.finished import read_again
 
-    config = read_config(folder)
-    stored = files.read_yaml(folder / "config.yaml", Config, named=False) or {}
-    for override in overrides:
-        places = [f"dataset.{key}=" for key in ("root", "path") if key in config["dataset"]]
-        if not override.startswith((*CHANGEABLE[:4], *places)):
-            keys = ", ".join(["device", "evaluate", *(place.rstrip("=") for place in places)])
-            raise ConfigError(f"{override}: only {keys} and paths.data can be changed after the training")
-    changed = evaluated_again(config, overrides)
-    changed |= {"devices": 1, "graph": False}
-    schema.check(config | changed)
+    config = read_again(folder, overrides)
+    stored = files.read_yaml(folder / "config.yaml", Config, named=False, of_a_run=True) or {}
     try:  # a dashboard is no part of the run, and may have changed or be missing here
         tracking = stored.get("tracking", config["tracking"])
         schema.check_tracking(tracking)
-        changed |= {"tracking": tracking}
+        config |= {"tracking": tracking}
     except ConfigError as error:
         print(f"ssl-bench: {error}; the evaluation goes on without tracking", file=sys.stderr)
-    return from_disk.find_prepared(config | changed, training=False)
+    return config

@@ -20,7 +20,6 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
 from ssl_bench.commands.words import trained
-from ssl_bench.disk import temporary
 from ssl_bench.errors import require
 
 FORMATS = ("timm", "ssl_bench", "card")
@@ -75,7 +74,6 @@ def export(folder: Path, form: str | None = None, out: Path | None = None) -> Pa
         require(out is None or not os.path.lexists(out / name), "--out", out, f"a folder without {name}")
     place = out or folder / "export" / ("card" if form == "card" else "")
     place.mkdir(parents=True, exist_ok=True)
-    temporary.remove(place)
     for name, content in contents.items():  # the last one describes the others
         files.write_bytes(place / name, content)
     return place / list(contents)[-1]

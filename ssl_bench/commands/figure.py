@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, show_progress, taken_outputs
-from ssl_bench.disk import temporary
+from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, output, show_progress, taken_outputs
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
@@ -19,6 +18,7 @@ from ssl_bench.results.select import chosen
 
 EPOCH = "epoch"  # in place of a setting: curves over the training
 SUFFIXES = (".png", ".pdf", ".svg")
+OWN = {"Software": "ssl-bench figure"}  # in a .png file that the command has made
 
 
 @in_sentences
@@ -42,9 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.epilog = HELP
     options = parser.read(arguments)
     names = [re.sub(r"(.*/)?([^/]+)\.ya?ml(?=/|$)", r"\2", name) for name in options.names] or ["figures"]
-    path = options.out or Path(f"{'-'.join(names).replace('/', '-')}.png")
+    path = output(options.out, f"{'-'.join(names).replace('/', '-')}.png", OWN["Software"].encode())
     require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
-    require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
     if options.what_matters or options.x == EPOCH or selects_runs(options):
         return _write(_of_runs(options), path)
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
@@ -84,7 +83,7 @@ def _of_runs(options: Namespace) -> Any:
 
 
 def _write(figure: Any, path: Path) -> int:
-    temporary.remove(path.parent)
-    files.write(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150))
+    own = OWN if path.suffix == ".png" else {}
+    files.write(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=own))
     print(path)
     return 0

@@ -30,9 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import Parser, in_sentences, refuse
+from ssl_bench.commands.arguments import Parser, in_sentences, output, refuse
 from ssl_bench.commands.words import placed
-from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.report import html
 from ssl_bench.report.collect import Collector
@@ -53,17 +52,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the data of the file, and write none")
     options = parser.read_words(arguments)
     outputs, words = placed(options.words, options.outputs)
-    collector, path = Collector(outputs, words), options.out or Path("report.html")
+    collector = Collector(outputs, words)
     if options.json:
         if options.out or options.open or options.watch:
             raise ConfigError("--json writes no file: leave --out, --open and --watch out")
         return _print(collector)
+    path = output(options.out, "report.html", b": ssl_bench report</title>")
     require(path.suffix == ".html", "--out", path, "an .html file, which a browser prints to PDF")
-    require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
     data = collector.collect(path.parent.absolute())
     for sentence in collector.refusals():
         refuse(sentence)
-    temporary.remove(path.parent)
     files.write_text(path, html.render(data, options.watch))
     print(f"{path}: {len(data['runs'])} runs, {path.stat().st_size / 1e6:.1f} MB", flush=True)
     if options.open:

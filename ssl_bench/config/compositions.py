@@ -17,6 +17,7 @@ from ssl_bench import files
 from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
 
+NAME = re.compile(r"compositions-[0-9a-f]{16}\.json")
 SEED = 907_340_511  # stands for the seed until one is chosen
 # What is found on the disk and may change at any time: plugins, the user's own images, weights to start from.
 FOUND = ('"plugins": {', '"content": "', '"init": {')
@@ -56,8 +57,9 @@ def compositions(
         if kept:
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write_cache(path, cached | kept)
-            for other in set(path.parent.glob("compositions*.json*")) - {path}:  # made of other sources
-                other.unlink()
+            for other in path.parent.iterdir():  # made of other sources
+                if NAME.fullmatch(other.name) and other != path:
+                    other.unlink()
     return {request: Composition(cached[text]) if text in cached else made[request] for request, text in texts.items()}
 
 

@@ -102,7 +102,7 @@ def find_weights(cfg: DictConfig) -> None:
     if not (path / "results.json").exists() and (path / OF_FOLDER).is_file():
         path /= OF_FOLDER
     if path.is_dir():
-        results = files.read_json(path / "results.json", _Results, named=False)
+        results = files.read_json(path / "results.json", _Results, named=False, of_a_run=True)
         if results is None:
             raise InvalidValue("init", given, remedy)
         if results["config"]["epochs"] == 0 and not (path / "checkpoints" / "last.pt").exists():

@@ -19,7 +19,6 @@ from ssl_bench import files
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.source import Source
 from ssl_bench.data.views import Views
-from ssl_bench.disk import temporary
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -51,7 +50,6 @@ def write_png(path: Path, picture: "Image") -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    temporary.remove(path.parent)
     files.write(path, lambda file: picture.save(file, "PNG"))
 
 

@@ -3,8 +3,9 @@
 ``.<name>.<machine>-<pid>-<start>-<n>.tmp``     beside the file <name> that it becomes
 ``ssl-bench-<machine>-<pid>-<start>-<n>``       in TMPDIR
 
-A process removes its own. What a killed one has left is removed by the next command that takes the folder
-(:func:`remove`), and what a living one is writing stays.
+A process removes its own. What a killed one has left goes with the next process that takes the run whose file it would
+have become, or that needs a folder in TMPDIR; what a living one is writing stays. Nothing else is ever removed: a name
+must be one of these to the letter.
 """
 
 import contextlib
@@ -19,9 +20,11 @@ from functools import cache
 from pathlib import Path
 
 from ssl_bench.disk.liveness import alive, machine, start_time
+from ssl_bench.disk.patience import patiently
 
-_NAME = re.compile(r"(?:\..*\.|ssl-bench-)(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-(?P<born>\d*)-\d+(?:\.tmp)?")
-_FORMER = re.compile(r"\..*\.\d+")  # of version 0.3: .<name>.<pid>
+_PROCESS = r"(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-(?P<born>\d*)-\d+"
+_FILE, _FOLDER = re.compile(rf"\..+\.{_PROCESS}\.tmp", re.DOTALL), re.compile(f"ssl-bench-{_PROCESS}")
+OF_A_RUN = ("", "checkpoints", "figures", "hits", "labels")  # folders that a run writes files to
 LONGEST = 40  # characters of <name>, so that any name has a temporary one
 _numbers = itertools.count()
 
@@ -43,39 +46,43 @@ def folder() -> Iterator[Path]:
 
 def make_folder(parent: Path) -> Path:
     """Make an empty folder in ``parent`` for this user alone, and remove those of processes that have ended."""
-    remove(parent)
+    for name in _names(parent):
+        if (match := _FOLDER.fullmatch(name)) and _has_ended(match, owned=False):
+            shutil.rmtree(parent / name, ignore_errors=True)
     path = parent / f"ssl-bench-{_process()}"
     path.mkdir(mode=0o700)
     return path
 
 
-def remove(folder: Path, inside: bool = False, owned: bool = False) -> None:
-    """Remove the temporary files and folders in ``folder`` whose processes have ended.
+def remove_from_run(run: Path, owned: bool = False) -> None:
+    """Remove the temporary files of processes that have ended from the directory of a run; no link is followed.
 
     Args:
-        inside: also those in the folders inside it.
         owned: nobody else may write there: remove also those of other machines, whose processes cannot be seen.
     """
-    for path in _entries(folder):
-        if _left_over(path.name, owned):
-            with contextlib.suppress(OSError):
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        elif inside:
-            remove(path, owned=owned)
+    for folder in (run / name for name in OF_A_RUN):
+        if folder == run or not os.path.islink(folder):
+            remove(folder, owned)
 
 
-def _left_over(name: str, owned: bool) -> bool:
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return owned and _FORMER.fullmatch(name) is not None
+def remove(folder: Path, owned: bool = False) -> None:
+    """Remove the temporary files in a folder of the package, but not in those inside it, whose processes have ended."""
+    for name in _names(folder):
+        path = folder / name
+        if (match := _FILE.fullmatch(name)) and _has_ended(match, owned) and not os.path.islink(path):
+            with contextlib.suppress(OSError):  # such as of a folder
+                patiently(path.unlink)
+
+
+def _has_ended(match: re.Match[str], owned: bool) -> bool:
     if match["machine"] != _machine():
         return owned
     return not alive(int(match["pid"]), match["born"] or None)
 
 
-def _entries(folder: Path) -> list[Path]:
+def _names(folder: Path) -> list[str]:
     try:
-        return [folder / name for name in os.listdir(folder)]
+        return patiently(lambda: os.listdir(folder))
     except OSError:  # no folder, or one that cannot be read
         return []
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict, cast
 
 from ssl_bench import files
-from ssl_bench.disk import temporary
 from ssl_bench.disk.liveness import start_time
 from ssl_bench.disk.patience import make_folder
 from ssl_bench.disk.shapes import Bounds
@@ -92,10 +91,6 @@ def begin(
     labels: Sequence[str] = (),
 ) -> None:
     """Write ``grid.json``, again for a grid to which runs were added; the arguments are those of :class:`Grid`."""
-    if not folder.exists():  # of a new grid
-        temporary.remove(folder.parent.parent, inside=True)
-        for grid in folder.parent.glob("*"):
-            temporary.remove(grid, inside=True)
     make_folder(folder / "jobs")
     process = {"host": socket.gethostname(), "pid": os.getpid(), "born": start_time(os.getpid())}
     content: dict[str, Any] = {"runs": [list(run) for run in runs], "epochs": list(epochs)}

@@ -10,9 +10,9 @@ or is not there, has ended: one of which the file system says nothing has not.
 """
 
 import contextlib
+import errno
 import json
 import os
-import shutil
 import sys
 import threading
 import time
@@ -59,14 +59,16 @@ class Lock:
 
         Raises:
             NoAnswer: the file system does not say whether there is an owner, so there may be one.
-            OSError: the folder cannot be written.
+            OSError: the folder cannot be written, or is a link, perhaps to files of somebody else.
         """
+        if os.path.islink(self.folder):
+            raise OSError(errno.ELOOP, "it is a link", str(self.folder))
         number = latest(self.folder)
         while not number or (owner := self.owner(number)) is None:
             number += 1
             if self._make(number):
                 self.other, self.claim = None, Claim(self.folder, number)
-                temporary.remove(self.folder.parent, inside=True, owned=True)
+                temporary.remove_from_run(self.folder.parent, owned=True)
                 threading.Thread(target=self._beat, args=(self.claim,), daemon=True).start()
                 return None
         self.other = owner
@@ -84,7 +86,7 @@ class Lock:
         self._released.set()
         with contextlib.suppress(OSError, NoAnswer):  # on a full disk the end of this process has the same effect
             if finished and self.holds():
-                patiently(lambda: shutil.rmtree(self.folder))
+                _remove(self.folder)
             else:
                 files.write_json(self.folder / str(self.claim.number), {"released": True})
 
@@ -222,4 +224,13 @@ def remove_locks(folder: Path) -> None:
     """Remove the locks that a process has left which was killed after it had finished the run."""
     with contextlib.suppress(OSError, NoAnswer):
         if owner(folder) is None:
-            patiently(lambda: shutil.rmtree(folder / "claims"))
+            _remove(folder / "claims")
+
+
+def _remove(claims: Path) -> None:
+    """Remove the claims of a run, whose names are numbers from 1 on, and their folder if nothing else is in it."""
+    if not os.path.islink(claims):
+        for number in range(1, latest(claims) + 1):
+            files.remove(claims / str(number))
+        temporary.remove(claims, owned=True)
+        patiently(lambda: claims.rmdir())

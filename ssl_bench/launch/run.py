@@ -135,7 +135,7 @@ def threads(config: dict[str, Any], folder: Path, local: int, concurrent: int | 
     given: int | None = config["threads"]
     if given or visible_gpus(config["device"]):
         return given
-    begun = (files.read_yaml(folder / "config.yaml", Config) or {}).get("threads")
+    begun = (files.read_yaml(folder / "config.yaml", Config, of_a_run=True) or {}).get("threads")
     if begun and begun > 0:
         return min(begun, available_cores())
     shared = concurrent is not None or local > 1
@@ -165,9 +165,9 @@ def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: boo
 def tidy(folder: Path) -> None:
     """Remove what a process has left in the folder of a finished run that ended at once after it wrote the results."""
     remove_locks(folder)
-    temporary.remove(folder, inside=True)
+    temporary.remove_from_run(folder)
     with contextlib.suppress(OSError, NoAnswer):
-        asked = files.read_yaml(folder / "config.yaml", Config) if exists(folder / FAILURE) else None
+        asked = files.read_yaml(folder / "config.yaml", Config, of_a_run=True) if exists(folder / FAILURE) else None
         if asked and is_complete(folder, asked):  # else a longer training has failed
             patiently(lambda: (folder / FAILURE).unlink(missing_ok=True))
 

@@ -33,7 +33,7 @@ def images_of(dataset: Mapping[str, Any]) -> Images:
 def trained_on(weights: Path) -> Images | None:
     """The images of a run in a directory, or of the export that has a file of weights; None: nothing says them."""
     if weights.is_dir():
-        config = (files.read_json(weights / "results.json", dict, named=False) or {}).get("config", {})
+        config = (files.read_json(weights / "results.json", dict, named=False, of_a_run=True) or {}).get("config", {})
         dataset = config.get("dataset")
         return images_of(dataset) if fits(dataset, _Normalised) else None
     beside = weights.with_name("config.json") if weights.name == OF_FOLDER else weights.with_suffix(".json")

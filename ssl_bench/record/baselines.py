@@ -46,6 +46,16 @@ def place(config: Mapping[str, Any], evaluation: str, weights: str, formats: str
     return Path(config["paths"]["outputs"]) / FOLDER / f"{hashlib.sha256(content.encode()).hexdigest()[:20]}.json"
 
 
+def results_folder(run: Path, name: str) -> Path:
+    """The results folder that a run's directory is in now, whatever folder the run was written to.
+
+    That is the directory itself where neither the name of the experiment nor shared baselines are beside it.
+    """
+    run, names = run.resolve(), Path(name).parts
+    outputs = run.parents[min(len(names), len(run.parents) - 1)]
+    return outputs if run.parent.parts[-len(names) :] == names or (outputs / FOLDER).is_dir() else run
+
+
 def read(path: Path, start: str) -> dict[str, float] | None:
     """The metrics, finite numbers whose names begin with ``start``; None if there are no such, or a damaged file."""
     metrics: dict[str, float] | None = files.read_cache(path)

@@ -61,7 +61,7 @@ def begin(folder: Path, config: Mapping[str, Any], command: str) -> None:
 def begun(folder: Path, config: Mapping[str, Any]) -> bool:
     """Whether the run has started or gone on with this configuration, rather than refused it."""
     try:
-        return files.read_bytes(folder / "config.yaml") == as_yaml(config).encode()
+        return files.read_bytes(files.of_run(folder / "config.yaml")) == as_yaml(config).encode()
     except OSError:
         return False
 

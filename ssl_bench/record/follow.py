@@ -45,7 +45,7 @@ def read_rows(
         return status.st_mtime, file.read().split(b"\n")[start > 0 : -1]
 
     try:
-        changed, lines = files.read_with(path, end)
+        changed, lines = files.read_with(files.of_run(path), end)
     except OSError:
         return {}
     best, last, watched, damaged = dict[str, float](), dict[str, Any](), None, list[str]()

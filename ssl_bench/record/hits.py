@@ -65,7 +65,7 @@ def wrong(folder: Path, entries: Iterable[Entry]) -> str:
 def _packed(folder: Path, record: Mapping[str, Any]) -> bytes | None:
     """The content of a file of bits; None if it cannot be read."""
     try:
-        return files.read_bytes(f"{folder}/{FOLDER}/{os.path.basename(record['file'])}")
+        return files.read_bytes(files.of_run(f"{files.of_run(folder / FOLDER)}/{os.path.basename(record['file'])}"))
     except (OSError, ValueError):  # a name may have a null character
         return None
 

@@ -137,7 +137,7 @@ class Index:
         config = asked if longer else config
         failure = None
         if not done or longer:
-            failure, damaged[FAILURE] = files.examined(start + FAILURE, Failure)
+            failure, damaged[FAILURE] = files.examined(start + FAILURE, Failure, of_a_run=True)
         damaged = {name: wrong for name, wrong in damaged.items() if wrong}
         if config is None:
             return {"damaged": damaged}
@@ -145,7 +145,7 @@ class Index:
             return {}  # any other YAML
         seed = config.get("seed")
         environment = content.get("environment", {})
-        units: Any = content.get("units", {}) if done else files.read_json(start + UNITS, Units) or {}
+        units: Any = content.get("units", {}) if done else files.read_json(start + UNITS, Units, of_a_run=True) or {}
         every = bool(config.get("evaluate", {}).get("every"))
         rows = read_rows(start + METRICS, not done or longer, every, units, config)
         best, damaged_rows = rows.pop("evaluated", {}), rows.pop("damaged", [])
@@ -191,7 +191,7 @@ class Index:
 
 def _asked(start: str, folder: str) -> tuple[Any, str]:
     """The configuration that a run was started with last, and what is wrong in it; the name of its folder is its id."""
-    config, wrong = files.examined(start + CONFIG, Config, files.parse_yaml)
+    config, wrong = files.examined(start + CONFIG, Config, files.parse_yaml, of_a_run=True)
     wrong = wrong or (unusable(config) if config else "")
     if config and not wrong and RUN_ID.fullmatch(folder):
         given = identity.run_id(config)
@@ -209,7 +209,7 @@ def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
 
 def _read_command(path: str) -> str | None:
     try:
-        return files.read_bytes(path).decode(errors="surrogateescape").strip() or None
+        return files.read_bytes(files.of_run(path)).decode(errors="surrogateescape").strip() or None
     except OSError:
         return None
 

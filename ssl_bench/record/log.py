@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from ssl_bench import files
 from ssl_bench.disk.patience import make_folder, patiently
 
 log = logging.getLogger("ssl_bench")
@@ -36,7 +37,7 @@ def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
     make_folder(folder)
     console, file = (
         logging.StreamHandler(sys.stdout),
-        patiently(lambda: _LogFile(folder / "train.log", encoding="utf-8", errors="backslashreplace")),
+        patiently(lambda: _LogFile(files.of_run(folder / "train.log"), encoding="utf-8", errors="backslashreplace")),
     )
     console.setFormatter(logging.Formatter("%(message)s"))
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -66,7 +66,7 @@ def examined(folder: Path) -> tuple[dict[str, Any] | None, str]:
     They are wrong if a part has another type than readers need, or a number cannot be. What stands twice must be the
     same: a number, the bits of an accuracy, what identifies an evaluation, the configuration.
     """
-    content, wrong = files.examined(folder / NAME, RunResults)
+    content, wrong = files.examined(folder / NAME, RunResults, of_a_run=True)
     if content is None:
         return None, wrong
     wrong = impossible(content) or hits.wrong(folder, content["evaluations"]) or _other_training(content, folder)
@@ -78,7 +78,9 @@ def _other_training(content: Mapping[str, Any], folder: Path) -> str:
     named, given = content["run_id"], run_id(content["config"])
     if given == named:
         return ""
-    stored = None if folder.name == given else files.read_yaml(folder / "config.yaml", Config, named=False)
+    stored = (
+        None if folder.name == given else files.read_yaml(folder / "config.yaml", Config, named=False, of_a_run=True)
+    )
     one_is_wrong = folder.name == given or (stored is not None and run_id(stored) == named)
     return f"run_id={named}, and {given} by its configuration" if one_is_wrong else ""
 

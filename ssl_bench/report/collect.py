@@ -261,7 +261,7 @@ def _group(name: str, places: Sequence[int], entries: Sequence[Entry], grids: Se
 
 def _tail(path: Path) -> str:
     try:
-        with files.open_regular(path) as file:
+        with files.open_regular(files.of_run(path)) as file:
             file.seek(max(0, file.seek(0, 2) - TAIL))
             lines = file.read().decode(errors="replace").splitlines()[-LINES:]
     except OSError:

@@ -17,7 +17,7 @@ FOLDER = "figures"
 def names(run: Path) -> list[str]:
     """File names of a run's pictures."""
     try:
-        with os.scandir(run / FOLDER) as inside:
+        with os.scandir(files.of_run(run / FOLDER)) as inside:
             files_inside = [entry.name for entry in inside if entry.is_file(follow_symlinks=False)]
     except OSError:
         return []

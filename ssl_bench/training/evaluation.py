@@ -37,6 +37,7 @@ class Evaluation:
     def __init__(self, parts: Parts, state: TrainingState, schedule: Schedule, precision: Precision) -> None:
         self.config, self.parts, self.state = parts.config, parts, state
         self.schedule, self.precision = schedule, precision
+        self._kept = set[Path]()  # states of the evaluations that this call carries out
 
     def if_due(self, tracker: Tracker | None) -> bool:
         """Evaluate the network, without baselines, and write a row, if ``evaluate.every`` asks for it at this step.
@@ -99,7 +100,7 @@ class Evaluation:
         step = self.state.step
         tracker.row(step, {"epoch": self.schedule.epoch(step), **content["metrics"]}, pictures)
         files.write_json(folder / "results.json", content)
-        for path in _kept(folder, "*").parent.glob(_kept(folder, "*").name):
+        for path in self._kept:
             files.remove(path)
         tracker.finish(content["metrics"], 0)
 
@@ -156,6 +157,7 @@ class Evaluation:
                 for infix, target in targets:
                     what = f"{self.state.step} {evaluations.mark(entry)} {infix}"
                     target.kept = None if folder is None else _kept(folder, what)
+                    self._kept |= {target.kept} if target.kept else set()
                 metrics, artifacts = run_evaluators({entry["evaluator"]: of_labels[entry["evaluator"]]}, targets)
                 yield evaluations.filled(entry, metrics), artifacts
 
@@ -205,7 +207,7 @@ def _read_baselines(entries: Sequence[Entry], paths: Mapping[str, Path]) -> list
 
 
 def _kept(folder: Path, what: str) -> Path:
-    """The file in a run's folder in which a long evaluation keeps its state until the run's results are written."""
+    """The file in a run's folder in which a long evaluation keeps its state until the results have its numbers."""
     return folder / "checkpoints" / f"evaluation-{'-'.join(what.replace('/', ' ').split())}.pt"
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from torch import nn
 
 from ssl_bench import files
 from ssl_bench.config import plugins, schema
+from ssl_bench.config.evaluated_again import evaluated_again
+from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import RETIRED, run_id
 from ssl_bench.disk.shapes import fits
 from ssl_bench.errors import ConfigError, RunError, in_one_line
-from ssl_bench.record import checkpoint, results
+from ssl_bench.record import baselines, checkpoint, results
 from ssl_bench.record.content import Config
 from ssl_bench.seeding import seed_everything
 from ssl_bench.training.initial import InitialWeights, has_no_checkpoint
@@ -46,7 +49,8 @@ class LoadedRun:
 def read_config(folder: Path) -> dict[str, Any]:
     """Configuration of the run in ``folder``, checked as that of a new run; one that nothing tracks.
 
-    Its ``epochs`` are those of the run's results, if it has some: it may have been asked for more since. If its
+    Its ``epochs`` are those of the run's results, if it has some: it may have been asked for more since. Its results
+    folder is the one that it is in now, which may be a copy. If its
     ``config.yaml`` is missing, damaged or that of another training, the one in its results counts.
 
     Raises:
@@ -56,7 +60,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     trained = results.read(folder)
     if trained is None and not path.is_file():
         raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
-    config: Any = files.read_yaml(path, dict, named=False) or {}
+    config: Any = files.read_yaml(path, dict, named=False, of_a_run=True) or {}
     name = folder.resolve().name
     if trained and (not fits(config, Config) or run_id(config) != name == run_id(trained["config"])):
         files.say_damaged(path)
@@ -71,9 +75,29 @@ def read_config(folder: Path) -> dict[str, Any]:
         config["epochs"] = trained["config"].get("epochs", config.get("epochs"))
     try:
         schema.check(config)
+        config["paths"] = config["paths"] | {"outputs": str(baselines.results_folder(folder, config["name"]))}
     except ConfigError as error:
         raise ConfigError(f"{path} is damaged ({error}): {again}") from error
     return config
+
+
+def read_again(folder: Path, overrides: Sequence[str], more: Sequence[str] = ()) -> dict[str, Any]:
+    """The configuration of a run with overrides of its evaluation, which one process carries out.
+
+    Args:
+        more: keys that can be changed as well.
+
+    Raises:
+        ConfigError: as :func:`read_config`, or an override concerns the training or cannot be used.
+    """
+    config = read_config(folder)
+    keys = ["device", *more, "paths.data", *(f"dataset.{key}" for key in ("root", "path") if key in config["dataset"])]
+    for override in overrides:
+        if override.partition("=")[0] not in keys and not override.startswith(("evaluate=", "evaluate.")):
+            raise ConfigError(f"{override}: after the training only evaluate, {', '.join(keys)} can be changed")
+    changed = evaluated_again(config, overrides) | {"devices": 1, "graph": False}
+    schema.check(config | changed)
+    return find_prepared(config | changed, training=False)
 
 
 def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> LoadedRun:

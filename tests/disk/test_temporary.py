@@ -12,7 +12,6 @@ import pytest
 from ssl_bench import files
 from ssl_bench.disk import temporary
 from ssl_bench.disk.liveness import alive, machine, start_time
-from ssl_bench.launch import grid
 from ssl_bench.launch.lock import locked
 
 # Is killed, or waits, in the middle of each kind of write.
@@ -41,10 +40,6 @@ KINDS = {
     "results": "outputs/name/run/results.json",
     "hits": "outputs/name/run/hits/knn-top1.bits",
     "figure": "outputs/name/run/figures/curves.png",
-    "job": "outputs/.sweeps/2026-01-01/jobs/1.json",
-    "grid": "outputs/.sweeps/2026-01-01/grid.json",
-    "baseline": "outputs/.baselines/1.json",
-    "cache": "outputs/.runs.json",
     "folder": "unused",
 }
 
@@ -61,11 +56,10 @@ def left() -> set[Path]:
     return {*Path().rglob("*.tmp"), *temporary_folder.glob("ssl-bench-*-*-*")}
 
 
-def next_commands(number: int) -> None:
-    """What takes the folders: the owner of a run, a grid, and whatever needs a folder in TMPDIR."""
+def next_commands() -> None:
+    """What takes the folders: the owner of a run, and whatever needs a folder in TMPDIR."""
     with locked(Path("outputs/name/run"), wait=False) as lock:
         assert lock.other is None
-    grid.begin(Path(f"outputs/.sweeps/2026-01-0{number}"), "ssl-bench train -m", [], {}, [])
     with temporary.folder():
         pass
 
@@ -79,24 +73,29 @@ def test_what_a_killed_process_was_writing_is_removed_and_what_a_living_one_writ
         assert process.returncode == -signal.SIGKILL
     pids = {f"-{process.pid}-" for process in living}
     assert len(left()) == 2 * len(KINDS)
-    next_commands(2)
+    next_commands()
     assert len(left()) == len(KINDS) and all(any(pid in path.name for pid in pids) for path in left())
     for process in living:
         process.kill()
         process.communicate()
-    next_commands(3)
+    next_commands()
     assert left() == set()
 
 
 def test_files_of_other_machines_go_only_where_nobody_else_may_write() -> None:
     name = temporary.beside(Path("x.json")).name
     other = name.replace(temporary._machine(), "0123abcd")
-    for path in (other, ".x.json.4711", ".x.json", "x.4711", "name.tmp"):
-        Path(path).write_text("")
-    temporary.remove(Path())
-    assert len(list(Path().iterdir())) == 5
-    temporary.remove(Path(), owned=True)
-    assert {path.name for path in Path().iterdir()} == {".x.json", "x.4711", "name.tmp"}
+    of_users = {".x.json.4711", ".x.json", "x.4711", "name.tmp", ".venv-3.11", other[1:], f"{other}.2", f".link{other}"}
+    for name in (other, *of_users - {".venv-3.11", f".link{other}"}):
+        Path(name).write_text("")
+    Path(".venv-3.11").mkdir()
+    Path(".venv-3.11", other).write_text("")
+    Path(f".link{other}").symlink_to(".x.json")
+    Path("figures").symlink_to(".venv-3.11")
+    temporary.remove_from_run(Path())
+    assert len(list(Path().iterdir())) == 10
+    temporary.remove_from_run(Path(), owned=True)
+    assert {path.name for path in Path().iterdir()} == of_users | {"figures"} and Path(".venv-3.11", other).exists()
 
 
 def test_a_failed_write_leaves_the_former_file_and_no_other(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,3 +228,26 @@ def test_a_pre_trained_network_is_ahead_of_random_weights(train: Callable[..., t
     results = [json.loads(path.read_text())["metrics"] for path in Path("outputs").glob("*/*/results.json")]
     ahead = [m["finetune/labels0.1/top1"] - m["finetune_init/labels0.1/top1"] for m in results]
     assert len(ahead) == 3 and sum(ahead) / 3 > half_width(ahead) > 0, ahead
+
+
+def test_a_stopped_fine_tuning_goes_on_after_another_evaluation(
+    train: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*DIGITS, "max_steps=1", "evaluate.labels=[0.1]", "evaluate.baselines=[]"]
+    tuned = [*words, "evaluate=[finetune]", "evaluate.finetune.epochs=2", "evaluate.finetune.batch_size=64"]
+    tuned += ["evaluate.finetune.least_steps=0"]
+    monkeypatch.setattr(finetune, "PAUSE", 0.0)
+    steps, keep = list[int](), Training._keep
+
+    def stopped_at_two(training: Training) -> None:
+        keep(training)
+        steps.append(training.step)
+        if steps == [1, 2]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Training, "_keep", stopped_at_two)
+    assert train(*DIGITS, "max_steps=1", "evaluate=[]", "evaluate.baselines=[]")[0] == 0
+    assert train(*tuned)[0] == 128 + signal.SIGTERM
+    assert train(*words, "evaluate=[knn]")[0] == 0
+    assert train(*tuned)[0] == 0 and steps == [1, 2, 3, 4]
+    assert not list(only_run().glob("checkpoints/evaluation-*"))
