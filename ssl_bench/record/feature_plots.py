@@ -20,7 +20,6 @@ from ssl_bench.data.sheet import drawn_channels, in_bytes, scaled
 from ssl_bench.data.source import Source
 from ssl_bench.data.splits import in_order
 from ssl_bench.errors import reason
-from ssl_bench.evaluate.embedding import rows
 from ssl_bench.evaluate.knn import nearest_entries, read_keys
 from ssl_bench.record.plots import COLOURS, render
 from ssl_bench.seeding import stream
@@ -42,7 +41,7 @@ Label = Callable[[int], str]
 
 
 def write_pictures(path: Path, images: Source, label: Label, seed: int) -> Iterator[str]:
-    """Draw ``neighbours.png`` and ``map.png`` beside a file of features, unless they are there; say what they show.
+    """Draw ``neighbours.png`` and ``map.png`` beside a file of features; say what they show.
 
     Of fewer than LEAST images there are none.
 
@@ -60,15 +59,14 @@ def write_pictures(path: Path, images: Source, label: Label, seed: int) -> Itera
         "map.png": (title, partial(_map, title, seed), many),
     }
     for name, (sentence, draw, drawn) in sentences.items():
-        picture = path.with_name(name)
-        if len(images) < LEAST or picture.exists():
+        if len(images) < LEAST:
             continue
         try:
-            files.write_bytes(picture, render(draw, path, images, label, drawn))
+            files.write_bytes(path.with_name(name), render(draw, path, images, label, drawn))
         except Exception as error:  # of matplotlib or scikit-learn; the features are there
-            yield f"{picture} was not drawn: {reason(error)}"
+            yield f"{name} was not drawn: {reason(error)}"
         else:
-            yield f"{picture}: {sentence}, drawn by seed {seed}"
+            yield f"{name}: {sentence}, drawn by seed {seed}"
 
 
 def nearest(path: Path, drawn: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -81,16 +79,21 @@ def nearest(path: Path, drawn: Tensor, k: int) -> tuple[Tensor, Tensor]:
     Returns:
         Cosines, float32, and numbers [Q, min(k, N - 1)], the nearest first; of equal ones the lower number.
     """
-    queries = torch.cat([rows(path, i, i + 1) for i in drawn.tolist()])
+    queries = torch.cat([_rows(path, i, i + 1) for i in drawn.tolist()])
     count = len(np.load(path, mmap_mode="r"))
     best = torch.empty(len(drawn), 0, dtype=torch.int64)
     for start in range(0, count, PIECE):
-        found = nearest_entries(queries, rows(path, start, start + PIECE), k + 1, first=start)
+        found = nearest_entries(queries, _rows(path, start, start + PIECE), k + 1, first=start)
         best = torch.cat([best, found], 1).topk(k + 1, 1).values
     cosines, index = read_keys(best[:, : min(k + 1, count)])
     others = index != drawn[:, None]
     others[:, -1] &= ~others.all(1)  # of more than k + 1 equal images, an image may not be among its own neighbours
     return cosines[others].view(len(drawn), -1), index[others].view(len(drawn), -1)
+
+
+def _rows(path: Path, start: int, stop: int) -> Tensor:
+    """Some rows of a file of features; no other part of it stays in memory."""
+    return torch.from_numpy(np.array(np.load(path, mmap_mode="r")[start:stop]))
 
 
 def mapped(features: Tensor, seed: int) -> np.ndarray:

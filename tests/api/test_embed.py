@@ -1,6 +1,7 @@
 """``ssl_bench.embed``: features of arrays and folders by any network, in memory or mapped from a file."""
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import ssl_bench
+from ssl_bench.api.embed import BATCH
 from ssl_bench.errors import InvalidValue
-from ssl_bench.evaluate.embedding import BATCH
 from tests.data.photos import photos
 
 
@@ -53,20 +54,25 @@ def test_arrays_give_the_features_of_a_loop_in_evaluation_mode() -> None:
     np.testing.assert_allclose(made, naive(network, normalised), rtol=1e-5, atol=1e-5)
 
 
-def test_a_stopped_call_goes_on_and_maps_its_file_into_memory(tmp_path: Path) -> None:
+def test_files_are_whole_and_of_one_network(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         ssl_bench.embed(Network(most=2 * BATCH + 1), IMAGES, out=tmp_path)
-    assert not (tmp_path / "features.npy").exists()
-    network = Network()
-    features = ssl_bench.embed(network, IMAGES, out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    features = ssl_bench.embed(Network(), IMAGES, out=tmp_path)
     assert isinstance(features, np.memmap) and (features == ssl_bench.embed(Network(), IMAGES)).all()
-    assert network.seen == 1 + BATCH + 10  # the first image, for the width, and two batches
     rows = list(csv.DictReader((tmp_path / "images.csv").read_text().splitlines()))
     assert len(rows) == len(IMAGES) and rows[-1] == {"image": str(len(IMAGES) - 1), "label": "", "split": "images"}
-    with pytest.raises(InvalidValue, match="set out to another folder: the features in this one have other images "):
-        ssl_bench.embed(Network(), IMAGES[::-1], out=tmp_path)
-    with pytest.raises(InvalidValue, match="have other network, width "):
-        ssl_bench.embed(Network(5), IMAGES, out=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        ssl_bench.embed(Network(5, most=2 * BATCH + 1), IMAGES, out=tmp_path)
+    assert (np.load(tmp_path / "features.npy") == features).all() and len(list(tmp_path.iterdir())) == 3
+    former = json.loads((tmp_path / "embed.json").read_text())
+    (tmp_path / "embed.json").write_text(json.dumps(former | {"files": [*former["files"], "map.png"]}))
+    (tmp_path / "map.png").touch()  # of the former network: no picture of it stays
+    other = ssl_bench.embed(Network(5), IMAGES[::-1], out=tmp_path)
+    assert other.shape == (len(IMAGES), 5) and (other == ssl_bench.embed(Network(5), IMAGES[::-1])).all()
+    record = json.loads((tmp_path / "embed.json").read_text())
+    assert record["files"] == ["features.npy", "images.csv", "embed.json"] and len(list(tmp_path.iterdir())) == 3
+    assert all(record[key] != former[key] for key in ("network", "images", "width"))
 
 
 def test_a_folder_of_photos(tmp_path: Path) -> None:
@@ -82,9 +88,11 @@ def test_a_folder_of_photos(tmp_path: Path) -> None:
 
 
 def test_what_is_no_network_of_features_or_no_image_is_refused() -> None:
-    with pytest.raises(InvalidValue, match=r"^network=\[1,3,5,5\]: set network to one that makes features \[1, D\]"):
+    with pytest.raises(
+        InvalidValue, match=r"^network=\[256,3,5,5\]: set network to one that makes features \[256, D\]"
+    ):
         ssl_bench.embed(nn.Identity(), IMAGES)
-    with pytest.raises(InvalidValue, match=r"^network=Network: set network to one that takes these images, such as "):
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         ssl_bench.embed(Network(pixels=7), IMAGES)
     with pytest.raises(InvalidValue, match=r"^images=int64 "):
         ssl_bench.embed(Network(), IMAGES.astype(np.int64))

@@ -1,8 +1,9 @@
-"""Features of images as files: those of the network, of each image once, also after a stop and on two processes."""
+"""Features of images as files: those of the network, of each image once, whole or not at all."""
 
 import csv
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
 import ssl_bench
+from ssl_bench.api.embed import BATCH, FEATURES
 from ssl_bench.commands.embed import main
 from ssl_bench.config.compose import load
-from ssl_bench.evaluate.embedding import BATCH, FEATURES, FeatureFile
-from ssl_bench.launch.lock import Lock
+from ssl_bench.record import feature_plots
 from ssl_bench.record.feature_plots import mapped, nearest
 from ssl_bench.training.parts import Parts
 from tests.conftest import SMALL, no_pictures, only_run
@@ -56,13 +58,6 @@ def table(folder: Path) -> list[dict[str, str]]:
     return list(csv.DictReader((folder / "images.csv").read_text().splitlines()))
 
 
-def without_pictures(folder: Path) -> None:
-    """Make a folder in which no picture is missing, so that none is drawn."""
-    folder.mkdir()
-    for name in ("neighbours.png", "map.png"):
-        (folder / name).touch()
-
-
 def test_the_features_are_those_of_the_network_for_each_image_alone(run: Path, whole: Path) -> None:
     features, rows = np.load(whole / FEATURES), table(whole)
     assert features.dtype == np.float32 and len(features) == len(rows) == 1797 and 1347 % BATCH != 0
@@ -78,57 +73,51 @@ def test_the_features_are_those_of_the_network_for_each_image_alone(run: Path, w
         assert np.abs(features[i] - alone).max() <= 1e-6 * np.abs(alone).max()
 
 
-def test_a_second_call_computes_nothing_and_draws_what_is_missing(
-    run: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = Path(shutil.copytree(whole, tmp_path / "copy"))
-    kept = np.load(folder / FEATURES)
-    np.save(folder / FEATURES, kept + 1)
-    (folder / "neighbours.png").unlink()
-    again = [str(run), "--out", str(folder), "precision=fp64"]
-    assert main(again) == 0 and (np.load(folder / FEATURES) == kept + 1).all()
-    picture, done = capfd.readouterr().out.splitlines()
-    assert picture == f"{folder}/neighbours.png: 12 images and the nearest of all 1,797 by cosine, drawn by seed 0"
-    assert done == f"already done: {folder / FEATURES}"
-    assert not (folder / "claims").exists()
+def test_the_folder_has_features_pictures_and_a_record(whole: Path) -> None:
+    record = json.loads((whole / "embed.json").read_text())
+    names = {"features.npy", "images.csv", "neighbours.png", "map.png", "embed.json"}
+    assert {path.name for path in whole.iterdir()} == names == {*record["files"]}
+    assert record["splits"] == {"train": 1347, "test": 450} and record["width"] == np.load(whole / FEATURES).shape[1]
     for name in ("neighbours.png", "map.png"):
-        image = Image.open(folder / name).convert("RGB")
+        image = Image.open(whole / name).convert("RGB")
         assert min(image.size) > 600 and image.getpixel((2, 2)) == (255, 255, 255)
-    lock = Lock(folder)
-    assert lock.take() is None
-    assert main(again) == 1 and "is being written by" in capfd.readouterr().err
-    lock.release(False)
 
 
-def test_a_stopped_command_goes_on_at_its_last_whole_batch(run: Path, whole: Path, tmp_path: Path) -> None:
-    expected, out = np.load(whole / FEATURES), tmp_path / "stopped"
-    without_pictures(out)
-    shutil.copy(whole / "embed.json", out)
-    file = FeatureFile(out, *expected.shape)
-    assert file.begin() == list(range(8))
-    marked = torch.full((BATCH, expected.shape[1]), 7.0)  # would be others if they were computed again
-    for batch in (0, 5):
-        file.write(batch, marked)
-    with file.part.open("r+b") as part:  # a batch that was not marked as whole
-        part.seek(200 + 2 * BATCH * expected.shape[1] * 4)
-        part.write(b"torn" * 100)
-    assert file.begin() == [1, 2, 3, 4, 6, 7] and not file.path.exists()
-    assert main([str(run), "--out", str(out), "precision=fp64"]) == 0
-    features = np.load(out / FEATURES)
-    for batch in (0, 5):
-        rows = slice(batch * BATCH, (batch + 1) * BATCH)
-        assert (features[rows] == 7).all()
-        features[rows] = expected[rows]
-    assert (features == expected).all() and not file.part.exists()
-    assert (out / FEATURES).stat().st_size == (whole / FEATURES).stat().st_size
-    assert (out / "images.csv").read_bytes() == (whole / "images.csv").read_bytes()
+def test_a_signal_leaves_the_folder_as_it_was_and_another_call_replaces_all_of_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out, words = tmp_path / "out", [str(run), "--split", "test", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(feature_plots, "LEAST", 10**9)  # no pictures
+    assert main(words) == 0
+    (out / "mine.txt").write_text("of the user")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    other = ["--weights", "random", "backbone=resnet18_cifar", "dataset.size=12", "seed=1", *words[1:]]
+    with monkeypatch.context() as patch:
+        patch.setattr(feature_plots, "LEAST", 5)
+        patch.setattr(feature_plots, "render", lambda *_: signal.raise_signal(signal.SIGTERM))
+        assert main(other) == 128 + signal.SIGTERM
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    (out / FEATURES).write_bytes(before[FEATURES][:3000])  # as a full disk leaves a copy
+    assert main(words) == 0 and {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert main(other) == 0 and np.load(out / FEATURES).shape == (450, 512)
+    assert {path.name for path in out.iterdir()} == before.keys()
+    assert (out / "mine.txt").read_text() == "of the user" and capfd.readouterr().out.count("features: ") == 3
 
 
-def test_two_processes_write_the_same(run: Path, whole: Path) -> None:
-    without_pictures(Path("two"))
-    assert main([str(run), "--out", "two", "precision=fp64", "devices=2"]) == 0
-    np.testing.assert_allclose(np.load(f"two/{FEATURES}"), np.load(whole / FEATURES), rtol=1e-6, atol=1e-7)
-    assert Path("two/images.csv").read_bytes() == (whole / "images.csv").read_bytes()
+def test_a_name_of_a_run_is_one_part_of_a_path(run: Path, tmp_path: Path, refused: Refusal) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "outputs" / "default" / run.name))
+    for name in ("..", ".", "", "a/b", "a\nb", str(tmp_path / "x")):
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        config["choices"]["dataset"] = name
+        (copy / "config.yaml").write_text(yaml.safe_dump(config))
+        assert "set --out to a folder" in refused(str(copy), "--split", "test")
+        assert not (copy / "embed").exists()
+    shutil.copy(run / "config.yaml", copy)
+    (tmp_path / "outside").mkdir()
+    (copy / "embed").symlink_to(tmp_path / "outside")
+    assert "set --out to a folder" in refused(str(copy), "--split", "test") and not list(
+        (tmp_path / "outside").iterdir()
+    )
 
 
 def test_photos_through_a_network_from_elsewhere(
@@ -152,10 +141,6 @@ def test_photos_through_a_network_from_elsewhere(
     assert features.shape == (12, 512) and len({*map(bytes, features)}) == 12
     assert main([*words, "--split", "test", "--out", "tests"]) == 0
     np.testing.assert_allclose(np.load("tests/features.npy"), features[6:], rtol=1e-4, atol=1e-5)
-    kept = (out / FEATURES).read_bytes()
-    other = refused(*words, "dataset.mean=[0.5,0.5,0.5]", "--out", str(out))
-    assert f"--out={out}: set --out to another folder: the features in this one have other images, view" in other
-    assert (out / FEATURES).read_bytes() == kept
     (root / "train" / "owl" / "0.jpg").write_bytes((root / "test" / "owl" / "0.jpg").read_bytes()[:-200])
     assert "1 of 12 images" in refused(*words, "--out", "broken") and not Path("broken").exists()
 
@@ -164,7 +149,10 @@ def test_refusals_come_before_images_are_read(run: Path, tmp_path: Path, refused
     assert "name one run, or give --weights FILE" in refused()
     assert "name one run, or give --weights FILE" in refused(str(run), "--weights", "random")
     assert "evaluate=knn: leave it out" in refused(str(run), "evaluate=knn")
-    assert "loss=dcl: for a run set only dataset=OPTION with its keys, and device, " in refused(str(run), "loss=dcl")
+    assert "devices=2: leave it out" in refused(str(run), "devices=2")
+    assert "loss=dcl: after the training only evaluate, device, precision, paths.data can" in refused(
+        str(run), "loss=dcl"
+    )
     root = photos(tmp_path / "photos", "")
     colours = refused(str(run), "dataset=folder", f"dataset.root={root}")
     assert "dataset=photos: set dataset to a dataset of images with 1 channels, as the training has" in colours
@@ -174,9 +162,7 @@ def test_refusals_come_before_images_are_read(run: Path, tmp_path: Path, refused
     assert "dataset=mnist: " in refused(str(run), "dataset=mnist", "paths.data=none")
     (tmp_path / "foreign").mkdir()
     np.save(tmp_path / "foreign" / FEATURES, np.zeros(3))
-    assert "the features in this one have other network, images, view, " in refused(
-        str(run), "--out", str(tmp_path / "foreign")
-    )
+    assert "features.npy in this one" in refused(str(run), "--out", str(tmp_path / "foreign"))
     assert not (run / "embed").exists() and json.loads((run / "results.json").read_text())["run_id"] == run.name
 
 
