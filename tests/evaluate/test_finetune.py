@@ -233,9 +233,9 @@ def test_a_pre_trained_network_is_ahead_of_random_weights(train: Callable[..., t
 def test_a_stopped_fine_tuning_goes_on_after_another_evaluation(
     train: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*DIGITS, "max_steps=1", "evaluate.labels=[0.1]", "evaluate.baselines=[]"]
-    tuned = [*words, "evaluate=[finetune]", "evaluate.finetune.epochs=2", "evaluate.finetune.batch_size=64"]
-    tuned += ["evaluate.finetune.least_steps=0"]
+    words = [*DIGITS[:2], "max_steps=1", "evaluate.baselines=[]"]
+    tuned = [*words, "evaluate=[finetune]", "evaluate.labels=[0.1]", "evaluate.finetune.flip=0"]
+    tuned += [f"evaluate.finetune.{key}" for key in ("epochs=2", "batch_size=64", "least_steps=0")]
     monkeypatch.setattr(finetune, "PAUSE", 0.0)
     steps, keep = list[int](), Training._keep
 
@@ -246,7 +246,7 @@ def test_a_stopped_fine_tuning_goes_on_after_another_evaluation(
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Training, "_keep", stopped_at_two)
-    assert train(*DIGITS, "max_steps=1", "evaluate=[]", "evaluate.baselines=[]")[0] == 0
+    assert train(*words, "evaluate=[]")[0] == 0
     assert train(*tuned)[0] == 128 + signal.SIGTERM
     assert train(*words, "evaluate=[knn]")[0] == 0
     assert train(*tuned)[0] == 0 and steps == [1, 2, 3, 4]

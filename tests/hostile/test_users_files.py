@@ -130,7 +130,9 @@ def test_embed_refuses_a_file_that_its_record_does_not_name(name: str) -> None:
 
 
 def test_a_default_picture_replaces_no_file_of_a_user(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert call("evaluate RUN evaluate=[knn] evaluate.baselines=[]", run) == 0
+    with no_pictures():
+        assert call("evaluate RUN evaluate=[knn] evaluate.baselines=[]", run) == 0
+        assert call(f"{TRAIN} seed=1 evaluate=[knn]", run) == 0
     for line, name in (("report exp", "report.html"), ("figure exp --x seed --lines loss", "exp.png")):
         Path(name).write_text("of the user")
         assert call(line, run) == 2 and Path(name).read_text() == "of the user"
