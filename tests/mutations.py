@@ -53,11 +53,11 @@ FAULTS = [
         ("check/test_exact.py",),
     ),
     Fault(
-        "commands of all runs as of failed ones",
-        "commands/status.py",
-        "[entry for entry, _ in shown if entry.state is Status.FAILED]",
-        "[entry for entry, _ in shown]",
-        ("results/test_status.py",),
+        "the last evaluation alone decides the exit code",
+        "commands/evaluate.py",
+        "return max(codes)",
+        "return codes[-1]",
+        ("commands/test_evaluate.py",),
     ),
     Fault(
         "a training of max_steps can be extended",
