@@ -21,35 +21,38 @@ Config = Mapping[str, Any]
 
 
 def show(plan: Plan, as_json: bool = False) -> None:
-    """Print a line for each run: its hours, the values of the keys that vary, and its directory.
+    """Print a line for each run: its steps and hours, the values of the keys that vary, and its directory.
 
-    What all runs have is printed once; under Slurm, the script of their jobs too.
+    What all runs have is printed once; under Slurm, the script of their jobs too. A run whose images are not on this
+    disk has steps and no hours.
 
     Args:
-        as_json: print a list of objects instead: ``folder``, ``hours`` (null if they are unknown) and ``overrides``.
+        as_json: print a list of objects instead: ``folder``, ``overrides``, ``steps`` and ``hours``, which are null
+            where they are unknown.
     """
     with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
         runs = plan.every()
     left = [run for run in runs if not run.done]
-    timed = _timed([run.config for run in left if run.config]) if plan.asked.where != "slurm" else {}
-    hours = [_hours(run.config, timed) if run.config else None for run in left]
+    timed = _timed([run.config for run in left]) if plan.asked.where != "slurm" else {}
+    costs = [(cost.steps(run.config), _hours(run.config, timed)) for run in left]
     if as_json:
         of_runs = [{"folder": str(run.folder), "overrides": run.overrides} for run in left]
-        print(json.dumps([run | {"hours": took} for run, took in zip(of_runs, hours, strict=True)]))
+        print(json.dumps([run | {"steps": s, "hours": h} for run, (s, h) in zip(of_runs, costs, strict=True)]))
         return
     common = set(runs[0].overrides).intersection(*(run.overrides for run in runs))
     if left and common:
         print("all of them:", *(override for override in runs[0].overrides if override in common))
     rows = [dict(override.split("=", 1) for override in run.overrides if override not in common) for run in left]
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    sheet = Sheet(["hours", *keys, "directory"], left=0, words=[*keys, "directory"])
-    for run, row, took in zip(left, rows, hours, strict=True):
-        texts = ["" if took is None else f"{took:.2f}", *(row.get(key, "") for key in keys), str(run.folder)]
-        sheet.rows.append([SheetEntry(text) for text in texts])
+    sheet = Sheet(["steps", "hours", *keys, "directory"], left=0, words=[*keys, "directory"])
+    for run, row, (steps, took) in zip(left, rows, costs, strict=True):
+        amounts = ["" if steps is None else str(steps), "" if took is None else f"{took:.2f}"]
+        sheet.rows.append([SheetEntry(t) for t in (*amounts, *(row.get(key, "") for key in keys), str(run.folder))])
     if left:
         print(*lines(sheet), sep="\n")
-    here = any(_kind(run.config) in timed for run in left)
-    price = f", {cost.price(sum(filter(None, hours)), here)}" if any(hours) else ""
+    known = [took for _, took in costs if took is not None]
+    hours = sum(known) if len(known) == len(left) else None
+    price = f", {cost.price([run.config for run in left], hours, bool(timed))}" if any(s for s, _ in costs) else ""
     print(f"{len(left)} runs to go{price}")
     if left and plan.asked.where == "slurm":
         plan.begin("")
@@ -58,13 +61,13 @@ def show(plan: Plan, as_json: bool = False) -> None:
 
 
 def _hours(config: Config, timed: Mapping[str, float]) -> float | None:
-    """Hours of a run by its steps on this machine, or else on 8 V100."""
-    images = config["dataset"].get("train_images")
+    """Hours of a run by its steps on this machine, or else on 8 V100; None where its images are not on this disk."""
     if not config["epochs"]:
         return 0.0
-    if _kind(config) not in timed or not isinstance(images, int):
-        return None if timed else cost.hours(config)
-    return cost.steps(config, images) * timed[_kind(config)] / 3600
+    steps = cost.steps(config)
+    if steps is None or config["dataset"].get("content", "") is None:
+        return None
+    return steps * timed[_kind(config)] / 3600 if timed else cost.hours(config)
 
 
 def _kind(config: Config) -> str:

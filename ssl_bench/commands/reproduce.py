@@ -16,6 +16,7 @@ from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.commands.train_grid import check_place, train_grid
 from ssl_bench.config import with_hydra
 from ssl_bench.config.asked import Asked
+from ssl_bench.config.build import open_dataset
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import impossible
 from ssl_bench.launch.plan import Plan
@@ -47,11 +48,12 @@ def main(arguments: Sequence[str]) -> int:
         asked = Asked.of([*selection.of_machine, *selection.of_hydra], options.config_dir, True)
     check_place(asked, options.dry_run)
     _leave_out_impossible(selection, planned, skip, options.dry_run)
-    summarise(selection, planned)
     todo = [runs for runs in planned if runs.missing]
+    lacking = list(missing_data(todo))
+    summarise(selection, planned, not lacking)
     if options.dry_run:
         print(*(runs.line([*selection.flags, *selection.of_hydra]) for runs in todo), sep="\n")
-        print(*(f"data missing: {sentence}" for sentence in missing_data(todo)), sep="\n")
+        print(*(f"data missing: {sentence}" for sentence in lacking), sep="\n")
         return 0
     for folder in {folder for runs in planned for folders in runs.done.values() for folder in folders}:
         tidy(folder)
@@ -103,8 +105,12 @@ def _leave_out_impossible(selection: Selection, planned: Sequence[PlannedRuns], 
         todo[number].unavailable = "impossible"
 
 
-def summarise(selection: Selection, planned: Sequence[PlannedRuns]) -> None:
-    """Print which cells still need runs, how many are done or unavailable, and what the other ones cost."""
+def summarise(selection: Selection, planned: Sequence[PlannedRuns], has_images: bool) -> None:
+    """Print which cells still need runs, how many are done or unavailable, and what the other ones cost.
+
+    Args:
+        has_images: all of their images are on this disk; else the cost is in steps.
+    """
     available = [runs for runs in planned if runs.seeds and not runs.unavailable]
     for runs in available:
         if runs.missing:
@@ -116,20 +122,18 @@ def summarise(selection: Selection, planned: Sequence[PlannedRuns]) -> None:
         print(f"{count:>4} cells  not available: {reason}")
     if "scale=reduced" in selection.changes and selection.setting("scale") is None:
         print(f"{' '.join(selection.changes[:-1])}: these runs count as scale=reduced and fill no cell of the paper")
-    todo = [runs for runs in planned if runs.missing]
-    count = sum(len(runs.missing) for runs in todo)
-    hours = sum(runs.hours() for runs in todo)
-    price = f", {cost.price(hours)}" if "scale=reduced" not in selection.changes and count else ""
-    print(f"{count} runs to go in {len(todo)} cells{price}", flush=True)
+    configs = [config for runs in planned for _, config, _ in runs.runs()]
+    hours = sum(cost.hours(config) or 0.0 for config in configs) if has_images else None
+    price = f", {cost.price(configs, hours)}" if configs else ""
+    cells = sum(bool(runs.missing) for runs in planned)
+    print(f"{len(configs)} runs to go in {cells} cells{price}", flush=True)
 
 
 def missing_data(todo: Sequence[PlannedRuns]) -> Iterator[str]:
     """Name the data that the runs need and that are not there, a sentence for each dataset."""
-    from ssl_bench.training.parts import Parts  # imports torch
-
     configs: list[dict[str, Any]] = [runs.config for runs in todo]
     for config in {json.dumps(config["dataset"]): config for config in configs}.values():
         try:
-            Parts(config).dataset.check()
+            open_dataset(config["dataset"], config["paths"]["data"]).check()
         except ConfigError as error:
             yield str(error)

@@ -12,7 +12,7 @@ A ResNet-50 with w times the channels has 0.971 w^2 + 0.029 w times the FLOPs: i
 reads three channels whatever w is. Evaluation and a VAE's decoder are not counted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 # GFLOP of a view, forward and backward, and the image side for which they hold; they grow with the area.
@@ -35,10 +35,10 @@ RATE = MOCO_GFLOP / (53 * 3600 / MOCO_STEPS - EAGER)  # GFLOP per second of a GP
 
 def hours(config: Mapping[str, Any]) -> float | None:
     """Hours of a composed configuration; None for a network or a dataset of unknown size."""
-    images, gflop = config["dataset"].get("train_images"), gflop_of_a_step(config)
-    if gflop is None or not isinstance(images, int):
+    count, gflop = steps(config), gflop_of_a_step(config)
+    if gflop is None or count is None:
         return None
-    return steps(config, images) * (EAGER + gflop / GPUS / RATE) / 3600
+    return count * (EAGER + gflop / GPUS / RATE) / 3600
 
 
 def gflop_of_a_step(config: Mapping[str, Any]) -> float | None:
@@ -50,18 +50,27 @@ def gflop_of_a_step(config: Mapping[str, Any]) -> float | None:
     return float(config["batch_size"]["size"] * _passes(config["framework"], _crops(config), side) * flops)
 
 
-def steps(config: Mapping[str, Any], images: int) -> float:
-    """Steps of a training on so many images."""
-    all_steps = images * config["epochs"] / config["batch_size"]["size"]
-    return float(all_steps if config["max_steps"] is None else min(all_steps, config["max_steps"]))
+def steps(config: Mapping[str, Any]) -> int | None:
+    """Steps of the training of a composed configuration; None for a dataset of unknown size."""
+    images = config["dataset"].get("train_images")
+    if not isinstance(images, int):
+        return None
+    all_steps = int(images // config["batch_size"]["size"] * config["epochs"])
+    return min(all_steps, config["max_steps"] or all_steps)
 
 
-def price(total: float, here: bool = False) -> str:
-    """The hours of some runs in words; ``here``: by their steps on this machine."""
+def price(configs: Iterable[Mapping[str, Any]], hours: float | None, here: bool = False) -> str:
+    """The cost of some runs in words: their hours, or their steps where ``hours`` is None.
+
+    Args:
+        here: the hours are those of this machine.
+    """
+    if hours is None:
+        return f"{sum(steps(config) or 0 for config in configs):,} steps of pre-training"
     if here:
-        hours = f"{max(total, 0.01):.2g} h"
-        return f"about {hours} of pre-training on this machine, one run after another, by three steps of each kind"
-    return f"about {total:.1f} h of pre-training on {GPUS} V100 at MoCo's published pace"
+        estimate = f"about {max(hours, 0.01):.2g} h of pre-training on this machine"
+        return f"{estimate}, one run after another, by three steps of each kind"
+    return f"about {hours:.1f} h of pre-training on {GPUS} V100 at MoCo's published pace"
 
 
 def _passes(framework: Mapping[str, Any], crops: list[Mapping[str, Any]], side: int) -> float:

@@ -10,7 +10,6 @@ from typing import Any
 
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers import cost
 from ssl_bench.papers.cell_runs import by_recipe, trained
 from ssl_bench.papers.cells import merge
 from ssl_bench.papers.selection import Selection
@@ -48,10 +47,6 @@ class PlannedRuns:
     def missing(self) -> list[int]:
         """Seeds of the runs that are left to train."""
         return [] if self.unavailable else [seed for seed in self.seeds if seed not in self.done]
-
-    def hours(self) -> float:
-        """Hours of the missing runs."""
-        return (cost.hours(self.config) or 0.0) * len(self.missing) if self.missing else 0.0
 
     def runs(self) -> Iterator[tuple[tuple[str, ...], dict[str, Any], str]]:
         """Overrides, configuration and the name of the first cell of each missing run."""

@@ -89,13 +89,23 @@ def test_a_dry_run_lists_the_runs_that_are_not_done_and_writes_nothing(train: Tr
     *_, common, head, run, total = printed.splitlines()
     folder = run_dir(compose.load([*SMALL, "max_steps=1", "seed=0"]))
     assert common == f"all of them: {' '.join([*SMALL, 'max_steps=1', 'dataset.train_images=1347'])}"
-    assert head.split() == ["hours", "seed", "directory"] and run.split() == ["0.00", "0", str(folder)]
+    assert head.split() == ["steps", "hours", "seed", "directory"] and run.split() == ["1", "0.00", "0", str(folder)]
     assert re.findall(r"[\d.]+", total)[:2] == ["1", "0.01"]
     code, printed = train("-m", "max_steps=1", "seed=0,1", "dataset.train_images=1347", "--dry-run", "--json")
     (planned,) = json.loads(printed.splitlines()[0])  # before what stands on standard error
-    assert (
-        code == 0 and planned["folder"] == str(folder) and "seed=0" in planned["overrides"] and planned["hours"] < 0.1
-    )
+    assert code == 0 and planned["folder"] == str(folder) and "seed=0" in planned["overrides"]
+    assert planned["steps"] == 1 and planned["hours"] < 0.1
+
+
+def test_a_dry_run_gives_no_hours_of_runs_whose_images_are_not_on_the_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    main, grid = import_module("ssl_bench.commands.train").main, ["-m", "hydra/launcher=slurm", "epochs=2", "--dry-run"]
+    assert main([*grid, "dataset=cifar10,scattered_digits", "--json"]) == 0
+    photos, digits = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert photos.keys() == {"folder", "overrides", "steps", "hours"}
+    assert photos["steps"] == 2 * (50_000 // 256) and photos["hours"] is None
+    assert digits["steps"] == 2 * (1347 // 64) and digits["hours"] > 0
+    assert main([*grid, "dataset=cifar10"]) == 0
+    assert "1 runs to go, 390 steps" in capsys.readouterr().out
 
 
 def test_a_dry_run_times_no_step_of_a_network_that_is_not_trained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,7 +156,7 @@ def test_a_dry_run_prints_the_commands_of_what_is_missing(capsys: Output) -> Non
     assert reproduce.main(arguments) == 0
     out = capsys.readouterr().out
     assert "   1 cells  done" in out and "1/5 seeds  dcl/table1 CIFAR-10 DCL | 64" in out
-    assert "4 runs to go in 1 cells, about 3.3 h of pre-training on 8 V100" in out
+    assert "4 runs to go in 1 cells, 624,800 steps" in out and "data missing: dataset=cifar10" in out
     (line,) = [x for x in out.splitlines() if x.startswith("ssl-bench")]
     assert shlex.split(line)[3:] == [*cell(column="64").overrides, "devices=8", "seed=0,2,3,4"]
     assert reproduce.main([*arguments, "epochs=20", "seed=0"]) == 0
