@@ -14,7 +14,14 @@ from tests.papers.conftest import composed
 
 CELLS = {t.name: [cell for cell in t.cells if cell.available] for t in tables.every()}
 FIRST = ("dcl/table1", "intriguing/fig7_mnist")  # tried by default: a folder of photos, and digits in arrays
-NAMES = [pytest.param(n, marks=() if n in FIRST else pytest.mark.slow) for n, cells in CELLS.items() if cells]
+ONE_A_PAPER = {paper.partition("/")[0]: paper for paper in reversed(CELLS)}.values()  # tried by the slow tests
+
+
+def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    return () if name in FIRST else (pytest.mark.slow if name in ONE_A_PAPER else pytest.mark.exhaustive,)
+
+
+NAMES = [pytest.param(name, marks=marks(name)) for name, cells in CELLS.items() if cells]
 
 
 def measured(cell: Cell, folder: Path, done: dict[tuple[str, ...], set[str]]) -> set[str]:
