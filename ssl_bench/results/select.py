@@ -8,6 +8,7 @@ metric such as ``knn/top1``, a group such as ``loss`` or a key of the configurat
 
 import math
 import operator
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -39,8 +40,8 @@ class Condition(NamedTuple):
 
     @classmethod
     def read(cls, word: str) -> "Condition | None":
-        """The condition that a word is; None of a name."""
-        parts = CONDITION.fullmatch(word)
+        """The condition that a word is; None of a name, and of a path of a folder: ``outputs/lr=0.1``, ``./lr=0.1``."""
+        parts = None if "/" in word and os.path.isdir(word) else CONDITION.fullmatch(word)
         return cls(*parts.groups()) if parts else None
 
     def holds(self, value: str | float | None, scale: float) -> bool:
