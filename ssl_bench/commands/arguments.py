@@ -15,7 +15,8 @@ from ssl_bench.files import folder_of_options, given_path
 
 Main = TypeVar("Main", bound=Callable[..., int])
 WORDS = (
-    "an experiment, a run_id or its beginning, a folder, or a condition: loss=dcl,eqco, 'loss!=dcl', 'negatives.k>4'"
+    "an experiment, a run_id or its beginning, a folder, or a condition: loss=dcl,eqco, 'loss!=dcl', 'negatives.k>4'; "
+    "paths.outputs=DIR: the results folder"
 )
 
 
@@ -30,11 +31,6 @@ class Parser(argparse.ArgumentParser):
         text = "a folder with further options"
         self.add_argument("--config-dir", "-cd", type=folder_of_options, metavar="DIR", help=text)
 
-    def add_outputs(self) -> None:
-        """Add the flag ``--outputs`` for the results folder."""
-        text = "results folder (default: SSL_BENCH_OUTPUTS, or outputs)"
-        self.add_argument("--outputs", type=given_path, metavar="DIR", help=text)
-
     def add_words(self, more: str = "") -> None:
         """Add words that select runs."""
         self.add_argument("words", nargs="*", metavar="WORD", help=WORDS + more)
@@ -42,32 +38,21 @@ class Parser(argparse.ArgumentParser):
     def read(self, arguments: Sequence[str]) -> Any:
         """Parse ``arguments``; exit with code 2 for wrong ones and with 0 after ``--help``."""
         words, overrides = self.split(arguments)
-        options = self.parse_args(words)
+        for action in self._actions:
+            flags = action.option_strings
+            count = sum(word.partition("=")[0] in flags for word in words)
+            if count > 1 and isinstance(action, argparse._StoreAction):  # argparse would drop the first one
+                self.error(f"{flags[0]} is given twice: leave one of them out")
+        options = self.parse_intermixed_args(words)
         options.overrides = overrides
-        if getattr(options, "outputs", None):  # the same setting by its key, so that the last one counts
-            overrides.append(f"paths.outputs={options.outputs}")
         return options
 
     def read_words(self, arguments: Sequence[str]) -> Any:
-        """Parse arguments of which all that are no flags are words that select runs, with the results folder."""
-        others = [word for word in arguments if not word.startswith("paths.outputs=")]
-        options = self.parse_intermixed_args(self._refuse_repeated_flags(expand_home(others)))
-        if len(others) < len(arguments):
-            raise ConfigError("paths.outputs is a setting of a training: set --outputs to the results folder")
+        """Parse arguments whose ``key=value`` are conditions on runs, but for the results folder, ``paths.outputs``."""
+        options = self.read(arguments)
+        options.outputs = taken_outputs(options.overrides)
+        options.words += options.overrides
         return options
-
-    def parse_args(self, arguments: Sequence[str] | None = None) -> Any:  # type: ignore[override]
-        """As argparse does it, of words without ``~`` and flags that are given once."""
-        return super().parse_args(None if arguments is None else self._refuse_repeated_flags(expand_home(arguments)))
-
-    def _refuse_repeated_flags(self, arguments: list[str]) -> list[str]:
-        """Refuse a flag that is given twice, of which argparse would drop the first one."""
-        for action in self._actions:
-            flags = action.option_strings
-            count = sum(word.partition("=")[0] in flags for word in arguments)
-            if count > 1 and isinstance(action, argparse._StoreAction) and action.nargs is None:
-                self.error(f"{flags[0]} is given twice: leave one of them out")
-        return arguments
 
     def split(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         """Words and flags, and the overrides: ``key=value``, ``~key``."""

@@ -8,14 +8,12 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.commands.words import entries_of
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.results.compared import EXPECTED, Comparisons, check_margin
 from ssl_bench.results.comparison import compare
 from ssl_bench.results.matters import Matters, what_matters
-
-FORMATS = ("text", *FORMS[1:])
+from ssl_bench.results.select import chosen
 
 
 @in_sentences
@@ -31,8 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--margin", type=float, help="a difference that does not matter, of accuracies in percent")
     expect = "end with 0 if the first verdict is this, 1 if it is shown not to be so, 3 if it is undecided"
     parser.add_argument("--expect", choices=EXPECTED, help=expect)
-    parser.add_outputs()
-    parser.add_argument("--format", choices=FORMATS, default="text")
+    parser.add_argument("--format", choices=FORMS, default="rich")
     options = parser.read_words(arguments)
     check_margin(options.margin)
     result = _result(options)
@@ -40,12 +37,12 @@ def main(arguments: Sequence[str]) -> int:
     if isinstance(result, Matters) and of_pairs:
         raise ConfigError(f"{' and '.join(of_pairs)}: say what to compare, such as --by loss")
     code = result.code(options.expect) if options.expect and isinstance(result, Comparisons) else 0
-    print(text_of([result.sheet()], "rich" if options.format == "text" else options.format), end="")
+    print(text_of([result.sheet()], options.format), end="")
     return code
 
 
 def _result(options: Namespace) -> Comparisons | Matters:
-    entries, _ = entries_of(options.words, options.outputs)
+    entries, _ = chosen(options.words, options.outputs)
     if not options.by:
         return what_matters(entries, options.metric)
     runs = [entry.run for entry in entries if entry.run]

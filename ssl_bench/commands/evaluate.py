@@ -28,7 +28,6 @@ def main(arguments: Sequence[str]) -> int:
     """Evaluate; 0, 1 if a run cannot be evaluated, 2 for wrong arguments."""
     parser = Parser("evaluate", "Evaluate trained runs again: what they lack is computed, nothing is trained.")
     parser.add_words("; its finished runs")
-    parser.add_outputs()
     usual, of_papers = reference.listed({"evaluate": values.options("evaluate")})
     parser.epilog = f"""Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators,
         evaluate.key=value, device=cpu, paths.data=DIR, dataset.root=DIR. {usual}; of the papers, {of_papers}"""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
+from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.commands.words import trained
 from ssl_bench.errors import require
 
@@ -30,12 +30,10 @@ def main(arguments: Sequence[str]) -> int:
     """Write the export and print the path of its description; 0, 1 for a checkpoint that cannot be used, 2 refused."""
     parser = Parser("export", "Write the backbone of a trained run for timm, or as a folder to share.")
     parser.add_words("; its finished runs")
-    parser.add_outputs()
     parser.add_argument("--format", choices=FORMATS, help="card: a folder for the Hugging Face hub")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to, in the run unless it is given")
-    options = parser.read(arguments)
-    outputs = taken_outputs(options.overrides)
-    folders, _ = trained([*options.words, *options.overrides], outputs)
+    options = parser.read_words(arguments)
+    folders, _ = trained(options.words, options.outputs)
     require(options.out is None or len(folders) == 1, "--out", options.out, f"nothing, for {len(folders)} runs")
     for folder in folders:
         print(export(folder, options.format, options.out))

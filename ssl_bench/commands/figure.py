@@ -27,7 +27,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("figure", "Plot our points over those of a paper's figure.")
     about = f"a paper's figure, such as dcl/fig3; a paper alone lists its tables; or {WORDS}"
     parser.add_argument("names", nargs="*", metavar="FIGURE|WORD", help=about)
-    parser.add_outputs()
     parser.add_argument("--all", action="store_true", help="all figures of a paper without tables")
     out = "a .png, .pdf or .svg file; default: the figure's name and .png"
     parser.add_argument("--out", type=Path, metavar="FILE", help=out)

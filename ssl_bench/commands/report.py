@@ -31,10 +31,10 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, output, refuse
-from ssl_bench.commands.words import placed
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.report import html
 from ssl_bench.report.collect import Collector
+from ssl_bench.results.select import located
 
 PAUSE = 5.0  # seconds between two looks at the runs
 
@@ -44,14 +44,13 @@ def main(arguments: Sequence[str]) -> int:
     """Write the file, with ``--watch`` again and again until Ctrl-C; return 0, or 2 for wrong arguments."""
     parser = Parser("report", "Show runs, plots and comparisons in a browser.")
     parser.add_words()
-    parser.add_outputs()
     parser.add_argument("--out", type=Path, metavar="FILE", help="an .html file (default: report.html)")
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     watch = "write it again when a run has changed, until Ctrl-C; a browser that shows it follows"
     parser.add_argument("--watch", action="store_true", help=watch)
     parser.add_argument("--json", action="store_true", help="print the data of the file, and write none")
     options = parser.read_words(arguments)
-    outputs, words = placed(options.words, options.outputs)
+    outputs, words = located(options.words, options.outputs)
     collector = Collector(outputs, words)
     if options.json:
         if options.out or options.open or options.watch:

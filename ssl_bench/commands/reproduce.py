@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_config_dir()
     parser.epilog = f"{HELP} seed=0,1 replaces the seeds."
     options = parser.read(arguments)
-    typed = shlex.join(["ssl-bench", "reproduce", *parser.split(arguments)[0], *options.overrides])
+    typed = shlex.join(["ssl-bench", "reproduce", *arguments])
     skip = impossible.taken_skip(options.overrides)
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     planned = plan(selection, show_progress)

@@ -31,17 +31,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
-from ssl_bench.commands.words import placed
 from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.rows import rows
 from ssl_bench.results.scan import Entry, Scan, Status
-from ssl_bench.results.select import Labelled, selected
+from ssl_bench.results.select import Labelled, located, selected
 from ssl_bench.results.status import lines, screen
 
 PAUSE = 2.0  # seconds between two updates
 LISTED = 40  # more runs than these are listed on a terminal only if that is asked for
-SORT = "list the runs by state, folder, label, epoch, speed, a metric (best first), a group or a key; -KEY reverses"
+SORT = (
+    "list the runs by state, folder, label, epoch, speed, a metric (best first), a group, a key; --sort=-KEY: reversed"
+)
 
 
 @in_sentences
@@ -49,21 +50,16 @@ def main(arguments: Sequence[str]) -> int:
     """Print a table of the runs; return 0, or 2 for wrong arguments."""
     parser = Parser("status", "Show the runs and grids under a results folder.")
     parser.add_words("; state=failed, knn/top1>60")
-    parser.add_outputs()
     parser.add_argument("--runs", action="store_true", help=f"list the runs, also if there are more than {LISTED}")
     parser.add_argument("--sort", metavar="KEY", help=SORT)
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--watch", action="store_true", help="update the table every two seconds, until Ctrl-C")
     forms.add_argument("--json", action="store_true", help="print a list of objects, one for each run")
     forms.add_argument("--csv", action="store_true", help="print a table of these fields, settings and metrics")
-    words = list(arguments)
-    if "--sort" in words[:-1]:  # argparse would take -KEY for a flag
-        place = words.index("--sort")
-        words[place : place + 2] = [f"--sort={words[place + 1]}"]
-    options = parser.read_words(words)
+    options = parser.read_words(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper) and options.csv:  # not for people to read
         sys.stdout.reconfigure(encoding=sys.getfilesystemencoding(), errors="surrogateescape")
-    options.outputs, options.words = placed(options.words, options.outputs)
+    options.outputs, options.words = located(options.words, options.outputs)
     options.scan = Scan(options.outputs)
     return _watch(options) if options.watch else _print(options)
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, show_progress, taken_outputs
-from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import verdicts
 from ssl_bench.papers.cell_runs import Results
@@ -24,10 +23,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("table", "Print a paper's numbers beside those of the runs on disk.")
     about = f"a paper's, such as dcl/table1; a paper alone lists its tables; or {WORDS}"
     parser.add_argument("names", nargs="*", metavar="TABLE|WORD", help=about)
-    parser.add_outputs()
     parser.add_argument("--all", action="store_true", help="all tables of a paper")
     parser.add_argument("--claims", action="store_true", help="the claims of the papers, with verdicts")
-    parser.add_argument("--format", default="rich", help="|".join(FORMS))
+    parser.add_argument("--format", choices=FORMS, default="rich")
     parser.add_argument("--rows", metavar="KEY", help="of runs: a table with a row for each value, such as loss")
     parser.add_argument(
         "--columns", metavar="KEY", help="of runs: a column for each value, such as batch_size; or labels"
@@ -36,7 +34,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_config_dir()
     parser.epilog = f"{ABOUT_NUMBERS} {HELP}"
     options = parser.read(arguments)
-    one_of("--format", options.format, FORMS)
     if selects_runs(options):
         outputs = taken_outputs(options.overrides)
         entries, _ = chosen([*options.names, *options.overrides], outputs)

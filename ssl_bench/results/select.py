@@ -116,7 +116,7 @@ def located(words: Sequence[str], given: Path | None = None) -> tuple[Path, list
     """The results folder, and the words that select in it, their folders as paths in it.
 
     Args:
-        given: the results folder of ``--outputs``; None: that of the word that is a folder elsewhere, or the usual one.
+        given: ``paths.outputs``; None: the results folder of the word that is a folder elsewhere, or the usual one.
 
     Raises:
         ConfigError: there is no such folder, or words are folders of two results folders.
@@ -133,7 +133,7 @@ def located(words: Sequence[str], given: Path | None = None) -> tuple[Path, list
     outputs = roots[0] if roots else outputs
     if not outputs.is_dir():
         what = f"{' '.join(names)}: " if names else ""
-        raise ConfigError(f"{what}there is no folder {outputs}: set --outputs to the folder of the results")
+        raise ConfigError(f"{what}there is no folder {outputs}: set paths.outputs to the folder of the results")
     below = {word: _below(word, outputs) for word in names}
     placed = (word if (at := below.get(word)) is None else str(outputs / at) for word in words)
     return outputs, [word for word in placed if word != str(outputs)]
@@ -159,7 +159,7 @@ def chosen(words: Sequence[str], given: Path | None = None) -> tuple[list[Entry]
     """The entries that words select, in the order of ``ssl-bench status``, and their results folder.
 
     Args:
-        given: the results folder of ``--outputs``.
+        given: the results folder of ``paths.outputs``.
 
     Raises:
         ConfigError: there is no such folder, a name selects nothing, or no entry has a key.

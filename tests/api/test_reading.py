@@ -65,7 +65,7 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics() -> None:
         assert list(ssl_bench.runs("outputs", where).get("seed", [])) == expected
     with pytest.raises(ConfigError, match=r"^los: .*loss"):
         ssl_bench.runs(where={"los": "dcl"})
-    with pytest.raises(ConfigError, match=r"outputz.*--outputs"):
+    with pytest.raises(ConfigError, match=r"outputz.*paths\.outputs"):
         ssl_bench.runs("outputz")
     for run in (last, "outputs/a/3"):
         assert ssl_bench.curves(run).to_dict("records") == rows(2)

@@ -296,7 +296,7 @@ def test_a_grid_has_a_row_for_each_run_and_commands_read_it(grid: Path, cli: Cal
     runs = [json.loads(path.read_text()) for path in (grid / "outputs/g").glob("*/results.json")]
     assert len(runs) == 8 and len({run["run_id"] for run in runs}) == 8
     assert {run["config"]["choices"]["dataset"] for run in runs} == {"arrays:set"}
-    compared = cli("compare", "g", "--outputs", str(grid / "outputs"), "--format", "csv").stdout
+    compared = cli("compare", "g", f"paths.outputs={grid / 'outputs'}", "--format", "csv").stdout
     assert "loss" in compared and "batch_size" in compared, compared
 
 

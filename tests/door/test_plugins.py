@@ -244,7 +244,7 @@ def test_runs_are_sorted_and_selected_by_the_metric_of_a_plugins_evaluator(
 
     best = sorted(values, key=lambda run: values[run])
     assert len(best) == 3 and shown("--sort", "spread/spread") == best
-    assert shown("--sort", "-spread/spread") == best[::-1]
+    assert shown("--sort=-spread/spread") == best[::-1]
     assert shown(f"spread/spread={values[best[1]]!r}") == [best[1]] and "own_evaluator" not in sys.modules
 
 

@@ -72,7 +72,7 @@ def test_two_values_two_experiments_and_a_margin(grid: None, capfd: pytest.Captu
 
 
 def test_every_form_shows_the_same(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
-    for form in ("text", "md", "tex", "csv"):
+    for form in ("rich", "md", "tex", "csv"):
         assert compare.main(["--by", "loss", "optimizer.lr=0.1", "--format", form]) == 0
         text = capfd.readouterr().out.replace("$-$", "-")
         assert "10" in text and ("worse" in text or "better" in text) and "dcl" in text, form

@@ -67,12 +67,12 @@ def test_the_answer_in_every_form(
     assert trend["low"] < 8 / 6 < trend["high"] and by_name["loss"]["per_doubling"] is None
     assert 1.5 < record["deviation"] < 2.5 and record["runs"] == 54 and record["missing"] == 0
     monkeypatch.setenv("COLUMNS", "80")
-    for form in ("text", "md", "tex", "csv"):
+    for form in ("rich", "md", "tex", "csv"):
         assert compare.main(["g", "--format", form]) == 0
         text = capfd.readouterr().out
         assert "batch\\_size" in text if form == "tex" else "batch_size" in text
         assert form == "csv" or "matters most" in text
-        assert form != "text" or max(map(len, text.splitlines())) <= 80
+        assert form != "rich" or max(map(len, text.splitlines())) <= 80
     what = ssl_bench.compare("outputs/g")
     assert what.shares["share"].tolist() == [share["share"] for share in record["shares"]]
     assert len(what.figure().axes) == 4 and what.sentence == record["sentence"] and "matters most" in str(what)

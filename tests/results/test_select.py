@@ -135,7 +135,7 @@ def test_metrics_are_named_among_the_selected_runs(status: Status) -> None:
 
 def test_every_form_shows_the_selected_runs(status: Status) -> None:
     make_runs()
-    selected = ["state=failed", "--sort", "-loss"]
+    selected = ["state=failed", "--sort=-loss"]
     printed = status(*selected).stdout.splitlines()
     assert [line.split()[0] for line in printed if line] == ["folder", "a/5", "a/2", "0"]
     assert printed[-1] == "0 done, 0 partial, 2 failed"
