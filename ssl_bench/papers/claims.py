@@ -113,7 +113,6 @@ class PaperClaim(Table):
         seeds_because: why these seeds, and so many.
         criteria: the controls, and then what the claim asks.
         minutes: time of all runs on two cores.
-        beside: the paper's own numbers, as a line such as ``dcl/table1 row='CIFAR-10*'``; empty for none.
         theory: what a formula gives for each column, by the name of the curve; empty for a row that measures it.
         contradicted: the verdict in words if a criterion is contradicted.
     """
@@ -125,7 +124,6 @@ class PaperClaim(Table):
     seeds_because: str
     criteria: tuple[Criterion, ...]
     minutes: float
-    beside: str
     theory: Mapping[str, Sequence[float]]
     contradicted: str
 

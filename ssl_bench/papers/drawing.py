@@ -12,8 +12,7 @@ from ssl_bench.papers import verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import ERROR, PaperClaim
-from ssl_bench.papers.fill import Filled, fill
-from ssl_bench.papers.selection import Selection
+from ssl_bench.papers.fill import Filled
 from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE, share_range
 from ssl_bench.results.statistics import deviation, half_width, mean
 
@@ -32,10 +31,7 @@ class Panel:
 
 
 def panels(table: Table, filled: Sequence[Filled], results: Results) -> Iterator[Panel]:
-    """The panels of a table.
-
-    A table has one. A claim has one for each measure that depends on the column, and those of the paper's own numbers.
-    """
+    """The panels of a table: one, or of a claim one for each measure that depends on the column."""
     if isinstance(table, PaperClaim):
         yield from _of_claim(table, filled, results)
         return
@@ -50,11 +46,6 @@ def _of_claim(claim: PaperClaim, filled: Sequence[Filled], results: Results) -> 
         if len({(cell.cell.metric, cell.cell.overrides) for cell in of_measure}) > 1:
             look = _rows if len({cell.cell.column for cell in of_measure}) == 1 else _curves
             yield Panel(partial(look, table=claim, filled=of_measure, title=title))
-    if claim.beside:
-        selection = Selection.of(claim.beside)
-        for other in selection.tables():
-            cells = [cell for cell in selection.cells(other) if cell.paper is not None]
-            yield from panels(other, fill(other, cells, results), results) if cells else ()
 
 
 def _wrapped(text: str, width: int = 60) -> str:

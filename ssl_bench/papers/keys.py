@@ -17,7 +17,7 @@ TABLE_KEYS = {
     *("rows", "columns", "each", "x", "y", "best"),
 }
 CLAIM_NEEDS = ("claim", "where", "kind", "seeds", "seeds_because", "criteria", "minutes")
-CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "by", "controls", "beside", "theory", "contradicted"}
+CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "by", "controls", "theory", "contradicted"}
 CRITERION_KEYS = {"says", "statistic", "of", "minus"}
 LIMITS = {"above", "below", "within"}
 ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
@@ -29,7 +29,7 @@ NUMBER = (str | Annotated[float, FINITE], "a number")  # YAML reads 1e-9 as a te
 MAPPING, OVERRIDES = (dict, "a mapping"), (list, "a list of overrides, such as [loss=dcl]")
 SHAPES: dict[str, tuple[Any, str]] = {  # what the value of a key is, and in words what to set it to
     **dict.fromkeys(("paper", "title", "cite", "note", "missing", "metric", "y", "label", "best"), TEXT),
-    **dict.fromkeys(("claim", "where", "kind", "seeds_because", "by", "beside", "contradicted", "says"), TEXT),
+    **dict.fromkeys(("claim", "where", "kind", "seeds_because", "by", "contradicted", "says"), TEXT),
     **dict.fromkeys(("provenance", "statistic"), TEXT),
     **dict.fromkeys(("minutes", "is", *sorted(LIMITS)), NUMBER),
     **dict.fromkeys(("rows", "tables", "claims", "of", "minus"), MAPPING),

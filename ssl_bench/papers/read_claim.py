@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import math
-import shlex
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ def read_claim(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[st
     as_table = {key: value for key, value in node.items() if key in TABLE_KEYS}
     table = read_table(name, path, paper, as_table | {"set": [flat(node.get("set")), ["scale=reduced"]]})
     if any(cell.paper is not None for cell in table.cells):
-        raise ConfigError(f"{name}: a claim has no values of the paper: name their table in beside")
+        raise ConfigError(f"{name}: a claim has no values of the paper: leave values out")
     theory = dict[str, list[float]]()
     for curve, of in (node.get("theory") or {}).items():
         given = [] if of == "row" else flat(of)
@@ -39,10 +38,6 @@ def read_claim(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[st
     criteria += [_criterion(criterion, table, name, False) for criterion in node["criteria"]]
     if node["kind"] == "equivalence" and not all(one.control or "within" in one.limit for one in criteria):
         raise ConfigError(f"{name}: kind=equivalence: set within in each of its criteria")
-    beside, paper_name = str(node.get("beside") or ""), paper["paper"]
-    if beside.startswith(f"{paper_name}/"):  # a table of this file
-        table_name, _, part = beside.removeprefix(f"{paper_name}/").partition(" ")
-        beside = f"{shlex.quote(f'{path}/{table_name}')} {part}"
     return PaperClaim(
         **{field.name: getattr(table, field.name) for field in fields(Table)},
         says="Ours: " * ours + line(node["claim"]),
@@ -52,7 +47,6 @@ def read_claim(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[st
         seeds_because=line(node["seeds_because"]),
         criteria=tuple(criteria),
         minutes=as_number(node["minutes"], f"{name}: minutes"),
-        beside=beside,
         theory=theory,
         contradicted=line(node.get("contradicted", "contradicted")),
     )

@@ -69,12 +69,6 @@ class Selection:
         settings = [argument for argument in arguments if not argument.startswith(("row=", "col="))]
         return cls(tuple(names), whole, chosen.get("row"), chosen.get("col"), tuple(settings), folder)
 
-    @classmethod
-    def of(cls, line: str) -> Selection:
-        """The selection that a line such as ``dcl/table1 row='CIFAR-10*'`` makes."""
-        words = shlex.split(line)
-        return cls.read([w for w in words if "=" not in w], False, [w for w in words if "=" in w])
-
     def tables(self) -> list[Table]:
         """The selected tables.
 

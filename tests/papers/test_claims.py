@@ -27,7 +27,6 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim, verdict
 from ssl_bench.papers.fill import fill
-from ssl_bench.papers.selection import Selection
 from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.results.statistics import half_width
 from tests.conftest import SMALL
@@ -83,10 +82,6 @@ def test_every_paper_has_claims_with_criteria() -> None:
         assert claim.criteria and claim.where and claim.minutes > 0, claim.name
         assert all(cell.settings["scale"] == "reduced" for cell in claim.cells), claim.name
         assert all(len(cell.seeds) >= 3 for cell in claim.cells), claim.name
-        if claim.beside:
-            selection = Selection.of(claim.beside)
-            shown = [cell for table in selection.tables() for cell in selection.cells(table)]
-            assert any(cell.paper is not None for cell in shown), claim.name
 
 
 def finding(write: Any, numbers: list[float], error: float = claims.ERROR, **limit: float) -> claims.Tested:
@@ -275,7 +270,7 @@ def test_statistics_pair_the_cells_of_a_seed(write: Any) -> None:
     ("keys", "names"),
     [
         ({"criteria": None}, "mine/better criteria"),
-        ({"rows": {"DCL": {"values": [1.0, 2.0]}}}, "values beside"),
+        ({"rows": {"DCL": {"values": [1.0, 2.0]}}}, "values"),
         ({"seeds_because": None}, "mine/better seeds_because"),
         ({"kind": "guess"}, "mine/better.kind=guess exact trend comparison"),
         ({"kind": "equivalence"}, "mine/better kind=equivalence within"),

@@ -79,7 +79,7 @@ def test_what_is_empty_is_named_in_a_command_to_paste(folder: Path, capsys: Outp
 
 def test_committed_numbers_and_claims_stand_beside_the_file(folder: Path, capsys: Output) -> None:
     known = content(columns={"DCL": {"set": ["loss=dcl"], "x": 2}}, rows={"digits": {"values": [50]}})
-    claim = {**known["tables"]["table1"], **CLAIM, "rows": {"digits": []}, "beside": "mine/table1 row=digits"}
+    claim = {**known["tables"]["table1"], **CLAIM, "rows": {"digits": []}}
     known["claims"] = {"better": claim}
     Path("a b").mkdir()
     Path("a b/mine.yaml").write_text(yaml.safe_dump(known))

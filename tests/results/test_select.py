@@ -115,10 +115,10 @@ def test_order(status: Status) -> None:
     """Runs without a value come last."""
     make_runs()
     for key in ("knn/top1", "-seed"):
-        assert names(status, "--sort", key)[-1] == "loss=eqco note=x=2,y"
+        assert names(status, f"--sort={key}")[-1] == "loss=eqco note=x=2,y"
     (OUTPUTS / ".sweeps/1/grid.json").unlink()
     for key, expected in ORDERS:
-        assert names(status, "--sort", key) == [*expected], key
+        assert names(status, f"--sort={key}") == [*expected], key
 
 
 def test_metrics_are_named_among_the_selected_runs(status: Status) -> None:
