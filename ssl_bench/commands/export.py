@@ -101,16 +101,12 @@ def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
 
 def _load(node: Mapping[str, Any], weights: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     """How timm loads ``model.safetensors``: sentences and lines of Python, for a run's ``backbone``."""
-    from ssl_bench.networks.export import lines_to_build, timm_arguments
+    from ssl_bench.networks.export import lines_to_build
 
     file = "'model.safetensors'"
     if node["stem"] == "cifar":
         build = ["import torch", *lines_to_build(node, weights)]
         stem = "timm has no argument for the stem of this network, which the lines replace. In this folder:"
         return [(stem, [*build, f"timm.models.load_checkpoint(model, {file})", "model.eval()"])]
-    whole = "model = timm.create_model('local-dir:.', pretrained=True).eval()"
-    parts = f"model = timm.create_model({timm_arguments(node)}, checkpoint_path={file}).eval()"
-    return [
-        ("In this folder (from the hub with `hf-hub:USER/NAME` in place of `local-dir:.`):", ["import timm", whole]),
-        ("The same with the network's name:", ["import timm", parts]),
-    ]
+    sentence = "In this folder (from the hub with `hf-hub:USER/NAME` in place of `local-dir:.`):"
+    return [(sentence, ["import timm", "model = timm.create_model('local-dir:.', pretrained=True).eval()"])]

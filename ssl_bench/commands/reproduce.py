@@ -64,9 +64,6 @@ def _train(selection: Selection, todo: Sequence[PlannedRuns], asked: Asked, type
     """Train runs as one grid; return its exit code."""
     grid = Plan(asked)
     runs = [grid.run(*cell_run) for planned in todo for cell_run in planned.runs()]
-    for run in runs:
-        if run.refusal:
-            raise run.refusal
     grid.begin(typed)
     words = [*selection.flags, *selection.names, *(["--all"] * selection.whole), *selection.changes]
     words.append(f"paths.outputs={selection.outputs}")

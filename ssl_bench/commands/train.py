@@ -47,7 +47,7 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
                 if words.help:
                     print(reference.help_text(asked.cfg, words.config_dir))
                 else:
-                    print(with_hydra.as_yaml(asked.cfg, words.resolve))
+                    print(with_hydra.as_yaml(asked.cfg))
             return 0, [], {}
         _check_together(words, asked)
         plan = Plan(asked, words.skip)
@@ -99,7 +99,6 @@ def read(arguments: Sequence[str]) -> Any:
     modes.add_argument("--cfg", "-c", choices=["job"])
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--resolve", action="store_true")
     parser.add_config_dir()
     parser.add_argument("words", nargs="*")
     options = parser.read(arguments)
@@ -108,8 +107,6 @@ def read(arguments: Sequence[str]) -> Any:
         groups = sorted(path.parent.name for path in schema.directory().glob("*/*.yaml") if path.stem == word)
         hint = f" (did you mean {groups[0]}={word}?)" if groups else ""
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
-    if options.cfg is None and options.resolve:
-        raise ConfigError("--resolve is part of --cfg: add --cfg job")
     if options.json and not options.dry_run:
         raise ConfigError("--json is the form of --dry-run: add --dry-run")
     under_torchrun()  # or refused, before anything is composed

@@ -17,6 +17,8 @@ def trained(words: Sequence[str], given: Path | None = None) -> tuple[list[Path]
         raise ConfigError("no run is named: give an experiment, a run_id, a folder or a condition such as loss=dcl")
     if len(words) == 1 and (Path(words[0]) / "config.yaml").exists():
         return [Path(words[0])], 0
+    if len(words) == 1 and Path(words[0]).is_absolute() and not Path(words[0]).exists():
+        raise ConfigError(f"{words[0]} is no run directory: `ssl-bench status` lists them")
     entries, outputs = chosen(words, given)
     runs = [entry.run for entry in (entries if len(entries) == 1 else ended(entries)) if entry.run]
     if not runs:

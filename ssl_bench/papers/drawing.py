@@ -31,7 +31,7 @@ class Panel:
 
 
 def panels(table: Table, filled: Sequence[Filled], results: Results) -> Iterator[Panel]:
-    """The panels of a table: one, or of a claim one for each measure that depends on the column."""
+    """The panels of a table: one, or of a claim one for each measure that varies over its cells, if any does."""
     if isinstance(table, PaperClaim):
         yield from _of_claim(table, filled, results)
         return
@@ -41,11 +41,12 @@ def panels(table: Table, filled: Sequence[Filled], results: Results) -> Iterator
 
 def _of_claim(claim: PaperClaim, filled: Sequence[Filled], results: Results) -> Iterator[Panel]:
     title = f"{claim.name}: {verdicts.judge(claim, results).words}\n{_wrapped(claim.says)}"
-    for measure in dict.fromkeys(cell.cell.measure for cell in filled):
-        of_measure = [cell for cell in filled if cell.cell.measure == measure]
-        if len({(cell.cell.metric, cell.cell.overrides) for cell in of_measure}) > 1:
-            look = _rows if len({cell.cell.column for cell in of_measure}) == 1 else _curves
-            yield Panel(partial(look, table=claim, filled=of_measure, title=title))
+    measures = dict.fromkeys(cell.cell.measure for cell in filled)
+    every = [[cell for cell in filled if cell.cell.measure == measure] for measure in measures]
+    varied = [cells for cells in every if len({(one.cell.metric, one.cell.overrides) for one in cells}) > 1]
+    for of_measure in varied or every:
+        look = _rows if len({cell.cell.column for cell in of_measure}) == 1 else _curves
+        yield Panel(partial(look, table=claim, filled=of_measure, title=title))
 
 
 def _wrapped(text: str, width: int = 60) -> str:
@@ -151,7 +152,8 @@ def _rows(axis: Any, table: PaperClaim, filled: Sequence[Filled], title: str) ->
         axis.plot(of_seed, **THEORY | {"linewidth": 0.8})
     for i, values in enumerate(numbers):
         look = {"color": COLOURS[i % len(COLOURS)], "marker": "o", "capsize": 5}
-        axis.errorbar([i], [mean(values)], [half_width(values, ERROR)], **look)
+        if values:
+            axis.errorbar([i], [mean(values)], [half_width(values, ERROR)], **look)
     axis.set_xticks(range(len(filled)), [textwrap.fill(one.cell.label, 12) for one in filled])
     lines = f"{table.x}: {filled[0].cell.column}\nmean and {1 - 2 * ERROR:.0%} interval; a thin line for each seed"
     axis.set(xlim=(-0.5, len(filled) - 0.5), xlabel=lines, ylabel=table.y)
