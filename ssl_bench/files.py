@@ -114,7 +114,7 @@ def _with_file_name(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def write_bytes(path: Path, content: bytes | memoryview, before: Callable[[], None] = lambda: None) -> None:

@@ -23,38 +23,27 @@ def main(arguments: Sequence[str]) -> int:
     parser.epilog = """Then key=value: dataset=OPTION and its keys for images, such as dataset=folder
         dataset.root=DIR, by default those of the run; device=cpu, precision=NAME, paths.data=DIR."""
     options = parser.read(arguments)
-    if (options.run is None) == (options.weights is None):
+    if bool(options.run) == bool(options.weights):
         raise ConfigError("name one run, or give --weights FILE")
     if refused := [word for word in options.overrides if word.startswith(("evaluate", "devices="))]:
         raise ConfigError(f"{refused[0]}: leave it out: one process computes features, and evaluates nothing")
     from ssl_bench.api import embed
     from ssl_bench.config.identity import run_dir
-    from ssl_bench.hardware import check_devices
     from ssl_bench.launch.ranks import outcome_of
-    from ssl_bench.seeding import seed_everything
     from ssl_bench.signals import Interrupt
-    from ssl_bench.training.parts import Parts
-    from ssl_bench.training.precision import set_matmul_options
 
-    if options.weights is None:
-        folder = one_trained(options.run, taken_outputs(options.overrides))
-        parts = embed.of_run(folder, options.overrides)
-    else:
-        parts = Parts(weights.configuration(options.weights, [*options.overrides, "evaluate=[]"]))
-        folder = run_dir(parts.config)
-        seed_everything(parts.config["seed"])
-    config, ((on, name, _),) = parts.config, parts.evaluated
-    name = name if on else str(config["choices"]["dataset"]).rpartition(":")[2]
+    config = options.weights and weights.configuration(options.weights, [*options.overrides, "evaluate=[]"])
+    folder = run_dir(config) if config else one_trained(options.run, taken_outputs(options.overrides))
+    name, target, images = embed.opened(config or folder, options.overrides)
     out, there = options.out or folder / "embed" / name, folder.resolve() / "embed" / name
     if not options.out and (out.name != name or not name.isprintable() or out.resolve() != there):  # a foreign run's
         raise ConfigError(f"dataset={name}: there can be no folder {name} in {folder}/embed: set --out to a folder")
-    check_devices(1, config["device"])
-    set_matmul_options(config["tf32"])
-    embedding = embed.of_parts(parts, [options.split] if options.split else embed.SPLITS)
-    device, _ = embedding.formats()
-    with Interrupt(lambda number: number) as interrupt:
-        interrupt.saved = True  # so that a signal takes effect after a batch
-        outcome = outcome_of(lambda: embedding.write(out, "--out", pictures=True), device, "Set device=cpu")
-    if outcome.finished:
+
+    def work() -> None:
+        with Interrupt(int) as interrupt:
+            interrupt.saved = True  # so that a signal takes effect after a batch
+            embed.write(target, {options.split: images[options.split]} if options.split else images, out, "--out", True)
         print(f"features: {out / embed.FEATURES}")
+
+    outcome = outcome_of(work, target.device, "Set device=cpu")
     return refuse(outcome.reason, outcome.code) if outcome.reason else outcome.code

@@ -15,8 +15,9 @@ import yaml
 from PIL import Image
 
 import ssl_bench
-from ssl_bench.api.embed import BATCH, FEATURES
+from ssl_bench.api.embed import FEATURES
 from ssl_bench.commands.embed import main
+from ssl_bench.commands.evaluate import main as evaluate
 from ssl_bench.config.compose import load
 from ssl_bench.record import feature_plots
 from ssl_bench.record.feature_plots import mapped, nearest
@@ -25,6 +26,7 @@ from tests.conftest import SMALL, no_pictures, only_run
 from tests.data.photos import photos
 
 Refusal = Callable[..., str]
+BATCH = 512  # images that pass through a network at once
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def test_the_folder_has_features_pictures_and_a_record(whole: Path) -> None:
     record = json.loads((whole / "embed.json").read_text())
     names = {"features.npy", "images.csv", "neighbours.png", "map.png", "embed.json"}
     assert {path.name for path in whole.iterdir()} == names == {*record["files"]}
-    assert record["splits"] == {"train": 1347, "test": 450} and record["width"] == np.load(whole / FEATURES).shape[1]
+    assert len(record["network"]) == 1
     for name in ("neighbours.png", "map.png"):
         image = Image.open(whole / name).convert("RGB")
         assert min(image.size) > 600 and image.getpixel((2, 2)) == (255, 255, 255)
@@ -143,6 +145,16 @@ def test_photos_through_a_network_from_elsewhere(
     np.testing.assert_allclose(np.load("tests/features.npy"), features[6:], rtol=1e-4, atol=1e-5)
     (root / "train" / "owl" / "0.jpg").write_bytes((root / "test" / "owl" / "0.jpg").read_bytes()[:-200])
     assert "1 of 12 images" in refused(*words, "--out", "broken") and not Path("broken").exists()
+
+
+def test_a_run_that_evaluates_a_file_has_no_checkpoint(run: Path) -> None:
+    words = ["--weights", str(run / "checkpoints" / "last.pt"), "backbone=resnet_digits", *SMALL[:1], "dataset.size=12"]
+    with no_pictures():
+        assert evaluate([*words, "tracking=off", "evaluate=[]", "evaluate.baselines=[]"]) == 0
+    for folder in (run, only_run()):
+        assert main([str(folder), "--split", "test", "--out", f"of_{folder.name}"]) == 0
+    of_training, of_file = (np.load(f"of_{folder.name}/{FEATURES}") for folder in (run, only_run()))
+    np.testing.assert_allclose(of_training, of_file, rtol=1e-5, atol=1e-6)
 
 
 def test_refusals_come_before_images_are_read(run: Path, tmp_path: Path, refused: Refusal) -> None:
