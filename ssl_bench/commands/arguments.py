@@ -15,8 +15,7 @@ from ssl_bench.files import folder_of_options, given_path
 
 Main = TypeVar("Main", bound=Callable[..., int])
 WORDS = (
-    "an experiment, a run_id or its beginning, a folder, or a condition: loss=dcl,eqco, 'loss!=dcl', 'negatives.k>4'; "
-    "paths.outputs=DIR: the results folder"
+    "an experiment, a run_id or its beginning, a folder, or a condition: loss=dcl,eqco, 'loss!=dcl', 'negatives.k>4'"
 )
 
 
@@ -32,8 +31,13 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--config-dir", "-cd", type=folder_of_options, metavar="DIR", help=text)
 
     def add_words(self, more: str = "") -> None:
-        """Add words that select runs."""
+        """Add words that select runs, and ``--outputs``."""
         self.add_argument("words", nargs="*", metavar="WORD", help=WORDS + more)
+        self.add_outputs()
+
+    def add_outputs(self) -> None:
+        """Add the flag ``--outputs``, another way to write the override ``paths.outputs``."""
+        self.add_argument("--outputs", metavar="DIR", help="the results folder, as paths.outputs=DIR")
 
     def read(self, arguments: Sequence[str]) -> Any:
         """Parse ``arguments``; exit with code 2 for wrong ones and with 0 after ``--help``."""
@@ -45,6 +49,8 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"{flags[0]} is given twice: leave one of them out")
         options = self.parse_intermixed_args(words)
         options.overrides = overrides
+        if getattr(options, "outputs", None) is not None:
+            overrides.append(f"paths.outputs={options.outputs}")
         return options
 
     def read_words(self, arguments: Sequence[str]) -> Any:

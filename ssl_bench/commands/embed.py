@@ -22,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write (default: <run>/embed/<images>)")
     parser.epilog = """Then key=value: dataset=OPTION and its keys for images, such as dataset=folder
         dataset.root=DIR, by default those of the run; device=cpu, precision=NAME, paths.data=DIR."""
+    parser.add_outputs()
     options = parser.read(arguments)
     if bool(options.run) == bool(options.weights):
         raise ConfigError("name one run, or give --weights FILE")

@@ -37,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
     text = "of runs: a bar for each setting's share of the variance, and the means of its values"
     parser.add_argument("--what-matters", action="store_true", help=text)
+    parser.add_outputs()
     parser.add_config_dir()
     parser.epilog = HELP
     options = parser.read(arguments)

@@ -31,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         "--columns", metavar="KEY", help="of runs: a column for each value, such as batch_size; or labels"
     )
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
+    parser.add_outputs()
     parser.add_config_dir()
     parser.epilog = f"{ABOUT_NUMBERS} {HELP}"
     options = parser.read(arguments)
