@@ -153,7 +153,7 @@ def test_a_copied_results_folder_is_read_and_written_where_it_lies(run: Path) ->
             files.write_cache(baselines(outputs)[0], {"knn_raw/top1": value})
         (other,) = (path for path in Path("copy/exp").iterdir() if path.is_dir() and path.name != run.name)
         assert call("evaluate RUN evaluate=[knn] evaluate.baselines=[raw]", other) == 0
-        assert call("evaluate RUN evaluate=[knn] evaluate.knn.k=3", other) == 0
+        assert call("evaluate RUN evaluate=[knn] evaluate.knn.k=3 evaluate.baselines=[raw]", other) == 0
     metrics = json.loads((other / "results.json").read_text())["metrics"]
     assert metrics["knn_raw/top1"] == 0.25 and len(baselines("copy")) == 2 and len(baselines("outputs")) == 1
 
