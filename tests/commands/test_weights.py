@@ -287,7 +287,7 @@ def test_weights_take_images_as_in_their_training(train: Callable[..., Any], cap
             assert main([*command, *other]) == 2
             wrong = "trained on images of float32, and those of dataset are of uint8: set dataset to images of float32"
             assert wrong in capfd.readouterr().err
-    with pytest.raises(ConfigError, match=r"an array of uint8: set images to floating-point views: the run was tr"):
+    with pytest.raises(ConfigError, match=r"images=.*uint8"):
         ssl_bench.embed(run, np.zeros((2, 5, 12, 12), np.uint8))
     mine = timm.create_model("test_resnet", num_classes=0, in_chans=5)
     assert "for images of float32 as they are, minus [" in ssl_bench.load_weights(mine, card)
