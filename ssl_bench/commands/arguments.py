@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(f"ssl-bench {command}", description=description, allow_abbrev=False, **more)
 
     def add_config_dir(self) -> None:
-        """Add the flag ``--config-dir`` for further options, and for the papers in a folder ``papers`` of it."""
+        """Add the flag ``--config-dir``, a folder with further options of the configuration."""
         text = "a folder with further options"
         self.add_argument("--config-dir", "-cd", type=folder_of_options, metavar="DIR", help=text)
 

@@ -46,7 +46,7 @@ def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
 
 
 def anew(run: Path) -> str:
-    """What trains a run from the start, as the end of a refusal: which files to remove before the same command."""
+    """End a refusal with the remedy: which files to remove so that the same command trains the run from the start."""
     there = [str(path) for path in (run / FILE, run / results.NAME) if exists(path)]
     remove = f"`{printable(shlex.join(['rm', *there]))}`, then " if there else ""
     return f"to train it from the start: {remove}the same command again"
