@@ -16,10 +16,10 @@ from ssl_bench.record import rows
 from ssl_bench.record.folders import find_named
 from ssl_bench.record.index import METRICS, as_text
 from ssl_bench.record.printing import html, text_of
+from ssl_bench.results.former_select import runs_where
 from ssl_bench.results.rows import first_columns
 from ssl_bench.results.rows import rows as rows_of
 from ssl_bench.results.scan import Entry, Scan
-from ssl_bench.results.select import runs_where
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

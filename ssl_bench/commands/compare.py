@@ -12,8 +12,8 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.results.compared import EXPECTED, Comparisons, check_margin
 from ssl_bench.results.comparison import compare
+from ssl_bench.results.former_select import chosen
 from ssl_bench.results.matters import Matters, what_matters
-from ssl_bench.results.select import chosen
 
 
 @in_sentences

@@ -14,7 +14,7 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import HELP, Selection, selects_runs
 from ssl_bench.results.arrange import arrange
-from ssl_bench.results.select import chosen
+from ssl_bench.results.former_select import chosen
 
 EPOCH = "epoch"  # in place of a setting: curves over the training
 SUFFIXES = (".png", ".pdf", ".svg")

@@ -34,7 +34,7 @@ from ssl_bench.commands.arguments import Parser, in_sentences, output, refuse
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.report import html
 from ssl_bench.report.collect import Collector
-from ssl_bench.results.select import located
+from ssl_bench.results.former_select import located
 
 PAUSE = 5.0  # seconds between two looks at the runs
 

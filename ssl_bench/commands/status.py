@@ -32,10 +32,10 @@ from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.record.printing import Sheet, text_of
+from ssl_bench.results.former_select import Labelled, located, selected
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.rows import rows
 from ssl_bench.results.scan import Entry, Scan, Status
-from ssl_bench.results.select import Labelled, located, selected
 from ssl_bench.results.status import lines, screen
 
 PAUSE = 2.0  # seconds between two updates

@@ -1,10 +1,10 @@
-"""The finished runs that words on a command line select: the words are those of :mod:`ssl_bench.results.select`."""
+"""The finished runs that words on a command line select."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from ssl_bench.errors import ConfigError
-from ssl_bench.results.select import chosen, ended
+from ssl_bench.results.former_select import chosen, ended
 
 
 def trained(words: Sequence[str], given: Path | None = None) -> tuple[list[Path], int]:

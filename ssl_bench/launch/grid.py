@@ -12,16 +12,16 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict, cast
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict, cast
 
 from ssl_bench import files
-from ssl_bench.disk.liveness import start_time
+from ssl_bench.disk.liveness import alive, start_time
 from ssl_bench.disk.patience import make_folder
 from ssl_bench.disk.shapes import Bounds
-from ssl_bench.errors import ConfigError, printable
-from ssl_bench.launch.outcome import Job, Outcome, State
+from ssl_bench.errors import ConfigError, one_line, printable
+from ssl_bench.launch.outcome import FINISHED, Job, Outcome, State
 from ssl_bench.record.summary import Groups, print_grid
 
 WORDS = {
@@ -34,6 +34,8 @@ WORDS = {
 ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary even if there are none
 NAME = "grid.json"
 SINGLE = "ssl-bench train"
+RECENT = 600.0  # seconds; a grid whose process cannot be seen is at work if its last record is younger
+ENDED = (*FINISHED, State.FAILED)
 LOST = Outcome.failed("its process exited without reporting")
 
 
@@ -112,6 +114,61 @@ def outcome(folder: Path, number: int) -> Outcome:
     """How a run of the grid ended that was not finished before."""
     recorded = Outcome.read(files.read_json(folder / "jobs" / f"{number}.json", Job))
     return LOST if recorded is None or recorded.state is State.RUNNING else recorded
+
+
+class Asked(NamedTuple):
+    """A run that a grid was asked for.
+
+    Attributes:
+        overrides: of the run.
+        command: that trains only this run.
+        experiment: the name that its overrides give it; empty: none.
+        place: the last two names of its directory, which a results folder elsewhere has, too; empty: it is not known.
+        state: as it was recorded last; None: it was never started.
+        reason: why it failed, in one line.
+        when: it was recorded, in seconds of the epoch.
+        going: whether its grid will start what is left, as far as its process and its records tell.
+        slurm: whether its grid's runs are Slurm jobs, which do not need the process of the grid any more.
+    """
+
+    overrides: list[str]
+    command: str
+    experiment: str
+    place: str
+    state: State | None
+    reason: str
+    when: float
+    going: bool
+    slurm: bool
+
+
+def asked(outputs: Path) -> list[Asked]:
+    """The runs that all grids below a results folder were asked for, those of the grid that began last at the end."""
+    every = list[tuple[float, list[Asked]]]()
+    for folder in sorted((outputs / ".sweeps").glob("*")):
+        if content := read(folder):
+            every.append((content["started"], list(_asked(folder, content))))
+    return [one for _, of_grid in sorted(every, key=lambda pair: pair[0]) for one in of_grid]
+
+
+def _asked(folder: Path, content: Grid) -> Iterator[Asked]:
+    before = {int(n): Outcome(State.DONE_BEFORE, folder=place) for n, place in content["finished"].items()}
+    outcomes, times = dict[int, Outcome](before), dict.fromkeys(before, content["started"])
+    for path in (folder / "jobs").glob("*.json"):
+        if path.stem.isdecimal() and (outcome := Outcome.read(files.read_json(path, Job))):
+            outcomes[int(path.stem)], times[int(path.stem)] = outcome, path.stat().st_mtime
+    ended = len(outcomes) == len(content["runs"]) and all(one.state in ENDED for one in outcomes.values())
+    here = content["host"] == socket.gethostname()
+    recent = time.time() - max([content["started"], *times.values()]) < RECENT
+    going = not ended and (alive(content["pid"], content.get("born", "unknown")) if here else recent)
+    for number, overrides in enumerate(content["runs"]):
+        outcome = outcomes.get(number)
+        name = next((word[5:] for word in overrides if word.startswith("name=")), "")
+        place = "/".join(Path(outcome.folder).parts[-2:]) if outcome and outcome.folder else ""
+        command, state = f"{content['single']} {shlex.join(overrides)}", outcome.state if outcome else None
+        slurm, when = (folder / "slurm").is_dir(), times.get(number, content["started"])
+        reason = one_line(outcome.reason) if outcome else ""
+        yield Asked(overrides, command, name, place, state, reason, when, going, slurm)
 
 
 def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:

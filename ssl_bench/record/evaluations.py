@@ -146,13 +146,13 @@ def _data_names(entry: Entry) -> list[str]:
     return [part for part in (on["dataset"] if on else "", name_of_labels(labels)) if part]
 
 
-def names(made_by: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[Key, str]:
+def names(made_by: Mapping[str, Mapping[Any, Mapping[str, Any]]]) -> dict[tuple[str, Any], str]:
     """A name for each number of a set in which it means one thing.
 
     Args:
         made_by: by metric, then by a key, what made it.
     """
-    named: dict[Key, str] = {}
+    named: dict[tuple[str, Any], str] = {}
     for metric, of_metric in made_by.items():
         for key, difference in zip(of_metric, _differences(list(of_metric.values())), strict=True):
             named[metric, key] = _with_difference(metric, difference)

@@ -4,16 +4,26 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ssl_bench import files
-from ssl_bench.config.identity import run_id
 from ssl_bench.disk.patience import exists
+from ssl_bench.disk.shapes import misfit
 from ssl_bench.errors import ConfigError
-from ssl_bench.record import evaluations, hits
-from ssl_bench.record.content import Config, RunResults, impossible
+from ssl_bench.record import evaluations
 
 NAME = "results.json"
+
+
+class RunResults(TypedDict):
+    """What readers need of ``results.json``; ``environment``, ``facts``, ``units`` and ``warnings`` may be missing."""
+
+    run_id: str
+    config: dict[str, Any]
+    metrics: dict[str, float]
+    seconds: float
+    evaluations: list[evaluations.Evaluated]
+
 
 # Conditions that the bits of a result depend on beside what its run_id says, in words: by the names of its
 # ``environment``, and the keys of its configuration that say how it is computed.
@@ -63,26 +73,18 @@ def read(folder: Path) -> dict[str, Any] | None:
 def examined(folder: Path) -> tuple[dict[str, Any] | None, str]:
     """The results of the run in ``folder``, and what is wrong in them: one of them is None or empty, both without any.
 
-    They are wrong if a part has another type than readers need, or a number cannot be. What stands twice must be the
-    same: a number, the bits of an accuracy, what identifies an evaluation, the configuration.
+    They are wrong if they are no JSON or lack a part that readers need.
     """
-    content, wrong = files.examined(folder / NAME, RunResults, of_a_run=True)
+    content, wrong = files.examined(folder / NAME, of_a_run=True)
+    return (None, wrong or _lacking(content)) if wrong or _lacking(content) else (content, "")
+
+
+def _lacking(content: Any) -> str:
+    """What the content of a file lacks of the results of a run; empty: nothing, or there is no file."""
     if content is None:
-        return None, wrong
-    wrong = impossible(content) or hits.wrong(folder, content["evaluations"]) or _other_training(content, folder)
-    return (None, wrong) if wrong else (content, "")
-
-
-def _other_training(content: Mapping[str, Any], folder: Path) -> str:
-    """Where the configuration gives another run_id than the results have; one of another version has that twice."""
-    named, given = content["run_id"], run_id(content["config"])
-    if given == named:
         return ""
-    stored = (
-        None if folder.name == given else files.read_yaml(folder / "config.yaml", Config, named=False, of_a_run=True)
-    )
-    one_is_wrong = folder.name == given or (stored is not None and run_id(stored) == named)
-    return f"run_id={named}, and {given} by its configuration" if one_is_wrong else ""
+    lacking = misfit(content, RunResults)
+    return f"lacks a whole {lacking}" if lacking else ""
 
 
 def is_finished(folder: Path) -> bool:

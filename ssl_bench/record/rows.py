@@ -1,17 +1,110 @@
-"""The rows of ``metrics.jsonl``, as readers get them: what a training cannot have written is left out, and named."""
+"""The rows of ``metrics.jsonl``, as readers get them: what is no row is left out, and counted aloud.
 
+A row has ``step``, nearly always ``epoch``, and values by name. Rows of the training also have ``seconds``,
+``images_per_second`` and ``loss``; rows of an evaluation on the way have ``evaluations``, the marks
+(:func:`ssl_bench.record.evaluations.mark`) of what made their metrics.
+"""
+
+import contextlib
+import math
+import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, BinaryIO, NamedTuple, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.config.identity import evaluators
 from ssl_bench.disk.shapes import Bounds, misfit, said
 from ssl_bench.record import units
 
-BEYOND = 1e-6  # of the epochs of a training: rounding
+READ = ("step", "epoch", "seconds", "images_per_second", "loss")  # of the last row
+WATCHED = "watch/knn_top1"  # in rows of a training
+TAIL = 2**16  # bytes at the end of a metrics file that have its last row
 
+
+class Progress(NamedTuple):
+    """How far a training is.
+
+    Attributes:
+        step, epoch: of its last row; None: there is none.
+        seconds: that the run has taken so far, in all its processes together.
+        speed: in images per second.
+        loss: of the last row.
+        watched: the last kNN accuracy that it has measured on the way.
+        best: the best value of each main metric so far.
+        changed: time of change of the file, in seconds of the epoch.
+    """
+
+    step: float | None = None
+    epoch: float | None = None
+    seconds: float | None = None
+    speed: float | None = None
+    loss: float | None = None
+    watched: float | None = None
+    best: Mapping[str, float] = {}
+    changed: float = 0.0
+
+
+def read(path: Path, config: Any = None) -> list[dict[str, Any]]:
+    """The rows of a file; none without a file."""
+    return files.read_json_lines(path, lambda row: "" if is_row(row) else "no row")
+
+
+def is_row(row: Any) -> bool:
+    """Whether a value is a row, with a step and, where there is one, an epoch."""
+    return isinstance(row, dict) and finite(row, "step") is not None and type(row.get("epoch", 0)) in (int, float)
+
+
+def progress(
+    path: Path, evaluated: bool = False, recorded: Any = None, config: Mapping[str, Any] | None = None
+) -> Progress:
+    """How far a training is whose file may grow meanwhile, and end in half a row.
+
+    Args:
+        evaluated: read all of it, for its best evaluation; otherwise only its end is read.
+        recorded: the units of the values, which say which are best, as :func:`ssl_bench.record.units.metric` has them.
+        config: of the run.
+    """
+
+    def end(file: BinaryIO) -> tuple[float, list[bytes]]:
+        status = os.fstat(file.fileno())
+        start = max(0, status.st_size - (files.LARGEST_FILE if evaluated else TAIL))
+        file.seek(start)
+        return status.st_mtime, file.read().split(b"\n")[start > 0 : -1]
+
+    try:
+        changed, lines = files.read_with(files.of_run(path), end)
+    except OSError:
+        return Progress()
+    best, last, watched, evaluate = dict[str, float](), Progress(), None, (config or {}).get("evaluate")
+    for line in reversed(lines):
+        row: Any = None
+        with contextlib.suppress(ValueError):  # a row that a crash has cut short, and the next one behind it
+            row = files.parse_json(line)
+        if not is_row(row):
+            continue
+        if finite(row, "seconds") is not None:
+            watched = finite(row, WATCHED) if watched is None else watched
+            if last.step is None:
+                step, epoch, seconds, speed, loss = (finite(row, name) for name in READ)
+                last = Progress(step, epoch, seconds, speed, loss)
+        for name in units.main(row, recorded, evaluate) if evaluated and "evaluations" in row else ():
+            value, sign = finite(row, name), units.metric(name, recorded, evaluate).sign
+            if value is not None and not name.startswith("watch/"):
+                best[name] = sign * max(sign * value, sign * best.get(name, value))
+        if not evaluated and last.step is not None and (watched is not None or len(lines) < 2):
+            break
+    return last._replace(watched=watched, best=best, changed=changed)
+
+
+def finite(node: Any, key: str) -> float | None:
+    """The finite number at ``node[key]``; None if there is anything else, or ``node`` is not a mapping."""
+    value: Any = node.get(key) if isinstance(node, dict) else None
+    return value if type(value) in (int, float) and math.isfinite(value) else None
+
+
+BEYOND = 1e-6
 # What is read of a row beside the values of its curves; "watch/..." is a look at the network, with all its values.
 # "evaluations" are marks (ssl_bench.record.evaluations) of what made the metrics of a row on the way.
 Row = TypedDict(
@@ -28,15 +121,6 @@ Row = TypedDict(
         "watch/effective_rank": NotRequired[float],
     },
 )
-
-
-def read(path: Path, config: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The rows of a file; none without a file.
-
-    Args:
-        config: of the run; None: it is not known which epochs and accuracies cannot be.
-    """
-    return files.read_json_lines(path, lambda row: wrong(row, config))
 
 
 def wrong(row: Any, config: Mapping[str, Any] | None = None) -> str:

@@ -16,10 +16,10 @@ from ssl_bench.record import printing
 from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.progress import clock
 from ssl_bench.results.differing import distinct, labels
+from ssl_bench.results.former_select import Labelled
 from ssl_bench.results.grids import GridFolder
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.scan import URGENT, Entry, Status
-from ssl_bench.results.select import Labelled
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -13,7 +13,7 @@ from ssl_bench.commands import figure, table
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.results.arrange import arrange
-from ssl_bench.results.select import runs_where
+from ssl_bench.results.former_select import runs_where
 from ssl_bench.results.statistics import half_width
 from tests.evaluated import with_evaluations
 from tests.papers.conftest import composed

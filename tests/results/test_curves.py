@@ -13,7 +13,7 @@ import ssl_bench
 from ssl_bench.commands import figure, table
 from ssl_bench.record.evaluations import asked
 from ssl_bench.results.curves import curves
-from ssl_bench.results.select import runs_where
+from ssl_bench.results.former_select import runs_where
 from tests.door.door import refuses
 from tests.results.folders import make
 

@@ -10,8 +10,8 @@ import pytest
 import ssl_bench
 from ssl_bench.commands import compare, figure
 from ssl_bench.results.conclusion import matter
+from ssl_bench.results.former_select import runs_where
 from ssl_bench.results.matters import what_matters
-from ssl_bench.results.select import runs_where
 from tests import given
 from tests.results.folders import finish, make, rows
 

@@ -15,8 +15,8 @@ from ssl_bench.launch.grid import record
 from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record.progress import clock
+from ssl_bench.results.former_select import Condition
 from ssl_bench.results.scan import Scan
-from ssl_bench.results.select import Condition
 from ssl_bench.results.status import overview
 from tests.results.conftest import Status
 from tests.results.folders import OUTPUTS, configuration, finish, make, make_grid, read_until, rows, running, terminal

@@ -1,0 +1,292 @@
+"""Directories of runs, from their files.
+
+``<paths.outputs>/<name>/<run_id>`` has ``config.yaml``, ``command.txt`` and ``metrics.jsonl`` from its start on,
+``results.json`` once it is finished, and ``failed.json`` if it has failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ssl_bench import files
+from ssl_bench.config import identity
+from ssl_bench.errors import one_line
+from ssl_bench.record import evaluations, results, rows
+from ssl_bench.record.claim import Owner
+from ssl_bench.record.dashboard import flat_config
+
+CONFIG, RESULTS, METRICS = "config.yaml", results.NAME, "metrics.jsonl"
+COMMAND, FAILURE = "command.txt", "failed.json"
+UNITS = "units.json"  # of the numbers of an unfinished run, as results.json has them later
+RUN_ID = re.compile(f"[0-9a-f]{{{identity.RUN_ID_DIGITS}}}")
+DEEPEST = 4  # folders of a results folder above a run: an experiment's name may have slashes
+SIZE = "batch_size.size"  # what batch_size says, too
+# What a configuration without a key stands for, by the names of settings.
+UNSAID = {name: value for name, value in identity.NOT_HASHED.items() if "." in name}
+UNSAID_OPTIONS = {"positives": "view", "similarity": "cosine"}
+
+Key = tuple[str, str, str | None]  # of a number: its metric, the identity of its evaluation, the hash of its images
+
+
+@dataclass(eq=False)
+class Run:
+    """A run, as its files were when they were read.
+
+    Attributes:
+        folder: its directory; None: a grid has still to begin it.
+        config: the resolved configuration; of a training that goes on to more epochs the longer one.
+        results: content of ``results.json``; empty without.
+        failure: why it has failed, in one line; empty: it has not.
+        damaged: which of its files cannot be read, and why; empty: none.
+        command: the command that trains it; empty: it was not recorded.
+        began: when it was started last, in seconds of the epoch.
+        overrides: of its grid; None: it belongs to none.
+        asked_by: names of the experiments whose grids asked for it, also where it was trained under another one.
+        owner: the process that carries it out.
+    """
+
+    folder: Path | None
+    config: Mapping[str, Any]
+    results: Mapping[str, Any] = field(default_factory=dict)
+    failure: str = ""
+    damaged: str = ""
+    command: str = ""
+    began: float = 0.0
+    overrides: Sequence[str] | None = None
+    asked_by: set[str] = field(default_factory=set)
+    owner: Owner | None = None
+
+    @property
+    def place(self) -> Path:
+        """The directory of a run that was begun."""
+        assert self.folder is not None
+        return self.folder
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it has results of fewer epochs than it was asked for since."""
+        return bool(self.results) and self.config.get("epochs") != self.results["config"].get("epochs")
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has the results that were asked for last."""
+        return bool(self.results) and not self.goes_on
+
+    @cached_property
+    def experiment(self) -> str:
+        """The name of its experiment: that of the folder, which may have been renamed since the training."""
+        if self.folder is None:
+            return str(self.settings.get("name") or "default")
+        trained, folder = str(self.config.get("name") or ""), self.folder.absolute().parent
+        return trained if trained and f"{folder.as_posix()}/".endswith(f"/{trained}/") else folder.name
+
+    @property
+    def seed(self) -> int | None:
+        """The seed; None: it has none."""
+        return self.settings.get("seed") if self.folder is None else self.config.get("seed")
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """What ``results.json`` says about the machine and the versions."""
+        environment: Mapping[str, Any] = self.results.get("environment", {})
+        return environment
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What the bits of its numbers depend on beside its run_id, by name."""
+        return results.conditions(self.config, self.environment)
+
+    @property
+    def warnings(self) -> list[str]:
+        """The sentences in which it warns of its result."""
+        return list(self.results.get("warnings", []))
+
+    @cached_property
+    def units(self) -> Mapping[str, Any]:
+        """What its metrics mean, as :mod:`ssl_bench.record.units` has it."""
+        unfinished = {} if self.finished or self.folder is None else files.read_json(self.folder / UNITS, dict)
+        return unfinished or self.results.get("units") or {}
+
+    @cached_property
+    def progress(self) -> rows.Progress:
+        """How far its training is, by its rows."""
+        if self.folder is None:
+            return rows.Progress()
+        every = not self.finished and bool(self.config.get("evaluate", {}).get("every"))
+        return rows.progress(self.folder / METRICS, every, self.units, self.config)
+
+    @property
+    def end(self) -> float | None:
+        """Epoch at which the training ends. With ``max_steps`` it is known after the first row."""
+        epochs, most, at = self.config.get("epochs"), self.config.get("max_steps"), self.progress
+        if epochs is None or most is None:
+            return epochs
+        return min(epochs, most * at.epoch / at.step) if at.step and at.epoch else None
+
+    @property
+    def share(self) -> float:
+        """Share of the training that is done, 0 to 1."""
+        return min(1.0, (self.progress.epoch or 0.0) / self.end) if self.end else 0.0
+
+    @property
+    def seconds(self) -> float | None:
+        """What it took, of an unfinished run so far, in all its processes together."""
+        return self.results["seconds"] if self.finished else self.progress.seconds
+
+    @cached_property
+    def evaluations(self) -> list[evaluations.Entry]:
+        """What has evaluated the network after the last epoch, with the numbers; of an unfinished one the best."""
+        if not self.finished:
+            return evaluations.on_the_way(self.config, self.progress.best)
+        return evaluations.after(self.results["evaluations"], self.config.get("epochs"))
+
+    @cached_property
+    def numbers(self) -> dict[Key, float]:
+        """The numbers of its networks, each with what made it."""
+        entries = self.evaluations
+        return {(m, e["id"], e.get("images")): value for e in entries for m, value in e["metrics"].items()}
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All settings by the names that the command line has for them; ``batch_size`` is the size.
+
+        A network that is not trained has those only that its numbers depend on. A value that is no number, text or
+        truth value is written as JSON.
+        """
+        if not self.config:
+            pairs = (word.lstrip("+").partition("=") for word in self.overrides or ())
+            given = {name: _value(text) for name, _, text in pairs}
+            return given | ({"batch_size": given[SIZE]} if SIZE in given else {})
+        alone = identity.untrained(self.config) and identity.read_alone(self.config) | identity.NOT_IN_RUN_ID
+        counted = {name: value for name, value in self.config.items() if name != "evaluate"}
+        choices = {name: option for name, option in self.config.get("choices", {}).items() if name != "evaluate"}
+        if alone:
+            counted, choices = ({n: v for n, v in part.items() if n in alone} for part in (counted, choices))
+        flat = flat_config({**counted, "choices": choices}, {})
+        unsaid = {n: v for n, v in UNSAID.items() if isinstance(counted.get(n.partition(".")[0]), Mapping)}
+        flat = {**unsaid, **(UNSAID_OPTIONS if "loss" in choices and not alone else {}), **flat}
+        if SIZE in flat:
+            flat["batch_size"] = flat[SIZE]
+        flat |= {"name": self.experiment}
+        own = {name for name, value in flat.items() if name.endswith(".seed") and value == self.seed}
+        return {name: as_value(value) for name, value in flat.items() if name not in own}
+
+    @cached_property
+    def groups(self) -> set[str]:
+        """The names of those of its settings that are options of groups."""
+        return set(self.config.get("choices", {})) & self.settings.keys()
+
+    @cached_property
+    def requested(self) -> set[str]:
+        """The settings that its command sets."""
+        words = self.command.replace("'", "").split() if self.command else [*(self.overrides or ())]
+        names = (word.partition("=")[0].lstrip("+") for word in words if "=" in word)
+        return {"batch_size" if name == SIZE else name for name in names}
+
+    @cached_property
+    def recipe(self) -> str:
+        """All that its numbers depend on but the seed and the evaluators, as a text: equal for equal trainings."""
+        content = {**identity.hashed(without_seed(self.config, self.seed)), "epochs": self.config.get("epochs")}
+        return identity.text({name: value for name, value in content.items() if name != "seed"})
+
+    @property
+    def images(self) -> str:
+        """The images that it is trained and evaluated on: the data set, its content and size and what is held out."""
+        node = self.config.get("dataset")
+        return identity.text(identity.hashed({"dataset": node}) if node else self.settings.get("dataset"))
+
+
+def folders(outputs: Path) -> Iterator[Path]:
+    """The directories below a results folder that have the name of a run and its configuration or results."""
+    waiting = [(outputs, 1)]
+    while waiting:
+        above, depth = waiting.pop()
+        try:
+            with os.scandir(above) as inside:
+                found = [Path(entry.path) for entry in inside if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            files.say_once(f"ssl-bench: {error.filename}: {error.strerror}; runs in there are missing", str(above))
+            continue
+        for folder in found:
+            if RUN_ID.fullmatch(folder.name):
+                if any((folder / name).exists() for name in (CONFIG, RESULTS)):
+                    yield folder
+            elif folder.name[0] != "." and folder.name != "wandb" and depth < DEEPEST:
+                waiting.append((folder, depth + 1))
+
+
+def read(folder: Path) -> Run:
+    """The run in a directory; files that cannot be read are named in ``damaged``.
+
+    JSON is read in a twentieth of the time of YAML: of a finished run that was not started again ``config.yaml`` is not
+    read.
+    """
+    content, wrong = results.examined(folder)
+    damaged = {RESULTS: wrong} if wrong else {}
+    times = [_changed(folder / name) for name in (CONFIG, RESULTS)]
+    config: Mapping[str, Any] = content["config"] if content else {}
+    failure: Any = None
+    if content is None or times[0] > times[1]:
+        asked, wrong = _asked(folder)
+        damaged |= {CONFIG: wrong} if wrong else {}
+        config = asked if (asked and (asked.get("epochs") or 0) > (config.get("epochs") or 0)) or not config else config
+    if content is None or config.get("epochs") != content["config"].get("epochs"):
+        failure, _ = files.examined(folder / FAILURE, dict, of_a_run=True)
+    reason = one_line(str(failure.get("reason"))) if failure else ""
+    named = "; ".join(f"{name} {wrong}" for name, wrong in damaged.items() if wrong)
+    return Run(folder, config, content or {}, reason, named, _read_command(folder), times[0] or times[1])
+
+
+def _asked(folder: Path) -> tuple[Any, str]:
+    """The configuration that a run was started with last, and what is wrong in it; the name of its folder is its id."""
+    config, wrong = files.examined(folder / CONFIG, dict, files.parse_yaml, of_a_run=True)
+    if not config:
+        return {}, wrong or "cannot be read"
+    if not isinstance(config.get("choices"), dict):
+        return {}, "has no choices"
+    given = identity.run_id(config)
+    return (config, "") if given == folder.name else ({}, f"is that of run {given}")
+
+
+def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
+    """``node`` with null in place of each ``seed`` that has this value."""
+    return {
+        key: without_seed(value, seed) if isinstance(value, dict) else None if (key, value) == ("seed", seed) else value
+        for key, value in node.items()
+    }
+
+
+def _changed(path: Path) -> float:
+    """When a file was changed, in seconds of the epoch; 0 if there is none."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _read_command(folder: Path) -> str:
+    try:
+        return files.read_bytes(files.of_run(folder / COMMAND)).decode(errors="surrogateescape").strip()
+    except OSError:
+        return ""
+
+
+def as_value(value: Any) -> Any:
+    """A number, a truth value, a text or None as it is; anything else as JSON in one line."""
+    plain = value is None or isinstance(value, str | int | float)
+    return value if plain else json.dumps(value, separators=(",", ":"), default=str)
+
+
+def _value(text: str) -> Any:
+    """The value in an override: a number (64 of ``b64``), a truth value, None, or else the text itself."""
+    try:
+        return as_value(json.loads(text[1:] if re.fullmatch(r"b\d+", text) else text))
+    except ValueError:
+        return text

@@ -1,0 +1,319 @@
+"""The runs of results folders as one table, a row for each run: every command reads runs and their numbers here.
+
+A column is a setting under the name that the command line has for it (``loss``, ``negatives.k``, ``optimizer.lr``;
+``batch_size`` is the size), or a number (its name has a slash: ``knn/top1``), or one of :data:`COLUMNS`.
+
+A metric that one evaluation has made in all runs of a table has its own name. Where several have, as two k of kNN, the
+name says which: ``knn[k=20]/top1``. What a data set sets by itself, such as its k, is not another evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ssl_bench.config.build import near
+from ssl_bench.config.identity import is_hashed
+from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.evaluate.metric import Metric
+from ssl_bench.launch import grid, lock
+from ssl_bench.launch.outcome import DIVERGED
+from ssl_bench.launch.outcome import State as Recorded
+from ssl_bench.record import evaluations, runs, units
+from ssl_bench.record.runs import Key, Run
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+MAIN_GROUPS = ("loss", "negatives", "temperature", "batch_size", "framework", "dataset")  # groups that are named first
+# Of a run: the :class:`ssl_bench.record.runs.Run`, its name, its directory, one of STATES and why it is so in one line.
+COLUMNS = ("run", "experiment", "run_id", "path", "state", "reason", "seed")
+STATES = ("busy", "failed", "diverged", "damaged", "interrupted", "evaluation missing", "not begun", "finished")
+FINISHED = "finished"
+MOST_NAMED = 4  # runs that a sentence names
+
+
+def read(*folders: Path) -> DataFrame:
+    """All runs below some results folders, and those that their grids have still to begin.
+
+    The states, the most urgent first: ``busy`` (a process has it), ``failed``, ``diverged``, ``damaged`` (a file of it
+    cannot be read), ``interrupted``, ``evaluation missing`` (trained to its end), ``not begun``, ``finished``.
+    """
+    from pandas import DataFrame  # takes a third of a second
+
+    found = [run for folder in folders for run in _runs(folder)]
+    rows = [
+        dict(zip(COLUMNS, (run, run.experiment, *_place(run), *state(run), run.seed), strict=True)) for run in found
+    ]
+    settings = [{n: v for n, v in run.settings.items() if n not in (*COLUMNS, "name")} for run in found]
+    names = dict.fromkeys(COLUMNS) | dict.fromkeys(name for of_run in settings for name in of_run)
+    data = {n: [of.get(n) for of in settings] if n not in COLUMNS else [row[n] for row in rows] for n in names}
+    return with_numbers(DataFrame(data, dtype=object))
+
+
+def with_numbers(table: DataFrame) -> DataFrame:
+    """The table with its numbers under the names that they have among its own runs."""
+    from pandas import DataFrame
+
+    names = name_numbers(table["run"])
+    values = [{names[key]: value for key, value in run.numbers.items()} for run in table["run"]]
+    columns = {name: [of_run.get(name, math.nan) for of_run in values] for name in dict.fromkeys(names.values())}
+    numbers = DataFrame(columns, index=table.index, dtype=float)
+    return table[[name for name in table if "/" not in name]].join(numbers)
+
+
+def _runs(outputs: Path) -> list[Run]:
+    """The runs in a results folder by experiment and start, then those that its grids have not begun."""
+    found = {folder: runs.read(folder) for folder in runs.folders(outputs)}
+    by_place = {"/".join(folder.parts[-2:]): run for folder, run in found.items()}
+    by_command = {run.command: run for run in found.values() if run.command}
+    for run in found.values():
+        run.owner = lock.owner(run.place)
+    others = dict[str, Run]()
+    for one in grid.asked(outputs):
+        there = by_place.get(one.place) or by_command.get(one.command)
+        if there is not None:
+            there.asked_by |= {one.experiment} if one.experiment else set()
+            there.overrides = one.overrides
+            begun = there.began >= one.when  # each start writes config.yaml again
+            there.failure = there.failure or (one.reason if one.state is Recorded.FAILED and not begun else "")
+        others.pop(one.command, None)
+        if there is None and (one.state is Recorded.FAILED or one.going or (one.slurm and _recent(one))):
+            reason = one.reason if one.state is Recorded.FAILED else ""
+            others[one.command] = Run(None, {}, failure=reason, command=one.command, overrides=one.overrides)
+    first = sorted(found.values(), key=lambda run: (run.place.parent.parts, run.began, run.place))
+    return [*first, *others.values()]
+
+
+def _recent(one: grid.Asked) -> bool:
+    return time.time() - one.when < grid.RECENT
+
+
+def _place(run: Run) -> tuple[str | None, str | None]:
+    """The run_id and the directory; None of a run that is not begun."""
+    return (None, None) if run.folder is None else (run.folder.name, str(run.folder))
+
+
+def state(run: Run) -> tuple[str, str]:
+    """The state of a run, and why in one line; empty where the state says all."""
+    if run.owner is not None:
+        return "busy", ""
+    if run.finished:
+        return FINISHED, ""
+    if run.failure:
+        return "diverged" if DIVERGED in run.failure else "failed", run.failure
+    if run.folder is None:
+        return "not begun", ""
+    if run.damaged:
+        return "damaged", run.damaged
+    return ("evaluation missing" if run.share >= 1 else "interrupted"), ""
+
+
+def name_numbers(found: Iterable[Run]) -> dict[Key, str]:
+    """The name of each number among some runs."""
+    made_by = dict[str, dict[tuple[str, str | None], Mapping[str, Any]]]()  # by metric
+    of_images = dict[tuple[str, str], set[tuple[str, str | None]]]()  # by metric and images of the training
+    for run in found:
+        for entry in run.evaluations:
+            key = entry["id"], entry.get("images")
+            for metric in entry["metrics"]:
+                made_by.setdefault(metric, {}).setdefault(key, entry)
+                of_images.setdefault((metric, str(run.config.get("choices", {}).get("dataset"))), set()).add(key)
+    several = {metric for (metric, _), keys in of_images.items() if len(keys) > 1}
+    described: dict[str, Mapping[Any, Mapping[str, Any]]]
+    described = {m: {key: evaluations.made_by(e) for key, e in of.items()} for m, of in made_by.items() if m in several}
+    named = {(metric, *key): name for (metric, key), name in evaluations.names(described).items()}
+    plain = {(metric, *key): metric for metric, of in made_by.items() if metric not in several for key in of}
+    return {(m, *key): (named | plain)[(m, *key)] for m, of in made_by.items() for key in of}
+
+
+def numbers(table: DataFrame) -> list[str]:
+    """The names of all numbers."""
+    return [name for name in table if "/" in name]
+
+
+def meanings(table: DataFrame) -> dict[str, Metric]:
+    """The unit of each number, and what is better."""
+    found, names = dict[str, Metric](), name_numbers(table["run"])
+    for run in table["run"]:
+        for entry in run.evaluations:
+            for metric in entry["metrics"]:
+                name = names[metric, entry["id"], entry.get("images")]
+                if name not in found:
+                    found[name] = units.metric(metric, run.units, {entry["evaluator"]: entry["settings"]})
+    return found
+
+
+def meaning(table: DataFrame, name: str) -> Metric:
+    """The unit of a number or of a curve, whose name says what it means in any run, and what is better."""
+    first = next(iter(table["run"]), None)
+    of_curve = units.metric(name, first.units if first else {}, first.config.get("evaluate") if first else {})
+    return meanings(table).get(name, of_curve)
+
+
+def main(run: Run, names: Mapping[Key, str]) -> dict[str, float]:
+    """The main numbers of a run that are finite, by their names among some runs."""
+    found = dict[str, float]()
+    for entry in run.evaluations:
+        evaluate = {entry["evaluator"]: entry["settings"]}
+        for metric in units.main(entry["metrics"], run.units, evaluate):
+            if math.isfinite(value := entry["metrics"][metric]):
+                found[names[metric, entry["id"], entry.get("images")]] = value
+    return found
+
+
+def usual(table: DataFrame) -> list[str]:
+    """The main numbers of runs, the one that most of them have first."""
+    names = name_numbers(table["run"])
+    return [name for name, _ in Counter(name for run in table["run"] for name in main(run, names)).most_common()]
+
+
+def choose(table: DataFrame, flag: str, wanted: str | None) -> tuple[str, str]:
+    """The name of the number that a command asks for, and a sentence if it had to be chosen among several.
+
+    Args:
+        wanted: its name; a metric that several evaluations made if only one of them is in all of the runs; None: the
+            main number of most runs.
+
+    Raises:
+        InvalidValue: no run has it, or it may be several.
+    """
+    if wanted is None and (main_ones := usual(table)):
+        return main_ones[0], ""
+    if wanted in (there := numbers(table)):
+        return str(wanted), ""
+    several = [name for (metric, *_), name in name_numbers(table["run"]).items() if metric == wanted]
+    common = [name for name in several if table[name].notna().all()]
+    if len(common) == 1:
+        return common[0], f"{wanted} is {common[0]}, which all of these runs have."
+    if several:
+        raise InvalidValue(flag, wanted, f"one of {', '.join(several)}: several evaluations have made it")
+    raise InvalidValue(flag, wanted or "", f"one of {', '.join(sorted(there))}{near(wanted or '', there)}")
+
+
+def settings(table: DataFrame) -> list[str]:
+    """The names of the columns that are settings, without the seed."""
+    return [name for name in table if "/" not in name and name not in COLUMNS]
+
+
+def varying(table: DataFrame) -> list[str]:
+    """The settings on which results depend and in which the runs of a table differ, but for the seed.
+
+    Those that their commands set come first, then options of groups, then keys. A setting that follows from those
+    before it, as the number of epochs may from the data set, is left out unless a command set it.
+    """
+    given = set[str]().union(*(run.requested for run in table["run"]))
+    groups = set[str]().union(*(run.groups for run in table["run"]))
+    names = [name for name in settings(table) if is_hashed(name) and name != runs.SIZE]
+    names = [name for name in names if len({*map(repr_of, table[name])}) > 1]
+    names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), _rank(name)))
+    kept, parts = list[str](), [0] * len(table)
+    for name in names:
+        known = dict[tuple[int, str], int]()
+        keys = zip(parts, map(repr_of, table[name]), strict=True)
+        finer = [known.setdefault(key, len(known)) for key in keys]
+        if name in given or len(known) > len({*parts}):
+            kept.append(name)
+            parts = finer
+    return kept
+
+
+def _rank(name: str) -> int:
+    """The number of a setting's group among the main groups."""
+    group = name.partition(".")[0]
+    return [*MAIN_GROUPS, group].index(group)
+
+
+def repr_of(value: Any) -> str:
+    """A text that is equal for equal values: 1 is 1.0, and True is not 1."""
+    whole = isinstance(value, float) and value.is_integer()
+    return "" if value is None or value != value else repr(int(value) if whole else value)
+
+
+def same_recipe(table: DataFrame) -> Series:
+    """A text for each run that is equal for runs which differ in the seed only: one training of one set of images."""
+    return table["run"].map(lambda run: run.recipe)
+
+
+def finished(table: DataFrame) -> DataFrame:
+    """The runs that have results, also while a process evaluates them again, with the names of their numbers."""
+    return with_numbers(table[[run.finished for run in table["run"]]])
+
+
+def having(table: DataFrame, name: str) -> list[bool]:
+    """Whether each run is finished and has a number, be it not finite."""
+    keys = {key for key, its_name in name_numbers(table["run"]).items() if its_name == name}
+    return [run.finished and not keys.isdisjoint(run.numbers) for run in table["run"]]
+
+
+def left_out(table: DataFrame, name: str) -> list[str]:
+    """Sentences on the runs that have no part in means and comparisons of a number, by what they are; none of none."""
+    described = labels(table)
+    what = dict[str, list[str]]()
+    for state, run, has, label in zip(table["state"], table["run"], having(table, name), described, strict=True):
+        if not has:
+            what.setdefault(f"without {name}" if run.finished else state, []).append(label)
+    return [
+        f"left out, {state}: {len(them)} of {len(table)} runs ({'; '.join(them[:MOST_NAMED])}"
+        f"{f'; and {len(them) - MOST_NAMED} more' if len(them) > MOST_NAMED else ''})"
+        for state, them in sorted(what.items(), key=lambda pair: pair[0] not in STATES)
+    ]
+
+
+def once(table: DataFrame, name: str) -> DataFrame:
+    """The finished runs that have a number, each training with its seed once although it may stand in several folders.
+
+    Raises:
+        ConfigError: two folders have the same training and seed, and other numbers.
+    """
+    there = table[having(table, name)]
+    first, kept = dict[tuple[str, Any], int](), list[int]()
+    for place, key in zip(there.index, zip(same_recipe(there), there["seed"], strict=True), strict=True):
+        if (other := first.setdefault(key, place)) == place:
+            kept.append(place)
+            continue
+        values = there.loc[other, name], there.loc[place, name]
+        if values[0] != values[1] and not all(map(math.isnan, values)):
+            where = " and ".join(
+                f"{v:.6g} in {there.loc[n, 'path']}" for v, n in zip(values, (other, place), strict=True)
+            )
+            raise ConfigError(f"{name} of one training and seed is {where}: leave one of the folders out")
+    return there.loc[kept]
+
+
+def labels(table: DataFrame) -> list[str]:
+    """What distinguishes each run from the others of its experiment, such as ``loss=dcl seed=1``."""
+    texts = dict[Any, str]()
+    for _, members in table.groupby("experiment", sort=False):
+        names = varying(members)
+        names += ["seed"] if len({*map(repr_of, members["seed"])}) > 1 else []
+        names = names or [name for name in MAIN_GROUPS if name in members]
+        for place, row in zip(members.index, members[names].to_dict("records"), strict=True):
+            texts[place] = " ".join(f"{n}={text_of(v)}" for n, v in row.items() if repr_of(v))
+    return [texts[place] for place in table.index]
+
+
+def text_of(value: Any) -> str:
+    """A value as a command line writes it, several with commas between; empty for none."""
+    if isinstance(value, tuple):
+        return ", ".join(map(text_of, value))
+    if value is None or value != value:
+        return ""
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
+
+
+def in_order(values: Sequence[Any]) -> list[Any]:
+    """Different values in order: numbers, then texts, none last."""
+
+    def place(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return tuple(map(place, value))
+        return (
+            (0, value, "") if isinstance(value, int | float) and value == value else (1, 0, text_of(value) or "\uffff")
+        )
+
+    return sorted({repr(value): value for value in values}.values(), key=place)
