@@ -50,6 +50,7 @@ class Run:
         overrides: of its grid; None: it belongs to none.
         asked_by: names of the experiments whose grids asked for it, also where it was trained under another one.
         owner: the process that carries it out.
+        lacks: whether it has results without an evaluation that it was asked for since.
     """
 
     folder: Path | None
@@ -62,6 +63,7 @@ class Run:
     overrides: Sequence[str] | None = None
     asked_by: set[str] = field(default_factory=set)
     owner: Owner | None = None
+    lacks: bool = False
 
     @property
     def place(self) -> Path:
@@ -233,6 +235,7 @@ def read(folder: Path) -> Run:
     times = [_changed(folder / name) for name in (CONFIG, RESULTS)]
     config: Mapping[str, Any] = content["config"] if content else {}
     failure: Any = None
+    lacks = False
     if content is None or times[0] > times[1]:
         asked, wrong = _asked(folder)
         damaged |= {CONFIG: wrong} if wrong else {}
@@ -241,7 +244,8 @@ def read(folder: Path) -> Run:
         failure, _ = files.examined(folder / FAILURE, dict, of_a_run=True)
     reason = one_line(str(failure.get("reason"))) if failure else ""
     named = "; ".join(f"{name} {wrong}" for name, wrong in damaged.items() if wrong)
-    return Run(folder, config, content or {}, reason, named, _read_command(folder), times[0] or times[1])
+    command, began = _read_command(folder), times[0] or times[1]
+    return Run(folder, config, content or {}, reason, named, command, began, lacks=lacks)
 
 
 def _asked(folder: Path) -> tuple[Any, str]:

@@ -41,7 +41,8 @@ def read(*folders: Path) -> DataFrame:
     """All runs below some results folders, and those that their grids have still to begin.
 
     The states, the most urgent first: ``busy`` (a process has it), ``failed``, ``diverged``, ``damaged`` (a file of it
-    cannot be read), ``interrupted``, ``evaluation missing`` (trained to its end), ``not begun``, ``finished``.
+    cannot be read), ``interrupted``, ``evaluation missing`` (trained to its end, and one that it was asked for is not
+    done), ``not begun``, ``finished``.
     """
     from pandas import DataFrame  # takes a third of a second
 
@@ -103,7 +104,7 @@ def state(run: Run) -> tuple[str, str]:
     if run.owner is not None:
         return "busy", ""
     if run.finished:
-        return FINISHED, ""
+        return ("evaluation missing" if run.lacks else FINISHED), ""
     if run.failure:
         return "diverged" if DIVERGED in run.failure else "failed", run.failure
     if run.folder is None:
