@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from ssl_bench.config.identity import run_id
 from ssl_bench.disk.liveness import start_time
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.outcome import Outcome, State
@@ -30,10 +31,17 @@ def configuration(**values: Any) -> dict[str, Any]:
 
 
 def make(name: str, /, rows: Sequence[dict[str, Any]] = (), **values: Any) -> Path:
-    """Make a run directory under ``outputs``."""
-    folder = OUTPUTS / name
+    """Make the directory of a run under ``outputs``, whose name is its run_id.
+
+    Args:
+        name: of its experiment, and a last part that only tells the runs of a test apart for its reader.
+        values: of its configuration; the seed is by default the number of runs that the experiment has already.
+    """
+    experiment = OUTPUTS / name.rpartition("/")[0]
+    config = {"seed": len([*experiment.glob("*/config.yaml")])} | configuration(**values)
+    folder = experiment / run_id(config)
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(configuration(**values)))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
     if rows:
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
