@@ -16,10 +16,13 @@ from ssl_bench.record import rows
 from ssl_bench.record.folders import find_named
 from ssl_bench.record.index import METRICS, as_text
 from ssl_bench.record.printing import html, text_of
+from ssl_bench.record.runs import as_value
+from ssl_bench.results import select
 from ssl_bench.results.former_select import runs_where
 from ssl_bench.results.rows import first_columns
 from ssl_bench.results.rows import rows as rows_of
 from ssl_bench.results.scan import Entry, Scan
+from ssl_bench.results.table import text_of as text_of_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -269,6 +272,20 @@ def _conditions(where: Mapping[str, Any] | None) -> list[str]:
         words += [f"{key}{text}" for text in texts if text not in equal]
         words += [f"{key}={','.join(equal)}"] if equal or not texts else []
     return words
+
+
+def _chosen(outputs: str | os.PathLike[str] | None, where: Mapping[str, Any] | None) -> DataFrame:
+    """The runs that ``where`` selects, as words do on a command line; ``name`` or ``experiment`` is an experiment's."""
+    words = list[str]()
+    for key, value in (where or {}).items():
+        values = value if isinstance(value, list | tuple) else [value]
+        texts = ["null" if one is None else text_of_value(as_value(one)) for one in values]
+        equal = [text for text in texts if not text.startswith(("!=", "<", ">"))]
+        if named := key in ("name", "experiment"):
+            words += equal
+        words += [f"{'experiment' if named else key}{text}" for text in texts if text not in equal]
+        words += [f"{key}={','.join(equal)}"] if not named and (equal or not texts) else []
+    return select.chosen(words, None if outputs is None else files.given_path(outputs))
 
 
 def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> DataFrame:

@@ -203,7 +203,7 @@ def _values(table: "DataFrame", flag: str, key: str) -> tuple[str, "Series", flo
 def _plain(value: Any) -> Any:
     """A number, of b64 64, or text without the blanks and quotes in which a list may be written in several ways."""
     if value is None or isinstance(value, bool):
-        return value if value is None else str(value).lower()
+        return "null" if value is None else str(value).lower()
     try:
         return float(value.removeprefix("b") if isinstance(value, str) else value)
     except ValueError:
