@@ -97,7 +97,10 @@ def test_a_dry_run_lists_the_runs_that_are_not_done_and_writes_nothing(train: Tr
     assert planned["steps"] == 1 and planned["hours"] < 0.1
 
 
-def test_a_dry_run_gives_no_hours_of_runs_whose_images_are_not_on_the_disk(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_gives_no_hours_of_runs_whose_images_are_not_on_the_disk(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_BENCH_DATA", raising=False)
     main, grid = import_module("ssl_bench.commands.train").main, ["-m", "hydra/launcher=slurm", "epochs=2", "--dry-run"]
     assert main([*grid, "dataset=cifar10,scattered_digits", "--json"]) == 0
     photos, digits = json.loads(capsys.readouterr().out.splitlines()[0])
