@@ -10,11 +10,16 @@ from typing import Any
 
 import yaml
 
-from ssl_bench.config.identity import evaluators, hashed, is_own, settings_of_evaluation
+from ssl_bench.config.identity import hashed, is_own, settings_of_evaluation
 from ssl_bench.errors import printable
-from ssl_bench.record import evaluations, units
+from ssl_bench.record import units
 from ssl_bench.record.printing import Sheet, SheetEntry, markdown
+from ssl_bench.record.runs import Key, Run
 from ssl_bench.record.summary import targets
+from ssl_bench.results import table
+
+# Of the environment of a run, what its numbers depend on.
+ENVIRONMENT = ("ssl_bench", "git", "torch", "cuda", "device", "instructions", "precision", "ranks", "threads")
 
 
 def card(
@@ -31,6 +36,9 @@ def card(
         facts: what else the card says about the weights, by name.
         load: sentences about how to load the weights in the card's folder, each with its lines of Python.
     """
+    run = Run(None, results["config"] if results else config, results or {})
+    names = table.name_numbers([run])
+    recipe = {**hashed(config), "epochs": config["epochs"], "evaluate": _evaluations(run, names)}
     choices, timm = config["choices"], "name" in config["backbone"]
     network, data = config["backbone"].get("name", choices["backbone"]), _data(config)
     method = [choices[group] for group in ("framework", "loss") if choices.get(group)]
@@ -53,14 +61,14 @@ def card(
         _input(config["dataset"]),
         "## Recipe",
         "All settings that the weights and the results below depend on; of a path the last name.",
-        _block("yaml", yaml.safe_dump(_without_folders(_settings(config)), sort_keys=False).splitlines()),
+        _block("yaml", yaml.safe_dump(_without_folders(recipe), sort_keys=False).splitlines()),
     ]
-    if results and results["metrics"]:
-        parts += ["## Results", _table(results, targets(config))]
+    if run.numbers:
+        parts += ["## Results", _table(run, names, targets(config))]
     if results:
-        facts = {**facts, "seconds": results["seconds"], **results["environment"]}
+        facts = {**facts, "seconds": results["seconds"], **{name: run.environment.get(name) for name in ENVIRONMENT}}
     parts += ["## How it was made"]
-    parts += ["\n".join(f"- {name}: {value}" for name, value in facts.items() if value is not None)]
+    parts += ["\n".join(f"- {name}: {printable(str(value))}" for name, value in facts.items() if value is not None)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -91,25 +99,27 @@ def _input(dataset: Mapping[str, Any]) -> str:
     return f"It takes images {shape} {values}{normalised}, and returns features [N, D]."
 
 
-def _table(results: Mapping[str, Any], targets: Mapping[str, str]) -> str:
-    """All metrics beside those of the baselines: shares in percent."""
-    (metrics,) = evaluations.told_apart([evaluations.after(results["evaluations"], results["config"].get("epochs"))])
-    names = [name for name in metrics if not name.partition("/")[0].endswith(("_init", "_raw"))]
+def _table(run: Run, names: Mapping[Key, str], targets: Mapping[str, str]) -> str:
+    """All numbers beside those of the baselines: shares in percent."""
     suffixes = ("", "_init", "_raw")
     sheet = Sheet(["metric", *(targets[suffix] for suffix in suffixes)])
-    for name in names:
-        values = [metrics.get(name.replace("/", f"{suffix}/", 1)) for suffix in suffixes]
-        metric = units.metric(name, results.get("units"), results["config"].get("evaluate"))
-        texts = [f"`{name}`", *("" if value is None else metric.text(value) for value in values)]
-        sheet.rows.append([SheetEntry(text) for text in texts])
+    for metric, *made_by in run.numbers:
+        if units.baseline(metric):
+            continue
+        values = [run.numbers.get((metric.replace("/", f"{suffix}/", 1), *made_by)) for suffix in suffixes]
+        meaning = units.metric(metric, run.units, run.config.get("evaluate"))
+        texts = ["" if value is None else meaning.text(value) for value in values]
+        sheet.rows.append([SheetEntry(text) for text in (f"`{names[metric, *made_by]}`", *texts)])
     return markdown(sheet).rstrip("\n")
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the training, and of each evaluator."""
-    evaluated = evaluators(config["evaluate"]).items()
-    settings = {name: settings_of_evaluation(name, node) for name, node in evaluated}
-    return {**hashed(config), "epochs": config["epochs"], "evaluate": settings}
+def _evaluations(run: Run, names: Mapping[Key, str]) -> dict[str, Any]:
+    """The settings of what has evaluated the network, each by the beginning of the names of its numbers."""
+    found = dict[str, Any]()
+    for entry in (entry for entry in run.evaluations if entry["metrics"] and not entry["network"]):
+        its = (names[metric, entry["id"], entry.get("images")].rpartition("/")[0] for metric in entry["metrics"])
+        found[min(its, key=len)] = settings_of_evaluation(entry["evaluator"], entry["settings"])
+    return found
 
 
 def _without_folders(node: Any) -> Any:

@@ -238,10 +238,18 @@ def test_a_card_has_no_place_name_or_account(tmp_path: Path, monkeypatch: pytest
         "paths": {"data": "/home/SECRET", "outputs": "SECRET"},
         "tracking": {"entity": "SECRET"},
     }
-    config["evaluate"] |= {
-        "on": {"dataset": "folder", "root": "SECRET"},
-        "labels": [{"file": "SECRET", "content": "1"}],
-    }
-    text = card(config, None, {"run_id": "x"}, [])
+    knn = {"on": {"dataset": "folder", "root": "SECRET"}, "labels": {"file": "SECRET", "content": "1f"}}
+    evaluated = [("local_features", config["evaluate"]["local_features"], {"local_features/k4": 0.5})]
+    evaluated += [("knn", {**config["evaluate"]["knn"], **more}, {"knn/few/top1": 0.25}) for more in (knn, {"k": 7})]
+    entries = [
+        {"evaluator": name, "id": str(n), "settings": node, "network": "", "epochs": config["epochs"], "metrics": made}
+        for n, (name, node, made) in enumerate(evaluated)
+    ]
+    results = {"config": config, "seconds": 1.0, "metrics": {}, "evaluations": entries}
+    results["environment"] = {"torch": "2.15.0", "hostname": "SECRET"}
+    text = card(config, results, {"run_id": "x"}, [])
     assert "bank: bank 1" in text and "images: val" in text and "SECRET" not in text and "/home" not in text
-    assert "## How it was made\n\n- run_id: x\n" in text
+    assert "## How it was made\n\n- run_id: x\n- seconds: 1.0\n- torch: 2.15.0\n" in text
+    _, few, seven = yaml.safe_load(re.findall(r"```yaml\n(.*?)\n```", text, re.S)[0])["evaluate"].items()
+    assert few[1]["labels"] == "1f" and "labels" not in seven[1] and (few[1]["k"], seven[1]["k"]) == (200, 7)
+    assert few[0].startswith("knn[") and f"| `{few[0]}/top1` | 25.0% |" in text and few[0] != seven[0]
