@@ -30,6 +30,7 @@ DEEPEST = 4  # folders of a results folder above a run: an experiment's name may
 SIZE = "batch_size.size"  # what batch_size says, too
 # What a configuration without a key stands for, by the names of settings.
 UNSAID = {name: value for name, value in identity.NOT_HASHED.items() if "." in name}
+READ = {"share", "pretrain", "mean", "std", "resize", "interpolation", "epochs", "knn_k"}  # keys of dataset
 UNSAID_OPTIONS = {"positives": "view", "similarity": "cosine"}
 
 Key = tuple[str, str, str | None]  # of a number: its metric, the identity of its evaluation, the hash of its images
@@ -198,11 +199,15 @@ class Run:
         content = {**identity.hashed(without_seed(self.config, self.seed)), "epochs": self.config.get("epochs")}
         return identity.text({name: value for name, value in content.items() if name != "seed"})
 
-    @property
+    @cached_property
     def images(self) -> str:
-        """The images that it is trained and evaluated on: the data set, its content and size and what is held out."""
-        node = self.config.get("dataset")
-        return identity.text(identity.hashed({"dataset": node}) if node else self.settings.get("dataset"))
+        """The images that it is evaluated on: the data set, its content and size and what is held out.
+
+        Numbers of other images are not compared. How many of them are trained on, and how they are read, is a setting.
+        """
+        node = identity.hashed({"dataset": self.config.get("dataset")})["dataset"]
+        counted = {n: v for n, v in node.items() if n not in READ} if isinstance(node, Mapping) else node
+        return identity.text(counted or self.settings.get("dataset"))
 
 
 def folders(outputs: Path) -> Iterator[Path]:

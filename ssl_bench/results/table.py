@@ -44,9 +44,13 @@ def read(*folders: Path) -> DataFrame:
     cannot be read), ``interrupted``, ``evaluation missing`` (trained to its end, and one that it was asked for is not
     done), ``not begun``, ``finished``.
     """
+    return of([run for folder in folders for run in _runs(folder)])
+
+
+def of(found: Sequence[Run]) -> DataFrame:
+    """The table of some runs."""
     from pandas import DataFrame  # takes a third of a second
 
-    found = [run for folder in folders for run in _runs(folder)]
     rows = [
         dict(zip(COLUMNS, (run, run.experiment, *_place(run), *state(run), run.seed), strict=True)) for run in found
     ]
@@ -210,12 +214,17 @@ def varying(table: DataFrame) -> list[str]:
     given = set[str]().union(*(run.requested for run in table["run"]))
     groups = set[str]().union(*(run.groups for run in table["run"]))
     names = [name for name in settings(table) if is_hashed(name) and name != runs.SIZE]
-    names = [name for name in names if len({*map(repr_of, table[name])}) > 1]
+    texts = {name: [repr_of(value) for value in table[name]] for name in names}
+    if "dataset" in texts:  # equal images of a user's own are one data set, whatever the names of their folders
+        first = dict[str, str]()
+        of_images = zip(table["run"], texts["dataset"], strict=True)
+        texts["dataset"] = [first.setdefault(run.images, text) for run, text in of_images]
+    names = [name for name in names if len({*texts[name]}) > 1]
     names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), _rank(name)))
     kept, parts = list[str](), [0] * len(table)
     for name in names:
         known = dict[tuple[int, str], int]()
-        keys = zip(parts, map(repr_of, table[name]), strict=True)
+        keys = zip(parts, texts[name], strict=True)
         finer = [known.setdefault(key, len(known)) for key in keys]
         if name in given or len(known) > len({*parts}):
             kept.append(name)
@@ -247,21 +256,36 @@ def finished(table: DataFrame) -> DataFrame:
 
 def having(table: DataFrame, name: str) -> list[bool]:
     """Whether each run is finished and has a number, be it not finite."""
-    keys = {key for key, its_name in name_numbers(table["run"]).items() if its_name == name}
+    done = (run for run in table["run"] if run.finished)
+    keys = {key for key, its_name in name_numbers(done).items() if its_name == name}
     return [run.finished and not keys.isdisjoint(run.numbers) for run in table["run"]]
 
 
-def left_out(table: DataFrame, name: str) -> list[str]:
-    """Sentences on the runs that have no part in means and comparisons of a number, by what they are; none of none."""
-    described = labels(table)
+def missing(table: DataFrame, name: str) -> dict[str, list[str]]:
+    """The labels of the runs that have no part in means and comparisons of a number, by their state.
+
+    That of a finished run is ``without`` the number.
+    """
     what = dict[str, list[str]]()
-    for state, run, has, label in zip(table["state"], table["run"], having(table, name), described, strict=True):
-        if not has:
+    lacking = [not has for has in having(table, name)]
+    for place, label in enumerate(labels(table)) if any(lacking) else ():
+        if lacking[place]:
+            state, run = table["state"].iloc[place], table["run"].iloc[place]
             what.setdefault(f"without {name}" if run.finished else state, []).append(label)
+    return dict(sorted(what.items(), key=lambda pair: pair[0] not in STATES))
+
+
+def left_out(table: DataFrame, name: str) -> list[str]:
+    """Sentences on the runs that have no part in means and comparisons of a number, by their state; none of none."""
+    return in_sentences(missing(table, name), len(table))
+
+
+def in_sentences(missing: Mapping[str, Sequence[str]], count: int) -> list[str]:
+    """Sentences on runs that are left out, of ``count`` runs, by why they are."""
     return [
-        f"left out, {state}: {len(them)} of {len(table)} runs ({'; '.join(them[:MOST_NAMED])}"
+        f"left out, {why}: {len(them)} of {count} runs ({'; '.join(them[:MOST_NAMED])}"
         f"{f'; and {len(them) - MOST_NAMED} more' if len(them) > MOST_NAMED else ''})"
-        for state, them in sorted(what.items(), key=lambda pair: pair[0] not in STATES)
+        for why, them in missing.items()
     ]
 
 
