@@ -219,14 +219,15 @@ def varying(table: DataFrame) -> list[str]:
         first = dict[str, str]()
         of_images = zip(table["run"], texts["dataset"], strict=True)
         texts["dataset"] = [first.setdefault(run.images, text) for run, text in of_images]
-    names = [name for name in names if len({*texts[name]}) > 1]
+    known = [bool(run.config) for run in table["run"]]  # of others only what their commands set, which may be nothing
+    names = [n for n in names if len({text for text, of in zip(texts[n], known, strict=True) if of or text}) > 1]
     names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), _rank(name)))
     kept, parts = list[str](), [0] * len(table)
     for name in names:
-        known = dict[tuple[int, str], int]()
+        numbered = dict[tuple[int, str], int]()
         keys = zip(parts, texts[name], strict=True)
-        finer = [known.setdefault(key, len(known)) for key in keys]
-        if name in given or len(known) > len({*parts}):
+        finer = [numbered.setdefault(key, len(numbered)) for key in keys]
+        if name in given or len(numbered) > len({*parts}):
             kept.append(name)
             parts = finer
     return kept
