@@ -1,0 +1,485 @@
+"""A folder with grids of all kinds: runs in every state, of several versions, renamed, copied and damaged.
+
+The runs of ``curves`` are trained. All others are written as a training writes them, so that their numbers are chosen:
+the configuration is composed, and its run_id, evaluations and bits are those that the package makes of it.
+
+    outputs/          the results folder
+        losses/       losses x negatives.k x seed by two commands: arms of unequal seeds, failed, diverged, unfinished
+        data/         loss x two folders of images x seed
+        digits/       loss x two named data sets, each with its own k of kNN
+        ks/           knn with k = 20 in all runs, with k = 1 too in those of DCL
+        labels/       shares of the labels: 1, 0.1 and 0.01
+        edited/       optimizer=mine, whose file was edited after seed 0, x temperature.tau
+        plugin/       loss=mine, whose source was edited between seeds
+        versions/     one recipe of 0.3, 0.4 and now
+        renamed/      an experiment that was trained under the name ``first``
+        ks_copy/      a copy of ``ks``
+        007/, 7/      two names
+        untrained/    networks as they are, of two widths
+        curves/       trained: evaluations on the way, two evaluations of one metric, one stopped, one extended
+        odd/          metrics with other units and characters, warnings
+        damaged/      files that are damaged, and whole runs beside them
+        dcl/          runs of two cells of dcl/table1
+        2026-11-28/   another project's, by Hydra; somebody/ has files of other shapes
+    others/           a second results folder: a copy of ``losses``, and ``hers``
+    images/           the user's own images
+    mine.yaml         a table with two cells, which runs of ``losses`` fill
+"""
+
+import contextlib
+import functools
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from PIL import Image
+
+from ssl_bench.config.compose import load_of_many
+from ssl_bench.config.compositions import SEED, Composition
+from ssl_bench.config.from_disk import find_prepared
+from ssl_bench.config.identity import name_of_labels, run_dir, run_id
+from ssl_bench.evaluate.accuracy import Accuracy
+from ssl_bench.launch.outcome import DIVERGED
+from ssl_bench.papers import tables
+from ssl_bench.record import evaluations, folders, hits
+from ssl_bench.train import main as train
+from tests.conftest import SMALL, no_pictures, stopped_at
+
+WORDS = [*(word for word in SMALL if not word.startswith("evaluate")), "dataset=scattered_digits"]
+KNN = ["evaluate=knn", "evaluate.baselines=[]", "evaluate.watch=0"]
+SHORT = [*WORDS, *KNN, "max_steps=3"]
+LOSSES = {"infonce": 0.55, "dcl": 0.60, "eqco": 0.56, "flatnce": 0.5, "macl": 0.58}  # accuracies
+STARTED = 1795000000.0  # seconds of the epoch, of the first run; each later one starts a minute after the one before
+GONE = 2**22 - 1  # number of a process that has ended
+LOST = f"the loss is {DIVERGED} at step 2 (lr 0.075, tau 0.2): a smaller optimizer.lr, a warm-up may help"
+# How many runs of each experiment are in a state that is not finished, and how many are in the folder in all.
+STATES = {
+    "losses": {"evaluation missing": 1, "failed": 1, "diverged": 5, "interrupted": 1, "not begun": 1},
+    "curves": {"interrupted": 2},  # one of them with the results of fewer epochs
+    "ks": {"evaluation missing": 1},  # a second one
+    "ks_copy": {"evaluation missing": 1},
+    "damaged": {"damaged": 3},
+}
+RUNS = {"losses": 24, "data": 12, "digits": 8, "ks": 6, "ks_copy": 6, "labels": 4, "edited": 4, "plugin": 6}
+RUNS |= {"versions": 8, "renamed": 4, "007": 2, "7": 2, "untrained": 4, "curves": 6, "odd": 4, "damaged": 8, "dcl": 4}
+Numbers = Callable[[evaluations.Entry], float]
+
+
+class Clock:
+    """Lets what was written since its last tick be a minute younger than what was written before."""
+
+    def __init__(self) -> None:
+        self.now = STARTED
+
+    def tick(self, *folders: Path) -> None:
+        self.now += 60
+        for folder in folders:
+            for path in [folder, *folder.rglob("*")]:
+                os.utime(path, (self.now, self.now))
+
+
+@functools.cache
+def _composed(words: tuple[str, ...]) -> Composition:
+    return Composition(json.dumps(load_of_many([*words, f"seed={SEED}"])))
+
+
+def configuration(*words: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    """The configuration of ``ssl-bench train WORDS seed=SEED``, with other values at some paths, a.b as a__b."""
+    config = find_prepared(_composed(words).config(seed)) | {"threads": 1}
+    for path, value in changes.items():
+        *groups, key = path.split("__")
+        node = config
+        for group in groups:
+            node = node[group]
+        node[key] = value
+    return config
+
+
+def all_steps(config: Mapping[str, Any]) -> int:
+    """The steps of a run; of one that does not name their number three, as if it had so few images."""
+    return 3 * bool(config["epochs"]) if config["max_steps"] is None else int(config["max_steps"])
+
+
+def epoch(config: Mapping[str, Any], step: int) -> float:
+    """The epoch after a step: a run that names no number of steps ends after its epochs."""
+    return step / 21 if config["max_steps"] is not None else config["epochs"] * step / max(1, all_steps(config))
+
+
+def begin(config: Mapping[str, Any], words: Iterable[str] = (), steps: int | None = None) -> Path:
+    """Write a run that has trained so many steps, or all, and has no results."""
+    folder = run_dir(config)
+    folder.mkdir(parents=True)
+    folders.begin(folder, config, shlex.join(["ssl-bench", "train", *words, f"seed={config['seed']}"]))
+    rows = [
+        {"step": n, "epoch": epoch(config, n), "loss": 5.0 - 0.5 * n - 0.01 * config["seed"], "lr": 0.075}
+        | {"images_per_second": 800.0, "seconds": 0.08 * n}
+        for n in range(1, 1 + (all_steps(config) if steps is None else steps))
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def fail(folder: Path, reason: str) -> None:
+    (folder / "failed.json").write_text(json.dumps({"reason": reason, "detail": ""}))
+
+
+def evaluated(folder: Path, config: Mapping[str, Any], numbers: Numbers, images: int) -> list[evaluations.Entry]:
+    """The evaluations that a configuration asks for with their metrics; the bits of the accuracies are written.
+
+    Args:
+        numbers: the accuracy of an entry, in [0, 1].
+        images: of the test split; an image is easy or hard for all runs alike.
+    """
+    entries = list[evaluations.Entry]()
+    for entry in evaluations.asked(config):
+        on, labels = entry["settings"].get("on"), name_of_labels(entry["settings"].get("labels", 1.0))
+        name = "/".join(filter(None, (f"{entry['evaluator']}{entry['network']}", on and on["dataset"], labels)))
+        easy, own = (np.random.default_rng(key).random(images) for key in (0, int(folder.name, 16)))
+        right = (easy + own / 2).argsort().argsort() < round(numbers(entry) * images)
+        top1 = Accuracy.of(torch.from_numpy(right))
+        metrics = {f"{name}/top1": top1, f"{name}/top5": min(1.0, top1 + 0.25)}
+        entries.append(hits.written(folder, {**entry, "metrics": metrics}))
+    return entries
+
+
+def finish(
+    folder: Path,
+    config: Mapping[str, Any],
+    numbers: Numbers,
+    *others: Mapping[str, Any],
+    images: int = 450,
+    before: bool = False,
+    parts: Mapping[str, Any] | None = None,
+) -> None:
+    """Write ``results.json``.
+
+    Args:
+        config, numbers: as :func:`evaluated` has them.
+        others: configurations by which the run was evaluated later.
+        before: as version 0.3.
+        parts: of the file that differ.
+    """
+    entries = [entry for one in (config, *others) for entry in evaluated(folder, one, numbers, images)]
+    if before:
+        entries = [{key: value for key, value in entry.items() if key != "hits"} for entry in entries]
+    environment: dict[str, Any] = {
+        "ssl_bench": "0.5.0",
+        "python": "3.12.3",
+        "torch": "2.14.1",
+        "git": "0" * 40,
+        "platform": "Linux",
+    }
+    environment |= {"device": "AMD EPYC", "instructions": "AVX2", "threads": 1, "ranks": 1, "cuda": None}
+    environment |= {"precision": "fp32", "images": config["dataset"].get("content")}
+    facts = {
+        "images_per_rank": 64,
+        "ranks": 1,
+        "train_images": 1347,
+        "steps": all_steps(config),
+        "lr": 0.075,
+        "parameters": 12345,
+    }
+    if (config["loss"] or {}).get("_target_"):
+        facts |= {"negatives_per_anchor": (config["negatives"] or {}).get("k", 126)}
+    top = {"unit": "share", "better": "high", "of": "test images"}
+    content: dict[str, Any] = {
+        "run_id": folder.name,
+        "name": config["name"],
+        "config": config,
+        "metrics": evaluations.flat(entries, config["epochs"], before),
+        "units": {name: {"*top1": top, "*top5": top} for name in {entry["evaluator"]: None for entry in entries}},
+        "evaluations": entries,
+        "environment": environment,
+        "facts": facts,
+        "seconds": 0.5,
+        "warnings": [],
+    }
+    (folder / "results.json").write_text(json.dumps({**content, **(parts or {})}))
+    with open(folder / "metrics.jsonl", "a") as file:
+        row = {"step": all_steps(config), "epoch": epoch(config, all_steps(config)), **content["metrics"]}
+        file.write(json.dumps(row) + "\n")
+
+
+def accuracy(config: Mapping[str, Any], entry: evaluations.Entry) -> float:
+    """A loss, the number of negatives, k of kNN, the share of labels and the seed each have their part."""
+    settings, classes = entry["settings"], config["dataset"]["num_classes"]
+    of_seed, own = (np.random.default_rng(key).standard_normal() for key in (config["seed"], int(run_id(config), 16)))
+    value = LOSSES.get(config["choices"]["loss"], 0.57) + 0.01 * np.log2((config["negatives"] or {}).get("k", 4) / 4)
+    value += 0.012 * of_seed + 0.006 * own + 0.02 * (entry["evaluator"] == "linear") + max(0, 10 - classes) / 30
+    value += 0.06 * np.log10(settings.get("labels", 1.0)) - 0.05 * (settings.get("k") == 1)
+    value += {"_init": -0.4, "_raw": -0.3}.get(entry["network"], 0.0) - 0.1 * (config["optimizer"]["lr"] < 0.01)
+    return float(value - 0.05 * (config["temperature"]["tau"] - 0.2))
+
+
+def finished(words: Sequence[str], seed: int, *others: str, images: int = 450, **changes: Any) -> Path:
+    """Write a finished run with its :func:`accuracy`; ``others`` are overrides of a later evaluation."""
+    config = configuration(*words, seed=seed, **changes)
+    folder = begin(config, words)
+    later = [configuration(*words, *others, seed=seed, **changes)] if others else []
+    finish(folder, config, functools.partial(accuracy, config), *later, images=images)
+    return folder
+
+
+def grid(runs: Sequence[Sequence[str]], ends: Mapping[int, tuple[str, Path]], started: float, typed: str) -> None:
+    """Write the record of a command whose process has ended: a run without an end has not begun."""
+    folder = Path("outputs/.sweeps", f"2026-11-18_{int(started)}-here-{GONE}")
+    (folder / "jobs").mkdir(parents=True)
+    content = {"command": typed, "host": "here", "pid": GONE, "born": "1", "started": started}
+    (folder / "grid.json").write_text(json.dumps(content | {"runs": runs, "epochs": [28] * len(runs), "finished": {}}))
+    for number, (state, run) in ends.items():
+        job = {"overrides": runs[number], "state": state, "code": int(state == "failed"), "folder": str(run)}
+        reason = json.loads((run / "failed.json").read_text())["reason"] if state == "failed" else ""
+        (folder / "jobs" / f"{number}.json").write_text(json.dumps(job | {"reason": reason}))
+        os.utime(folder / "jobs" / f"{number}.json", (started, started))
+
+
+def losses(clock: Clock) -> None:
+    """Two commands, the second with more seeds of two losses. Of flatnce all runs have diverged."""
+    full = "evaluation missing"
+    of_ends = {("eqco", 16, 1): full, ("infonce", 16, 3): "diverged", ("dcl", 16, 2): "failed"}
+    of_ends |= {("dcl", 4, 3): "interrupted", ("dcl", 16, 3): "not begun"}
+    for names, seeds in ((("infonce", "dcl", "eqco", "flatnce"), (0, 1)), (("infonce", "dcl"), (2, 3))):
+        runs, ends, started = list[list[str]](), dict[int, tuple[str, Path]](), clock.now
+        for loss, k, seed in [(loss, k, seed) for loss in names for k in (4, 16) for seed in seeds]:
+            words = [*SHORT, "name=losses", f"loss={loss}", "negatives=random_k", f"negatives.k={k}"]
+            runs.append([*words, f"seed={seed}"])
+            end = of_ends.get((loss, k, seed), "diverged" if loss == "flatnce" else "done")
+            if end == "not begun":
+                continue
+            if end == "done":
+                folder = finished(words, seed)
+            else:
+                steps = {"diverged": 1, "failed": 1, "interrupted": 2, full: 3}[end]
+                folder = begin(configuration(*words, seed=seed), words, steps)
+            if end in ("diverged", "failed"):
+                fail(folder, LOST if end == "diverged" else "/data: No space left on device; after fixing that, resume")
+            ends[len(runs) - 1] = {"diverged": "failed", full: "interrupted"}.get(end, end), folder
+            clock.tick(folder)
+        typed = f"ssl-bench train -m {' '.join(SHORT)} name=losses loss={','.join(names)} negatives.k=4,16"
+        grid(runs, ends, started, f"{typed} seed={','.join(map(str, seeds))}")
+
+
+def data(clock: Clock) -> None:
+    """Own images in two folders, of two and of four classes, and two data sets with names."""
+    for root, classes in (("two", 2), ("four", 4)):
+        for number in range(120):
+            path = Path("images", root, "abcd"[number % classes], f"{number:03}.png")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pixels = np.random.default_rng([number, classes]).integers(0, 256, (20, 20, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(path)
+    own = [word for word in SHORT if not word.startswith(("dataset", "backbone"))]
+    own += ["dataset=folder", "dataset.size=20", "dataset.test_share=0.5", "backbone=resnet_digits"]
+    own += ["batch_size.size=8", "evaluate.knn.k=1", "name=data"]
+    named = [
+        "name=digits",
+        "optimizer.weight_decay=0.001",
+        "backbone=resnet_digits",
+        *(word for word in SHORT if not word.startswith("dataset")),
+    ]
+    for loss in ("infonce", "dcl"):
+        for seed in (0, 1, 2):
+            for root in ("two", "four"):
+                words = [*own, f"dataset.root=images/{root}", f"loss={loss}"]
+                clock.tick(finished(words, seed, images=60))
+            for dataset in ("scattered_digits", "mnist") if seed < 2 else ():
+                clock.tick(finished([f"dataset={dataset}", *named, f"loss={loss}"], seed))
+
+
+def several_evaluations(clock: Clock) -> None:
+    """Two evaluations of one metric in some runs, and evaluations with a share of the labels."""
+    for loss in ("infonce", "dcl"):
+        for seed in (0, 1, 2):
+            again = ["evaluate.knn.k=1", "evaluate.baselines=[]"] if loss == "dcl" else []
+            words = [*SHORT, "name=ks", "optimizer.weight_decay=0.002", "evaluate.baselines=[init,raw]", f"loss={loss}"]
+            folder = finished(words, seed, *again)
+            if (loss, seed) == ("infonce", 2):  # killed while it was evaluated once more
+                asked = configuration(*words, "evaluate.knn.k=1", seed=seed)
+                (folder / "config.yaml").write_text(folders.as_yaml(asked))
+            clock.tick(folder)
+            if seed < 2:
+                words = [*SHORT, "name=labels", "optimizer.weight_decay=0.003", "evaluate=[knn,linear]"]
+                clock.tick(finished([*words, "evaluate.labels=[1.0,0.1,0.01]", f"loss={loss}"], seed))
+    shutil.copytree("outputs/ks", "outputs/ks_copy")
+
+
+def edited(clock: Clock) -> None:
+    """An option and a plugin that were edited between two seeds, while the commands stayed the same."""
+    for tau in (0.1, 0.5):
+        for seed, lr in ((0, 0.9), (1, 0.001)):
+            words = [*SHORT, "name=edited", f"temperature.tau={tau}"]
+            config = configuration(*words, seed=seed, optimizer__lr=lr, choices__optimizer="mine")
+            folder = begin(config, [*words, "optimizer=mine"])
+            finish(folder, config, functools.partial(accuracy, config))
+            clock.tick(folder)
+    for loss in ("infonce", "mine"):
+        for seed, source in ((0, "aaaaaaaaaa"), (1, "bbbbbbbbbb"), (2, "aaaaaaaaaa")):
+            words = [*SHORT, "name=plugin"]
+            mine = {"loss": {"_target_": "edited.Mine"}, "choices__loss": "mine"} if loss == "mine" else {}
+            config = configuration(*words, seed=seed, plugins={"edited": f"1 #{source}"}, **mine)
+            folder = begin(config, [*words, f"loss={loss}", "plugins=[edited]"])
+            finish(folder, config, functools.partial(accuracy, config))
+            clock.tick(folder)
+
+
+def versions(clock: Clock) -> None:
+    """One recipe: seed 0 and 1 of version 0.4, seed 2 of 0.3, seed 3 of this one. The numbers of 0.3 have its names."""
+    known = yaml.safe_load(Path(__file__).parents[1].joinpath("config/of_0_4.yaml").read_text())
+    words = ["name=versions", *known["109f0e8f00"]["overrides"].split(), *KNN]
+    for loss in ("infonce", "dcl"):
+        now = configuration(*words, f"loss={loss}")
+        for seed, version in ((0, "0.4.0"), (1, "0.4.0"), (2, "0.3.0"), (3, "0.5.0")):
+            config = configuration(*words, f"loss={loss}", seed=seed)
+            old, more = version != "0.5.0", list[dict[str, Any]]()
+            if old:  # of which the first run is the file
+                target = {"loss": {"_target_": now["loss"]["_target_"].rpartition(".")[0] + "." + _class(now)}}
+                given = known["109f0e8f00"]["config"]
+                config = (
+                    given | target | {key: config[key] for key in ("name", "seed", "threads", "evaluate", "choices")}
+                )
+            if version == "0.3.0":
+                nodes = {"framework": "predictor_norm", "optimizer": "factors", "evaluate": "labels"}
+                config |= {name: {k: v for k, v in config[name].items() if k != key} for name, key in nodes.items()}
+                config = {key: value for key, value in config.items() if key != "fused_norm"}
+                on = configuration(*words, "evaluate.on={dataset: folder, root: images/two, size: 20}")["evaluate"][
+                    "on"
+                ]
+                more = [{**config, "evaluate": {**config["evaluate"], "on": on | changed}} for changed in _TWO_PLACES]
+            folder = begin(config, [*words, f"loss={loss}"])
+            environment = {"ssl_bench": version, "torch": "2.14.1" if version == "0.5.0" else "2.6.0", "ranks": 1}
+            parts: dict[str, Any] = {"environment": environment} | ({"units": {}} if version == "0.3.0" else {})
+            numbers = functools.partial(accuracy, config)
+            finish(folder, config, numbers, *more, before=version == "0.3.0", parts=parts)
+            clock.tick(folder)
+
+
+_TWO_PLACES: list[dict[str, str]] = [{}, {"root": "elsewhere/two", "content": "0123456789"}]  # of images of one name
+
+
+def _class(config: Mapping[str, Any]) -> str:
+    return str(config["loss"]["_target_"]).rpartition(".")[2]
+
+
+def names(clock: Clock) -> None:
+    """A renamed experiment, names that are equal as numbers, and networks that are not trained."""
+    for seed in (0, 1):
+        for name, loss, size in (
+            ("first", "infonce", 48),
+            ("first", "dcl", 48),
+            ("007", "dcl", 32),
+            ("7", "infonce", 32),
+        ):
+            clock.tick(finished([*SHORT, f"name={name}", f"loss={loss}", f"batch_size.size={size}"], seed))
+        for width in (4, 8):
+            words = [*WORDS, *KNN, "name=untrained", "epochs=0", f"backbone.width={width}"]
+            clock.tick(finished(words, seed))
+    Path("outputs/first").rename("outputs/renamed")
+
+
+def odd(clock: Clock) -> None:
+    """Metrics of an evaluator of one's own, of which an error is better low, and warnings."""
+    units = {"mine": {"error": {"unit": "share", "better": "low", "of": "test images"}}}
+    for loss in ("infonce", "dcl"):
+        for seed in (0, 1):
+            words = [*SHORT, "name=odd", "optimizer.weight_decay=0.004", f"loss={loss}"]
+            config = configuration(*words, seed=seed, evaluate__mine={"_target_": "mine.Error"})
+            del config["evaluate"]["knn"]
+            folder = begin(config, words)
+            (entry,) = evaluations.asked(config)
+            numbers = {"mine/error": 0.3 + LOSSES[loss] / 4 + 0.01 * seed, "mine/a|b": 3.5e-5 * (seed + 1)}
+            numbers |= {"mine/=1+1": 12345.678, "mine/<i>x_1": float("nan") if seed else 0.5, "mine/\\input{x}": 1e30}
+            sentences = ["the features of 12% of the test images are equal"] if seed else []
+            parts: dict[str, Any] = {
+                "metrics": numbers,
+                "evaluations": [{**entry, "metrics": numbers}],
+                "warnings": sentences,
+            }
+            finish(folder, config, lambda entry: 0.5, parts=parts | {"units": units})
+            clock.tick(folder)
+
+
+def damaged(clock: Clock) -> None:
+    """Damaged files, beside whole runs with the same losses."""
+    words = [*SHORT, "name=damaged", "optimizer.weight_decay=0.005"]
+    made = [finished([*words, f"loss={loss}"], seed) for loss in ("infonce", "dcl") for seed in range(4)]
+    for folder in made:
+        clock.tick(folder)
+    results = [folder / "results.json" for folder in made]
+    results[0].write_bytes(results[0].read_bytes()[:500])
+    content = json.loads(results[1].read_text())
+    del content["evaluations"]
+    results[1].write_text(json.dumps(content))
+    results[4].unlink()
+    (made[4] / "config.yaml").write_text("name: [")
+    (made[5] / "config.yaml").unlink()
+    with open(made[6] / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4, "epo')
+
+
+def foreign() -> None:
+    """Another project's folders, as Hydra makes them, and files of other shapes."""
+    for time in ("12-00-00", "12-30-00"):
+        hydra = Path("outputs/2026-11-28", time, ".hydra")
+        hydra.mkdir(parents=True)
+        (hydra / "config.yaml").write_text("model: {name: resnet50}\nlr: 0.1\n")
+        (hydra.parent / "config.yaml").write_text("model: {name: resnet50}\nlr: 0.1\n")
+        (hydra.parent / "main.log").write_text("[INFO] accuracy 0.5\n")
+    (hydra.parent / "results.json").write_text('{"accuracy": 0.5}')
+    Path("outputs/somebody/else").mkdir(parents=True)
+    Path("outputs/somebody/config.yaml").write_text("a: 1\n")
+    Path("outputs/somebody/else/results.json").write_text("[1, 2]")
+
+
+def cells(clock: Clock) -> None:
+    """Runs of the first cells of a paper's table that can be filled, and a table of one's own."""
+    (paper,) = tables.find("dcl/table1")
+    for cell in [cell for cell in paper.cells if cell.available][:2]:
+        words = list(cell.overrides)
+        for seed in (0, 1):
+            clock.tick(finished(words, seed))
+    node: dict[str, Any] = {"title": "two losses", "metric": "knn/top1", "seeds": [0, 1, 2], "rows": {}}
+    node["set"] = [word for word in SHORT if not word.startswith(("tracking", "log_every"))]
+    node["columns"] = {"4": ["negatives.k=4"], "16": ["negatives.k=16"]}
+    for loss, reported in (("infonce", 50.0), ("dcl", 60.0)):
+        node["rows"][loss] = {"set": ["negatives=random_k", f"loss={loss}"], "values": [reported, reported + 1]}
+    content = {"paper": "mine", "cite": "me", "tables": {"t": node}}
+    Path("mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def curves() -> None:
+    """Runs that are trained: evaluated after each epoch, one of them stopped; two are extended with another k."""
+    words = [*WORDS, *KNN, "name=curves", "dataset.share=0.1", "evaluate.every=1", "optimizer.schedule=constant"]
+    whole = [*words, "evaluate.knn.k=5", "epochs=3"]
+    first = [*words, "evaluate.knn.k=5", "epochs=1", "loss=eqco"]
+    second = [*words, "evaluate.knn.k=1", "epochs=2", "loss=eqco"]
+    with no_pictures():
+        for loss, seed in (("infonce", 0), ("infonce", 1), ("dcl", 0)):
+            assert train([*whole, f"loss={loss}", f"seed={seed}"]) == 0
+        with stopped_at(5):
+            assert train([*whole, "loss=dcl", "seed=1"]) == 143
+        for seed in (0, 1):
+            assert train([*first, f"seed={seed}"]) == 0
+        assert train([*second, "seed=0"]) == 0
+        with stopped_at(3):
+            assert train([*second, "seed=1"]) == 143
+
+
+def make(folder: Path) -> None:
+    """Make the folder, which must not exist."""
+    folder.mkdir(parents=True)
+    with contextlib.chdir(folder):
+        curves()  # before there are damaged runs, of which a training speaks
+        clock = Clock()
+        for part in (losses, data, several_evaluations, edited, versions, names, odd, damaged, cells):
+            part(clock)
+        foreign()
+        for seed in (0, 1, 2):
+            words = [*SHORT, "name=hers", "loss=macl", "negatives=random_k", "negatives.k=4", "paths.outputs=others"]
+            clock.tick(finished(words, seed))
+        shutil.copytree("outputs/losses", "others/losses")
