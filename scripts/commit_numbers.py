@@ -33,7 +33,6 @@ from ssl_bench.papers.drawing import draw, panels
 from ssl_bench.papers.fill import Filled, fill
 from ssl_bench.papers.selection import Selection
 from ssl_bench.papers.sheets import sheet_of
-from ssl_bench.record import results as finished_run
 from ssl_bench.record.printing import markdown
 from ssl_bench.results.arrange import spread
 
@@ -78,16 +77,16 @@ its errata say what was wrong, and new seeds decide.
 def record(table: Table, results: Results) -> dict[str, Any]:
     """The content of a table's file from its finished runs, without cells if there are none."""
     cells: list[dict[str, Any]] = []
-    runs: dict[str, dict[str, Any]] = {}
+    runs: dict[str, Mapping[str, Any]] = {}
     for cell in asked(table):
         by_seed = {run.seed: run for run in results.of_cell(cell)}
         found = results.values(cell)
         for seed in sorted(set(found) & set(cell.seeds)):
             run, number = by_seed[seed], found[seed]
-            runs[run.run_id] = content = runs.get(run.run_id) or files.read_json(run.folder / finished_run.NAME)
+            runs[run.place.name] = content = run.results
             place = {"row": cell.label, "column": cell.column, "metric": cell.metric}
             six_digits = float(f"{number:.6g}")
-            cells.append(place | {"value": six_digits, "seed": seed, "run_id": run.training})
+            cells.append(place | {"value": six_digits, "seed": seed, "run_id": recipe_id(run.config)})
             cells[-1]["seconds"] = round(content["seconds"])
     earlier, now = measurements.read(table), {seed for cell in table.cells for seed in cell.seeds}
     environments = [content.get("environment", {}) for content in runs.values()]

@@ -5,60 +5,58 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import recipe_id
-from ssl_bench.disk.shapes import fits
 from ssl_bench.papers.cells import Cell, CellMetric
-from ssl_bench.record import evaluations, rows, units
-from ssl_bench.record.follow import find_mark, finite
-from ssl_bench.results.runs import RunFolder, SharedConfig, entries, finished
+from ssl_bench.record import evaluations, rows, runs, units
+from ssl_bench.record.runs import Run
 
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 
+Trained = Mapping[str, list[Run]]  # finished runs by the recipe of their training
 
-def value(run: RunFolder, metric: str) -> float | None:
+
+def value(run: Run, metric: str) -> float | None:
     """Value of a metric as papers print it, accuracies in percent; None if the run has none.
 
     The forms of a metric are those of :class:`ssl_bench.papers.cells.CellMetric`. A metric that is only recorded during
     training has its last value.
     """
     wanted = CellMetric.read(metric)
-    key = next((key for key, numbers in run.numbers.items() if wanted.name in numbers), None)
-    number = run.numbers[key][wanted.name] if key and wanted.last else None
-    if number is None and _recorded_as_asked(run, wanted.name):
-        path = str(run.folder / "metrics.jsonl")
-        recorded = _recorded(path, find_mark(path), wanted.name, run.shared)
-        end = math.inf if run.epoch is None else run.epoch + ROUNDING
-        number = _chosen(wanted, [(epoch, value) for epoch, value in recorded if not epoch > end])
-    meaning = units.metric(wanted.name, run.units, evaluations.node(run.evaluations[key]) if key else {})
+    entry = next((entry for entry in run.evaluations if wanted.name in entry["metrics"]), None)
+    number = entry["metrics"][wanted.name] if entry and wanted.last else None
+    if number is None:
+        number = _chosen(wanted, _recorded(run, wanted.name))
+    meaning = units.metric(wanted.name, run.units, {entry["evaluator"]: entry["settings"]} if entry else {})
     return None if number is None else float(number) * meaning.scale
-
-
-def _recorded_as_asked(run: RunFolder, name: str) -> bool:
-    """Whether the evaluator that recorded a metric during the training is one of those whose numbers the run has."""
-    evaluator = units.evaluator_of(name)
-    trained = {entry["id"] for entry in _evaluated_on_the_way(run.shared) if entry["evaluator"] == evaluator}
-    return not trained or not trained.isdisjoint(run.evaluations[key]["id"] for key in run.numbers)
-
-
-@cache
-def _evaluated_on_the_way(config: SharedConfig) -> list[evaluations.Entry]:
-    return evaluations.asked(config.content)
 
 
 Recorded = list[tuple[float, float]]  # epoch, NaN if a row has none, and value; in the order of the training
 
 
+def _recorded(run: Run, name: str) -> Recorded:
+    """Values of a metric that the evaluations of a run recorded during the training; of the training all."""
+    evaluator, path = units.evaluator_of(name), run.place / runs.METRICS
+    trained = {entry["id"] for entry in evaluations.asked(run.config) if entry["evaluator"] == evaluator}
+    if trained and trained.isdisjoint(entry["id"] for entry in run.evaluations):
+        return []
+    end = math.inf if (epochs := run.config.get("epochs")) is None else epochs + ROUNDING
+    try:
+        return [pair for pair in _read(path, files.mark(path.stat()), name) if not pair[0] > end]
+    except OSError:
+        return []
+
+
 @lru_cache(maxsize=32)  # a curve asks for its run once per point
-def _recorded(path: str, mark: files.Mark | None, name: str, config: SharedConfig) -> Recorded:
-    """Values of a metric that a run recorded; ``mark`` is that of the file."""
-    recorded = [row for row in rows.read(Path(path), config.content) if fits(row.get(name), float)]
-    return [(math.nan if (epoch := finite(row, "epoch")) is None else epoch, float(row[name])) for row in recorded]
+def _read(path: Path, mark: files.Mark, name: str) -> Recorded:
+    """Values of a metric in a file; ``mark`` is that of the file."""
+    numbers = ((row.get("epoch", math.nan), row.get(name)) for row in rows.read(path))
+    return [(float(epoch), float(number)) for epoch, number in numbers if type(number) in (int, float)]
 
 
 def _chosen(wanted: CellMetric, recorded: Recorded) -> float | None:
@@ -74,22 +72,24 @@ def _chosen(wanted: CellMetric, recorded: Recorded) -> float | None:
     return chosen[-1] if chosen else None
 
 
-def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
-    """Runs by the recipe of their training."""
-    recipes: dict[str, list[RunFolder]] = {}
-    for run in runs:
-        recipes.setdefault(run.training, []).append(run)
+def finished(outputs: Path) -> dict[str, list[Run]]:
+    """The runs below a folder that have results, by the recipe of their training; each run_id once."""
+    first, recipes = dict[str, Run](), dict[str, list[Run]]()
+    for folder in sorted(runs.folders(outputs), key=lambda folder: folder.parts):
+        run = runs.read(folder)
+        if run.results and first.setdefault(folder.name, run) is run:
+            recipes.setdefault(recipe_id(run.config), []).append(run)
     return recipes
 
 
-def trained(runs: Mapping[str, list[RunFolder]], config: Mapping[str, Any]) -> list[RunFolder]:
-    """Those of the runs, by recipe, that have the recipe of a configuration and as many images as it says.
+def trained(found: Trained, config: Mapping[str, Any]) -> list[Run]:
+    """Those of the runs that have the recipe of a configuration and as many images as it says.
 
     A run counts the images that it trains on, a composed configuration also those that it sets apart (``held_out``).
     """
     images, apart = config["dataset"].get("train_images"), sum(config["dataset"].get("held_out") or ())
     trains_on = None if images is None else images - apart
-    return [run for run in runs.get(recipe_id(config), []) if run.config["dataset"].get("train_images") == trains_on]
+    return [run for run in found.get(recipe_id(config), []) if run.config["dataset"].get("train_images") == trains_on]
 
 
 class Results:
@@ -106,25 +106,26 @@ class Results:
         progress: Progress = lambda configs, count: configs,
         folder: Path | None = None,
     ) -> None:
-        runs = finished(outputs)
-        datasets = {str(run.shared.groups.get("dataset")).partition(":")[0] for run in runs}  # own images have a folder
+        self._trained = finished(outputs)
+        every = [run for of_recipe in self._trained.values() for run in of_recipe]
+        chosen = (str(run.config.get("choices", {}).get("dataset")) for run in every)
+        datasets = {name.partition(":")[0] for name in chosen}  # own images have a folder
         possible = [cell for cell in cells if cell.available and cell.settings.get("dataset", "") in {*datasets, ""}]
-        self._compositions = compositions([cell.overrides for cell in possible] if runs else [], progress, folder)
-        self._seeds = sorted({run.seed for run in runs if run.seed is not None})
-        self._trained = by_recipe(runs)
+        self._compositions = compositions([cell.overrides for cell in possible] if every else [], progress, folder)
+        self._seeds = sorted({run.seed for run in every if run.seed is not None})
 
-    def of_cell(self, cell: Cell) -> list[RunFolder]:
+    def of_cell(self, cell: Cell) -> list[Run]:
         """The runs that fill a cell, by seed: those with its training, of which the scale is a part.
 
         Their numbers are those of the evaluators with the cell's settings.
         """
-        composed, chosen = self._compositions.get(cell.overrides), list[RunFolder]()
+        composed, chosen = self._compositions.get(cell.overrides), list[Run]()
         if not isinstance(composed, Composition):
             return chosen
         for seed in self._seeds:
             config = composed.config(seed)
-            runs = [_as_asked(run, config) for run in trained(self._trained, config)]
-            chosen += [run for run in runs if value(run, cell.metric) is not None][:1] or runs[:1]
+            found = [_as_asked(run, config) for run in trained(self._trained, config)]
+            chosen += [run for run in found if value(run, cell.metric) is not None][:1] or found[:1]
         return chosen
 
     def values(self, cell: Cell) -> dict[int, float]:
@@ -133,15 +134,8 @@ class Results:
         return {seed: number for seed, number in numbers.items() if seed is not None and number is not None}
 
 
-def _as_asked(run: RunFolder, config: Mapping[str, Any]) -> RunFolder:
-    """A run with those of its numbers that the evaluations of a configuration have made, after as many epochs."""
-    asked, epochs = evaluations.asked(config), config.get("epochs")
-    if epochs != run.config.get("epochs"):  # it has gone on
-        run = replace(run, epoch=epochs, numbers={}, evaluations={})
-        for entry in evaluations.after(entries(run), epochs):
-            made_by = evaluations.made_by(entry)
-            key = evaluations.as_key(made_by)
-            run = replace(run, evaluations={**run.evaluations, key: made_by})
-            run.numbers.setdefault(key, {}).update(entry["metrics"])
-    made = {key for key, made_by in run.evaluations.items() if any(evaluations.same(made_by, one) for one in asked)}
-    return replace(run, numbers={key: metrics for key, metrics in run.numbers.items() if key in made})
+def _as_asked(run: Run, config: Mapping[str, Any]) -> Run:
+    """A run after as many epochs as a configuration says, with those of its evaluations that it asks for."""
+    trained = {**run.config, "epochs": config.get("epochs")}
+    entries = evaluations.found(run.results["evaluations"], config)
+    return replace(run, config=trained, results={**run.results, "config": trained, "evaluations": entries})

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ssl_bench.papers import measurements
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, CellMetric, Table
+from ssl_bench.record.runs import Run
 from ssl_bench.results.arrange import notes, spread
-from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.statistics import mean
 
 SOURCES = {  # of a paper's number, in words
@@ -74,7 +74,7 @@ def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
     return [_fill(table, cell, results.of_cell(cell)) for cell in cells]
 
 
-def _fill(table: Table, cell: Cell, runs: list[RunFolder]) -> Filled:
+def _fill(table: Table, cell: Cell, runs: list[Run]) -> Filled:
     values = [(run, number) for run in runs if (number := value(run, cell.metric)) is not None]
     lacks = runs and not values
     return Filled(

@@ -12,7 +12,6 @@ from typing import Any, TypedDict
 
 from ssl_bench import files
 from ssl_bench.papers.cells import Cell, Table
-from ssl_bench.record.follow import find_mark
 
 
 class CommittedNumber(TypedDict):
@@ -40,11 +39,14 @@ def path_of(table: Table) -> Path:
 def read(table: Table) -> Mapping[str, Any]:
     """The content of a table's file; empty without one."""
     path = path_of(table)
-    return _read(path, find_mark(str(path)))
+    try:
+        return _read(path, files.mark(path.stat()))
+    except OSError:
+        return {}
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, mark: files.Mark | None) -> Mapping[str, Any]:
+def _read(path: Path, mark: files.Mark) -> Mapping[str, Any]:
     """The content of a file, for which each of the thousand cells of a report asks; ``mark`` is that of the file."""
     content: dict[str, Any] = files.read_json(path, Measured) or {}
     return content

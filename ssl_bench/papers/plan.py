@@ -10,11 +10,10 @@ from typing import Any
 
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers.cell_runs import by_recipe, trained
+from ssl_bench.papers.cell_runs import finished, trained
 from ssl_bench.papers.cells import merge
 from ssl_bench.papers.selection import Selection
 from ssl_bench.record.results import is_complete
-from ssl_bench.results.runs import finished
 
 
 @dataclass
@@ -82,11 +81,11 @@ def plan(selection: Selection, progress: Progress = lambda requests, count: requ
             if name not in of_key.cells:
                 of_key.cells.append(name)
     _compose(planned.values(), selection, progress)
-    runs = by_recipe(finished(selection.outputs))
+    found = finished(selection.outputs)
     for its_runs in planned.values():
         configs = {seed: its_runs.composition.config(seed) for seed in its_runs.seeds} if its_runs.composition else {}
         for seed, config in configs.items():
-            if folders := [run.folder for run in trained(runs, config) if is_complete(run.folder, config)]:
+            if folders := [run.place for run in trained(found, config) if is_complete(run.place, config)]:
                 its_runs.done[seed] = folders
     return sorted(planned.values(), key=lambda its_runs: not its_runs.recorded)
 

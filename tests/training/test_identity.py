@@ -15,8 +15,7 @@ from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import on_disk, recipe_id, run_id
 from ssl_bench.data.content import content_of
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers.cell_runs import by_recipe, trained
-from ssl_bench.results.runs import finished
+from ssl_bench.papers.cell_runs import finished, trained
 from ssl_bench.training.finished import load_run, read_config
 from tests.conftest import SMALL, only_run
 from tests.door.door import enter, refuses
@@ -116,10 +115,10 @@ def test_changed_arrays_are_another_run(train: Train, capfd: pytest.CaptureFixtu
     # The first run is evaluated on its own images or not at all.
     refuses(f"evaluate {first} evaluate=geometry", "dataset paths.data", capfd)
     # A cell asks for as many images as the data set has, and by the recipe alone: its machine may have none of them.
-    cell, runs = load([*SMALL, *evaluated]), by_recipe(finished(Path("outputs")))
+    cell, runs = load([*SMALL, *evaluated]), finished(Path("outputs"))
     assert cell["dataset"]["train_images"] == 60000 and trained(runs, cell) == []
     counted = {**cell, "dataset": {**cell["dataset"], "train_images": 60}}
-    assert [run.folder.name for run in trained(runs, counted)] == [second.name]
+    assert [run.place.name for run in trained(runs, counted)] == [second.name]
 
 
 def test_a_finished_run_is_done_where_its_images_are_not(train: Train) -> None:
