@@ -122,6 +122,7 @@ class Asked(NamedTuple):
     Attributes:
         overrides: of the run.
         command: that trains only this run.
+        grid: the command that started its grid.
         experiment: the name that its overrides give it; empty: none.
         place: the last two names of its directory, which a results folder elsewhere has, too; empty: it is not known.
         state: as it was recorded last; None: it was never started.
@@ -133,6 +134,7 @@ class Asked(NamedTuple):
 
     overrides: list[str]
     command: str
+    grid: str
     experiment: str
     place: str
     state: State | None
@@ -168,7 +170,7 @@ def _asked(folder: Path, content: Grid) -> Iterator[Asked]:
         command, state = f"{content['single']} {shlex.join(overrides)}", outcome.state if outcome else None
         slurm, when = (folder / "slurm").is_dir(), times.get(number, content["started"])
         reason = one_line(outcome.reason) if outcome else ""
-        yield Asked(overrides, command, name, place, state, reason, when, going, slurm)
+        yield Asked(overrides, command, content["command"], name, place, state, reason, when, going, slurm)
 
 
 def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:

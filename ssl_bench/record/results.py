@@ -4,25 +4,30 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.disk.patience import exists
 from ssl_bench.disk.shapes import misfit
 from ssl_bench.errors import ConfigError
+from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations
 
 NAME = "results.json"
 
 
 class RunResults(TypedDict):
-    """What readers need of ``results.json``; ``environment``, ``facts``, ``units`` and ``warnings`` may be missing."""
+    """What readers need of ``results.json``."""
 
     run_id: str
     config: dict[str, Any]
     metrics: dict[str, float]
     seconds: float
     evaluations: list[evaluations.Evaluated]
+    environment: NotRequired[dict[str, Any]]
+    facts: NotRequired[dict[str, Any]]
+    warnings: NotRequired[list[str]]
+    units: NotRequired[dict[str, dict[str, Metric]]]
 
 
 # Conditions that the bits of a result depend on beside what its run_id says, in words: by the names of its

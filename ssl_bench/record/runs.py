@@ -49,6 +49,7 @@ class Run:
         command: the command that trains it; empty: it was not recorded.
         began: when it was started last, in seconds of the epoch.
         overrides: of its grid; None: it belongs to none.
+        grid: the command that started its grid; empty: none.
         asked_by: names of the experiments whose grids asked for it, also where it was trained under another one.
         owner: the process that carries it out.
         lacks: whether it has results without an evaluation that it was asked for since.
@@ -62,6 +63,7 @@ class Run:
     command: str = ""
     began: float = 0.0
     overrides: Sequence[str] | None = None
+    grid: str = ""
     asked_by: set[str] = field(default_factory=set)
     owner: Owner | None = None
     lacks: bool = False

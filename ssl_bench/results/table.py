@@ -83,13 +83,14 @@ def _runs(outputs: Path) -> list[Run]:
         there = by_place.get(one.place) or by_command.get(one.command)
         if there is not None:
             there.asked_by |= {one.experiment} if one.experiment else set()
-            there.overrides = one.overrides
+            there.overrides, there.grid = one.overrides, one.grid
             begun = there.began >= one.when  # each start writes config.yaml again
             there.failure = there.failure or (one.reason if one.state is Recorded.FAILED and not begun else "")
         others.pop(one.command, None)
         if there is None and (one.state is Recorded.FAILED or one.going or (one.slurm and _recent(one))):
             reason = one.reason if one.state is Recorded.FAILED else ""
-            others[one.command] = Run(None, {}, failure=reason, command=one.command, overrides=one.overrides)
+            more = {"command": one.command, "overrides": one.overrides, "grid": one.grid}
+            others[one.command] = Run(None, {}, failure=reason, **more)
     first = sorted(found.values(), key=lambda run: (run.place.parent.parts, run.began, run.place))
     return [*first, *others.values()]
 
