@@ -89,8 +89,8 @@ def _runs(outputs: Path) -> list[Run]:
         others.pop(one.command, None)
         if there is None and (one.state is Recorded.FAILED or one.going or (one.slurm and _recent(one))):
             reason = one.reason if one.state is Recorded.FAILED else ""
-            more = {"command": one.command, "overrides": one.overrides, "grid": one.grid}
-            others[one.command] = Run(None, {}, failure=reason, **more)
+            run = Run(None, {}, failure=reason, command=one.command, overrides=one.overrides, grid=one.grid)
+            others[one.command] = run
     first = sorted(found.values(), key=lambda run: (run.place.parent.parts, run.began, run.place))
     return [*first, *others.values()]
 
