@@ -38,7 +38,7 @@ from ssl_bench.launch.outcome import DIVERGED, State
 from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run
 from ssl_bench.papers.cells import merge
-from ssl_bench.results.runs import finished
+from ssl_bench.record import runs
 
 Configs = Mapping[Wanted, dict[str, Any]]
 
@@ -89,7 +89,8 @@ class Machine:
 
     def _collect(self, numbers: Numbers, configs: Configs) -> None:
         """Add the runs that have their results to the numbers."""
-        done = {run.training: run for run in finished(taken_outputs([*self.overrides]) or usual_outputs())}
+        places = runs.folders(taken_outputs([*self.overrides]) or usual_outputs())
+        done = {recipe_id(run.config): run for run in map(runs.read, places) if run.results}
         for one, config in configs.items():
             if one.text not in numbers.runs and (run := done.get(recipe_id(config))) is not None:
                 numbers.add(one, run)
@@ -143,16 +144,16 @@ def pilot(design: Design, numbers: Numbers, machine: Machine) -> int:
     code = machine.train(design, numbers, [one for epochs in lengths for one in (*lengths[epochs], *sides[epochs])])
     if code or machine.dry:
         return code
-    for epochs, runs in lengths.items():
-        of_seeds, of_sides = ([numbers.value(one, TUNED) for one in of] for of in (runs, sides[epochs]))
-        controls = [numbers.value(runs[0], f"{TUNED}_{name}") for name in ("raw", "init")]
+    for epochs, ones in lengths.items():
+        of_seeds, of_sides = ([numbers.value(one, TUNED) for one in of] for of in (ones, sides[epochs]))
+        controls = [numbers.value(ones[0], f"{TUNED}_{name}") for name in ("raw", "init")]
         height, deviation = np.mean(of_seeds), np.std(of_seeds, ddof=1)
         gap, cost = height - max(controls), height - np.mean(of_sides)
         fits.append(bool(deviation <= asked["deviation"] and gap >= design.gap and cost >= asked["cost"]))
         print(
             f"{epochs} epochs: {height:.2f}, deviation {deviation:.2f} (at most {asked['deviation']:g}), {gap:.1f} "
             f"above raw pixels and random weights (at least {design.gap:g}), a factor of four in the rate costs "
-            f"{cost:.2f} (at least {asked['cost']:g}), {numbers.runs[runs[0].text]['seconds']} s a run"
+            f"{cost:.2f} (at least {asked['cost']:g}), {numbers.runs[ones[0].text]['seconds']} s a run"
         )
     print(f"so epochs: {next((epochs for epochs, fit in zip(lengths, fits, strict=True) if fit), [*lengths][-1])}")
     return 0

@@ -14,10 +14,11 @@ import yaml
 from tuned_twice import PLACES, Question, Rules
 
 from ssl_bench import files
+from ssl_bench.config.identity import recipe_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cells import flat
-from ssl_bench.record import hits, results
-from ssl_bench.results.runs import RunFolder
+from ssl_bench.record import hits
+from ssl_bench.record.runs import Run
 
 DESIGN = Path(__file__).with_name("compare_losses.yaml")
 TUNED, TESTED = "knn_val", "knn"  # what settings are chosen by, and what is compared
@@ -189,24 +190,22 @@ class Numbers:
         """Those that have not run."""
         return [one for one in wanted if one.text not in self.runs]
 
-    def add(self, wanted: Wanted, run: RunFolder) -> None:
+    def add(self, wanted: Wanted, run: Run) -> None:
         """Add a run that has its results."""
-        content = results.read(run.folder) or {}
-        environment = content["environment"]
-        machine = {name: environment.get(name) for name in VERSIONS}
+        machine = {name: run.environment.get(name) for name in VERSIONS}
         if machine not in self.machines:
             self.machines.append(machine)
-        metrics = content["metrics"].items()
+        metrics = run.results["metrics"].items()
         self.runs[wanted.text] = {
             "values": {name.partition("/")[0]: round(100 * of, 4) for name, of in metrics if name.endswith("/top1")},
-            "run_id": run.training,
-            "seconds": round(content["seconds"]),
+            "run_id": recipe_id(run.config),
+            "seconds": round(run.results["seconds"]),
             "machine": self.machines.index(machine),
-            "commit": str(environment.get("git") or "")[:7],
+            "commit": str(run.environment.get("git") or "")[:7],
         }
         if wanted.images:
-            for entry in content["evaluations"]:
-                if (bits := hits.read(run.folder, entry, f"{TESTED}/top1")) is not None:
+            for entry in run.results["evaluations"]:
+                if (bits := hits.read(run.place, entry, f"{TESTED}/top1")) is not None:
                     self.runs[wanted.text]["right"] = base64.b64encode(np.packbits(bits).tobytes()).decode()
 
     def add_diverged(self, texts: Iterable[str]) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ssl_bench.commands import weights
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse, taken_outputs
-from ssl_bench.commands.words import one_trained
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, require
 
 
 @in_sentences
@@ -31,10 +30,13 @@ def main(arguments: Sequence[str]) -> int:
     from ssl_bench.api import embed
     from ssl_bench.config.identity import run_dir
     from ssl_bench.launch.ranks import outcome_of
+    from ssl_bench.results.select import finished_folders
     from ssl_bench.signals import Interrupt
 
     config = options.weights and weights.configuration(options.weights, [*options.overrides, "evaluate=[]"])
-    folder = run_dir(config) if config else one_trained(options.run, taken_outputs(options.overrides))
+    found = [run_dir(config)] if config else finished_folders([options.run], taken_outputs(options.overrides))[0]
+    folder, *others = found
+    require(not others, "RUN", options.run, f"one run: these are {1 + len(others)}")
     name, target, images = embed.opened(config or folder, options.overrides)
     out, there = options.out or folder / "embed" / name, folder.resolve() / "embed" / name
     if not options.out and (out.name != name or not name.isprintable() or out.resolve() != there):  # a foreign run's

@@ -42,9 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     outputs = taken_outputs(overrides)
     conditions = [word for word in overrides if not word.startswith(CHANGEABLE)]
     overrides = [word for word in overrides if word not in conditions]
-    from ssl_bench.commands.words import trained
+    from ssl_bench.results.select import finished_folders
 
-    folders, left = trained([*options.words, *conditions], outputs)
+    folders, left = finished_folders([*options.words, *conditions], outputs)
     if left:
         print(f"{left} of {left + len(folders)} runs are not finished, and left out", file=sys.stderr)
     for folder in folders[1:]:  # all refusals before the first evaluation
@@ -108,11 +108,10 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The configuration of a run with the overrides of its evaluation, which one process carries out."""
     from ssl_bench import files
     from ssl_bench.config import schema
-    from ssl_bench.record.content import Config
     from ssl_bench.training.finished import read_again
 
     config = read_again(folder, overrides)
-    stored = files.read_yaml(folder / "config.yaml", Config, named=False, of_a_run=True) or {}
+    stored = files.read_yaml(folder / "config.yaml", dict, named=False, of_a_run=True) or {}
     try:  # a dashboard is no part of the run, and may have changed or be missing here
         tracking = stored.get("tracking", config["tracking"])
         schema.check_tracking(tracking)

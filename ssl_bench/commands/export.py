@@ -19,8 +19,8 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.commands.words import trained
 from ssl_bench.errors import require
+from ssl_bench.results.select import finished_folders
 
 FORMATS = ("timm", "ssl_bench", "card")
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--format", choices=FORMATS, help="card: a folder for the Hugging Face hub")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to, in the run unless it is given")
     options = parser.read_words(arguments)
-    folders, _ = trained(options.words, options.outputs)
+    folders, _ = finished_folders(options.words, options.outputs)
     require(options.out is None or len(folders) == 1, "--out", options.out, f"nothing, for {len(folders)} runs")
     for folder in folders:
         print(export(folder, options.format, options.out))

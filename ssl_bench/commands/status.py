@@ -1,26 +1,28 @@
-"""``ssl-bench status [WORD ...] [--watch | --json | --csv]``: every run and grid, from the files alone.
+"""``ssl-bench status [WORD ...] [--watch | --json | --csv]``: the experiments and their runs, from the files alone.
 
-On a terminal each grid is one line, then come the runs if they are few. ``--json`` prints a list of objects, one for
-each run and for each run that a grid has still to make:
+Each experiment is one line, then come the runs if they are few; of a single run also why it failed and what it warns
+of. ``--json`` prints a list of objects, one for each run and for each run that a grid has still to begin:
 
     folder, run_id          null if there is no directory yet
-    state                   done, running, waiting, partial or failed
-    doing                   training or evaluating; only of a running one
-    label                   the settings that distinguish it from the others of its parent directory
+    state                   finished, busy, failed, diverged, damaged, interrupted, evaluation missing or not begun
+    doing                   training or evaluating; only of a busy one
+    label                   the settings that distinguish it from the other selected runs of its experiment
     overrides               its overrides in its grid; null for a single run
     epoch, epochs           epochs done, epochs of the whole training
     images_per_second       of its last row of metrics
-    eta_seconds             until it is done; only of a running one
+    eta_seconds             until it is done; only of a busy one
     best                    {metric: value}: the main ones of a finished run, else the best so far
     metrics                 {metric: value}: all of a finished run; accuracies in [0, 1]
-    host, pid               of the process; only of a running one
-    watched                 kNN accuracy of its last watching; only of a running one
+    host, pid               of the process; only of a busy one
+    watched                 kNN accuracy of its last watching; only of a busy one
     warnings                what it says about its result, in sentences
-    reason                  why it failed, else ""
+    reason                  why it has failed or cannot be read, else ""
 
 ``--csv`` has the same fields with the overrides joined by blanks, and in place of ``best`` and ``metrics`` a
 column for each setting, the seed, the seconds of the run and a column for each metric, of a finished run all.
 """
+
+from __future__ import annotations
 
 import io
 import json
@@ -28,27 +30,26 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ssl_bench.commands.arguments import Parser, in_sentences, refuse
-from ssl_bench.record.printing import Sheet, text_of
-from ssl_bench.results.former_select import Labelled, located, selected
-from ssl_bench.results.numbers import Numbers
-from ssl_bench.results.rows import rows
-from ssl_bench.results.scan import Entry, Scan, Status
-from ssl_bench.results.status import lines, screen
+from ssl_bench.commands.arguments import Parser, in_sentences
+from ssl_bench.record.printing import Sheet, plain, text_of
+from ssl_bench.results import table as runs_table
+from ssl_bench.results.select import chosen
+from ssl_bench.results.status import doing, screen, time_left
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 PAUSE = 2.0  # seconds between two updates
 LISTED = 40  # more runs than these are listed on a terminal only if that is asked for
-SORT = (
-    "list the runs by state, folder, label, epoch, speed, a metric (best first), a group, a key; --sort=-KEY: reversed"
-)
+SORT = "list the runs by state, experiment, label, epoch, speed, a metric (best first), a setting; -KEY: reversed"
 
 
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Print a table of the runs; return 0, or 2 for wrong arguments."""
-    parser = Parser("status", "Show the runs and grids under a results folder.")
+    parser = Parser("status", "Show the experiments and runs of a results folder.")
     parser.add_words("; state=failed, knn/top1>60")
     parser.add_argument("--runs", action="store_true", help=f"list the runs, also if there are more than {LISTED}")
     parser.add_argument("--sort", metavar="KEY", help=SORT)
@@ -59,80 +60,80 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read_words(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper) and options.csv:  # not for people to read
         sys.stdout.reconfigure(encoding=sys.getfilesystemencoding(), errors="surrogateescape")
-    options.outputs, options.words = located(options.words, options.outputs)
-    options.scan = Scan(options.outputs)
-    return _watch(options) if options.watch else _print(options)
-
-
-def _look(scan: Scan, options: Namespace) -> tuple[list[Labelled], float | None, bool]:
-    """The selected runs with their labels, the seconds left of those that run, and whether to list them."""
-    shown, left = selected(scan, options.outputs, options.words, options.sort)
-    going = any(entry.state in (Status.RUNNING, Status.WAITING) for entry, _ in shown)
-    return shown, left if going else None, bool(options.runs or options.sort or len(shown) <= LISTED)
-
-
-def _print(options: Namespace) -> int:
-    scan = options.scan
-    shown, left, listed = _look(scan, options)
+    if options.watch:
+        return _watch(options)
+    table = chosen(options.words, options.outputs, options.sort)
     if options.json:
-        numbers = Numbers(entry.run for entry, _ in shown if entry.run)
-        metrics = [{"best": numbers.main(entry.run), "metrics": numbers.of(entry.run)} for entry, _ in shown]
-        print(json.dumps([_record(*pair) | of for pair, of in zip(shown, metrics, strict=True)], indent=2))
+        print(json.dumps(records(table), indent=2))
     elif options.csv:
-        _print_csv(shown)
-    elif sys.stdout.isatty():
+        if len(table):
+            print(text_of([Sheet([], records=_rows(table))], "csv"), end="")
+    else:
         from rich.console import Console
 
         console = Console(highlight=False)
-        console.print(screen(options.outputs, shown, left, listed, console.width))
-    else:
-        print(*lines(options.outputs, shown, left), sep="\n")
-    for sentence in scan.refusals():
-        refuse(sentence)
+        console.print(screen(table, _listed(options, table) or not console.is_terminal, time.time(), console.width))
     return 0
+
+
+def _listed(options: Namespace, table: DataFrame) -> bool:
+    """Whether to list the runs."""
+    return bool(options.runs or options.sort or len(table) <= LISTED)
 
 
 def _watch(options: Namespace) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    scan, console = options.scan, Console(highlight=False)
+    console = Console(highlight=False)
     try:
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                now = screen(options.outputs, *_look(scan, options), console.width, live=True)
+                table = chosen(options.words, options.outputs, options.sort)
+                now = screen(table, _listed(options, table), time.time(), console.width, live=True)
                 live.update(now, refresh=True)
                 time.sleep(PAUSE)
     except KeyboardInterrupt:
         return 0
 
 
-def _record(entry: Entry, label: str) -> dict[str, Any]:
-    run, owner = entry.run, entry.run.owner if entry.run and entry.state is Status.RUNNING else None
-    return {
-        "folder": str(run.folder) if run else None,
-        "run_id": run.folder.name if run else None,
-        "state": entry.state.value,
-        "doing": entry.doing or None,
-        "label": label,
-        "overrides": entry.overrides,
-        "epoch": run.epoch if run else None,
-        "epochs": run.end if run else None,
-        "images_per_second": run.speed if run else None,
-        "eta_seconds": entry.left,
-        "host": owner.host if owner else None,
-        "pid": owner.pid if owner else None,
-        "watched": run.watched if run and owner else None,
-        "warnings": entry.warnings,
-        "reason": entry.reason,
-    }
+def records(table: DataFrame) -> list[dict[str, Any]]:
+    """The objects of ``--json``, as the head of this module has them."""
+    names, left = runs_table.name_numbers(table["run"]), time_left(table, time.time())
+    found, columns = list[dict[str, Any]](), table[["run", "run_id", "path", "state", "reason"]]
+    labels = runs_table.labels(table)
+    for (place, run, run_id, path, state, reason), label in zip(columns.itertuples(), labels, strict=True):
+        found.append(
+            {
+                "folder": path,
+                "run_id": run_id,
+                "state": state,
+                "doing": doing(run) or None,
+                "label": label,
+                "overrides": run.overrides,
+                "epoch": run.progress.epoch,
+                "epochs": run.end,
+                "images_per_second": run.progress.speed,
+                "eta_seconds": left.get(place),
+                "host": run.owner.host if run.owner else None,
+                "pid": run.owner.pid if run.owner else None,
+                "watched": run.progress.watched if run.owner else None,
+                "warnings": run.warnings,
+                "reason": reason,
+                "best": runs_table.main(run, names),
+                "metrics": {names[key]: plain(value) for key, value in run.numbers.items()},
+            }
+        )
+    return found
 
 
-def _print_csv(shown: Sequence[Labelled]) -> None:
-    records = list[dict[str, Any]]()
-    for (entry, label), values in zip(shown, rows([entry for entry, _ in shown]), strict=True):
-        record = {n: " ".join(v) if isinstance(v, list) else v for n, v in _record(entry, label).items()}
-        del values["path"]
-        records.append(record | {name: value for name, value in values.items() if name not in record})
-    if records:
-        print(text_of([Sheet([], records=records)], "csv"), end="")
+def _rows(table: DataFrame) -> list[dict[str, Any]]:
+    """The rows of ``--csv``."""
+    columns = [*runs_table.settings(table), "seed", *runs_table.numbers(table)]
+    rows = list[dict[str, Any]]()
+    for record, run, values in zip(records(table), table["run"], table[columns].to_dict("records"), strict=True):
+        del record["best"], record["metrics"]
+        record |= {name: " ".join(record[name] or ()) for name in ("overrides", "warnings")}
+        values = {str(name): plain(value) for name, value in values.items() if name not in record}
+        rows.append(record | values | {"seconds": run.seconds})
+    return rows

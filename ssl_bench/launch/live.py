@@ -7,15 +7,16 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run
-from ssl_bench.record.follow import read_rows
+from ssl_bench.record import rows
 from ssl_bench.record.progress import clock
+from ssl_bench.record.runs import METRICS
 from ssl_bench.record.summary import short
 
 MINUTE = 60.0  # seconds between two lines in a file
@@ -61,16 +62,16 @@ class Live:
 
     def _text(self) -> str:
         """The line; empty if no run has trained a step yet."""
-        runs = {run: row for run in list(self._runs.values()) if (row := last_row(run.folder, self._began))}
+        runs = {run: at for run in list(self._runs.values()) if (at := progress_since(run.folder, self._began))}
         if not runs:
             return ""
-        parts = {run: _part(run.config, row) for run, row in runs.items()}
+        parts = {run: _share(run, at) for run, at in runs.items()}
         done = self._done + sum(parts.values())
         left = (self.left + self._done - done) * (time.monotonic() - self._since) / done if done > 0.02 else None
-        run, row = next(iter(runs.items()))
+        run, at = next(iter(runs.items()))
         more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
         time_left = f", about {clock(left)} left" if left is not None else ""
-        return f"{self.plan.label(run)}  {parts[run]:.0%}  loss {row['loss']:.4f}{more}  ({self.left} to go{time_left})"
+        return f"{self.plan.label(run)}  {parts[run]:.0%}  loss {at.loss:.4f}{more}  ({self.left} to go{time_left})"
 
 
 @contextlib.contextmanager
@@ -98,10 +99,10 @@ class _Plain(str):
     __repr__ = str.__str__
 
 
-def _part(config: Mapping[str, Any], row: Mapping[str, Any]) -> float:
-    """The share of its training that a run has done at a row of its metrics."""
-    steps, epochs = config["max_steps"], config["epochs"]
-    return min(1.0, max(row["epoch"] / epochs, row["step"] / steps if steps else 0.0))
+def _share(run: Run, at: rows.Progress) -> float:
+    """The share of its training that a run has done."""
+    steps, epochs = run.config["max_steps"], run.config["epochs"]
+    return min(1.0, max((at.epoch or 0.0) / epochs, (at.step or 0.0) / steps if steps else 0.0))
 
 
 def as_text(run: Run, outcome: Outcome) -> str:
@@ -112,7 +113,7 @@ def as_text(run: Run, outcome: Outcome) -> str:
     return f"failed: {outcome.reason}" if outcome.state is State.FAILED else outcome.reason or outcome.state.value
 
 
-def last_row(folder: Path, since: float) -> dict[str, Any] | None:
-    """The last row of a training that has written one since a time, in seconds of the epoch; else None."""
-    row = read_rows(f"{folder}/metrics.jsonl", going=False, evaluated=False)
-    return row if row.get("loss") is not None and row["changed"] >= since else None
+def progress_since(folder: Path, since: float) -> rows.Progress | None:
+    """How far a training is that has written a row since a time, in seconds of the epoch; else None."""
+    at = rows.progress(folder / METRICS)
+    return at if at.loss is not None and at.changed >= since else None

@@ -8,9 +8,8 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.config.identity import on_disk, recipe_id, run_dir
 from ssl_bench.disk.patience import exists, is_file, patiently, unwritable
-from ssl_bench.record.cache import Cache
-from ssl_bench.record.index import Index
-from ssl_bench.record.results import is_finished, set_damaged_aside
+from ssl_bench.record import runs
+from ssl_bench.record.results import examined, is_finished, set_damaged_aside
 
 
 def find(config: Mapping[str, Any]) -> Path:
@@ -19,14 +18,13 @@ def find(config: Mapping[str, Any]) -> Path:
     Of several a finished one is taken; where prepared images are not on this machine, one with any of them.
     """
     usual = run_dir(config)
-    if _has_run(usual):
+    if is_file(usual / runs.CONFIG) or is_file(usual / runs.RESULTS):
         return usual
-    outputs, recipe, needed = Path(config["paths"]["outputs"]), recipe_id(config), on_disk(config)
-    index = _index(outputs.absolute())
-    runs = [run for run in index.entries() if run.content["training"] == recipe]
-    runs = [run for run in runs if needed.items() <= run.content["on_disk"].items()]
-    index.cache.save()
-    return outputs / min(runs, key=lambda run: (not run.content["run_id"], run.path)).path if runs else usual
+    recipe, needed, same = recipe_id(config), on_disk(config).items(), list[Path]()
+    for folder in runs.folders(Path(config["paths"]["outputs"])):
+        its_recipe, hashes = _identity(folder.absolute())
+        same += [folder] if its_recipe == recipe and needed <= hashes.items() else []
+    return min(same, key=lambda folder: (not is_finished(folder), folder), default=usual)
 
 
 def find_named(word: str, outputs: Path) -> Path:
@@ -34,8 +32,7 @@ def find_named(word: str, outputs: Path) -> Path:
     folder = Path(word)
     if "/" in word or folder.exists():
         return folder
-    paths = _index(outputs.absolute()).walk(lambda path: path if _has_run(outputs / path) else None)
-    return next((outputs / path for path in sorted(paths) if path.rpartition("/")[2] == word), folder)
+    return min((place for place in runs.folders(outputs) if place.name == word), default=folder)
 
 
 def fresh(folder: Path) -> bool:
@@ -74,10 +71,8 @@ def as_yaml(config: Mapping[str, Any]) -> str:
 
 
 @cache
-def _index(outputs: Path) -> Index:
-    """The index of a results folder, whose cache is read once in this process."""
-    return Index(outputs, Cache(outputs))
-
-
-def _has_run(folder: Path) -> bool:
-    return is_file(folder / "config.yaml") or is_file(folder / "results.json")
+def _identity(folder: Path) -> tuple[str, Mapping[str, str]]:
+    """The recipe of a run and the hashes of what it depends on beside it, which do not change."""
+    content, _ = examined(folder)
+    config = content["config"] if content else runs.read(folder).config
+    return recipe_id(config), on_disk(config)

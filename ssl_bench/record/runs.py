@@ -220,6 +220,8 @@ def folders(outputs: Path) -> Iterator[Path]:
         try:
             with os.scandir(above) as inside:
                 found = [Path(entry.path) for entry in inside if entry.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:  # no run was made yet, or somebody removes a folder
+            continue
         except OSError as error:
             files.say_once(f"ssl-bench: {error.filename}: {error.strerror}; runs in there are missing", str(above))
             continue

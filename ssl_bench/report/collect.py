@@ -18,11 +18,10 @@ from ssl_bench.record.index import METRICS, RESULTS
 from ssl_bench.report import curves, pictures, verdicts
 from ssl_bench.results.differing import FACTS, differing, labels
 from ssl_bench.results.former_select import pick
-from ssl_bench.results.grids import GridFolder
+from ssl_bench.results.grids import GridFolder, axes
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import Entry, Scan
-from ssl_bench.results.status import axes
 
 T = TypeVar("T")
 LOG = "train.log"

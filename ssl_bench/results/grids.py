@@ -6,8 +6,10 @@ import contextlib
 import os
 import shlex
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -119,3 +121,9 @@ def find_grids(outputs: Path, sweeps: Sequence[str], cache: Cache) -> list[GridF
                 if content := grid.read(outputs / path):
                     grids.append(GridFolder(outputs, path, content, cache))
     return sorted(grids, key=lambda one: one.started)
+
+
+def axes(grid: GridFolder) -> list[str]:
+    """How many values each setting of a grid has, if they are several: ``loss x3``."""
+    keys = Counter(o.partition("=")[0].lstrip("+") for o in dict.fromkeys(chain.from_iterable(grid.runs)))
+    return [f"{key} x{count}" for key, count in keys.items() if count > 1]

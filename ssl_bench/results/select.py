@@ -92,6 +92,25 @@ def chosen(words: Sequence[str], given: Path | None = None, sort: str | None = N
     return select(table, [one for word in words if (one := read_condition(word))], sort)
 
 
+def finished_folders(words: Sequence[str], given: Path | None = None) -> tuple[list[Path], int]:
+    """The directories of the finished runs that words select, and how many of the selected runs are not finished.
+
+    A run that is the only one is returned even if it is not finished.
+
+    Raises:
+        ConfigError: nothing is named, or none of several runs is finished.
+    """
+    if not words:
+        raise ConfigError("no run is named: give an experiment, a run_id, a folder or a condition such as loss=dcl")
+    if len(words) == 1 and (Path(words[0]) / runs.CONFIG).exists():
+        return [Path(words[0])], 0
+    found = [run for run in chosen(words, given)["run"] if run.folder]
+    folders = [run.folder for run in found if len(found) == 1 or (run.finished and not run.owner)]
+    if not folders:
+        raise ConfigError(f"{' '.join(words)}: none of the {len(found)} runs is finished")
+    return folders, len(found) - len(folders)
+
+
 def _named(names: Sequence[str]) -> str:
     return f", or leave out {' '.join(names)}, which is no folder" if names else ""
 

@@ -1,210 +1,172 @@
-"""The tables of ``ssl-bench status``: plain text, or in colours on a terminal."""
+"""The text of ``ssl-bench status``: the experiments, the runs, and the time left."""
 
 from __future__ import annotations
 
 import socket
-import time
+import textwrap
 from collections import Counter
-from collections.abc import Sequence
-from itertools import chain
-from pathlib import Path
+from collections.abc import Mapping
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from ssl_bench.errors import printable
-from ssl_bench.evaluate.metric import heading
+from ssl_bench.evaluate.metric import Metric, heading
 from ssl_bench.record import printing
 from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.progress import clock
-from ssl_bench.results.differing import distinct, labels
-from ssl_bench.results.former_select import Labelled
-from ssl_bench.results.grids import GridFolder
-from ssl_bench.results.numbers import Numbers
-from ssl_bench.results.scan import URGENT, Entry, Status
+from ssl_bench.record.runs import Run
+from ssl_bench.results import table as runs_table
+from ssl_bench.results.table import STATES
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
-COLOURS = {
-    Status.DONE: "green",
-    Status.EVALUATED: "green",
-    Status.RUNNING: "cyan",
-    Status.WAITING: "dim",
-    Status.PARTIAL: "yellow",
-    Status.FAILED: "red",
-}
-WORDS = ("folder", "run", "state", "reason", "grid", "started", "best", "best run")  # columns of text, not of numbers
-# Left out by a narrow terminal, one after another.
-SPARED = ("best run", "started", "runs", "images/s", "folder", "ETA", "loss", "watched kNN", "epoch")
-
-Columns = dict[str, list[str]]  # texts by heading
-
-
-def lines(outputs: Path, shown: Sequence[Labelled], left: float | None) -> list[str]:
-    """The table of runs as plain text, and a line with the number of runs in each state."""
-    rows = printing.lines(_sheet(runs_table(shown))) if shown else [nothing(outputs)]
-    return [*rows, "", totals([entry for entry, _ in shown], left)]
-
-
-def screen(
-    outputs: Path, shown: Sequence[Labelled], left: float | None, listed: bool, width: int, live: bool = False
-) -> Group:
-    """The tables for a terminal: of the grids if there are several, of the runs if they are ``listed``, the totals.
-
-    A ``live`` screen begins with the totals and has the most urgent runs first: its end may be cut off.
-    """
-    from rich.console import Group
+    from pandas import DataFrame
     from rich.text import Text
 
-    entries = [entry for entry, _ in shown]
-    rows, reasons = list[str](), list[Text]()
-    if entries and (len(grouped(entries)) > 1 or not listed):
-        rows += [*printing.lines(_sheet(overview(entries)), width), ""]
-    if not listed:
-        shown = [pair for pair in shown if live and pair[0].state is Status.RUNNING]
-    if live:
-        shown = sorted(shown, key=lambda pair: URGENT.index(pair[0].state))
-    if shown:
-        columns = runs_table(shown)
-        columns.pop("reason", None)  # a sentence, which stands below the table
-        rows += [*printing.lines(_sheet(columns), width), ""]
-    elif not entries:
-        rows += [nothing(outputs), ""]
-    for entry, label in shown:
-        for sentence in filter(None, [entry.reason, *entry.warnings]):
-            name = printable(f"{entry.run.path}: " if entry.run else "") + printable(label)
-            colour = COLOURS[Status.FAILED if entry.reason else Status.PARTIAL]
-            reasons.append(Text.assemble((name, "bold"), ": ", (printable(sentence), colour)))
-    tables = Text("\n".join(rows), no_wrap=True, overflow="ellipsis")
-    for state, colour in COLOURS.items():
-        tables.highlight_words([state.value], colour)
-    tables.highlight_words(["training", "evaluating"], COLOURS[Status.RUNNING])
-    last = Text(totals(entries, left) + ("" if listed else "; --runs lists the runs"))
-    return Group(last, Text(""), tables, *reasons) if live else Group(tables, *reasons, last)
+COLOURS = dict(zip(STATES, ("cyan", "red", "red", "red", "yellow", "yellow", "dim", "green"), strict=True))
+WORDS = ("experiment", "states", "run", "settings", "state")  # columns of text, not of numbers
+SPARED = ("images/s", "loss", "watched kNN", "epoch")  # left out by a narrow terminal, one after another
+
+Left = Mapping[int | str, float]  # seconds until a busy run is done, by its place in a table, and those of experiments
 
 
-def runs_table(shown: Sequence[Labelled]) -> Columns:
-    """A row for each run; columns that would be empty are left out."""
-    numbers = Numbers(entry.run for entry, _ in shown if entry.run)
-    best = [numbers.main(entry.run) for entry, _ in shown]
-    columns = {
-        "folder": [printable(entry.run.path or ".") if entry.run else "" for entry, _ in shown],
-        "run": [printable(label) for _, label in shown],
-        "state": [_state(entry) for entry, _ in shown],
-        "epoch": [_epoch(entry) for entry, _ in shown],
-        "images/s": [_speed(entry) for entry, _ in shown],
-        "ETA": [clock(entry.left) if entry.left is not None else "" for entry, _ in shown],
-        "loss": [_loss(entry) for entry, _ in shown],
-        "watched kNN": [_watched(entry) for entry, _ in shown],
-        **{
-            heading(name): [numbers.meaning(name).text(of[name]) if name in of else "" for of in best]
-            for name in dict.fromkeys(name for of in best for name in of)
-        },
-        "reason": [printable(entry.reason or "; ".join(entry.warnings)) for entry, _ in shown],
-    }
-    return {name: texts for name, texts in columns.items() if any(texts)}
+def screen(table: DataFrame, listed: bool, now: float, width: int, live: bool = False) -> Text:
+    """The experiments if there are several, the runs if they are ``listed``, and the number of runs in each state.
 
+    What a run says about its failure or its result stands below a single one.
 
-def grouped(entries: Sequence[Entry]) -> dict[GridFolder | str, list[Entry]]:
-    """The entries by their grid, or by the directory of single runs."""
-    groups: dict[GridFolder | str, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(entry.grid or (entry.run.parent if entry.run else ""), []).append(entry)
-    return groups
-
-
-def overview(entries: Sequence[Entry]) -> Columns:
-    """A row for each grid, and for the single runs of each directory, sorted by start.
-
-    The best run is by the main metric that most runs have, of those that the group has.
+    Args:
+        now: in seconds of the epoch.
+        live: begin with the numbers of runs, and with the most urgent runs: the end may be cut off. Busy runs are
+            listed in any case.
     """
-    groups, rows = grouped(entries), list[tuple[float, dict[str, str]]]()
-    numbers = Numbers(entry.run for entry in entries if entry.run)
-    main = {id(entry): numbers.main(entry.run) for entry in entries}
-    names = numbers.usual(entry.run for entry in entries)
-    grids = [group for group in groups if isinstance(group, GridFolder)]
-    shared = frozenset(grids[0].common).intersection(*(grid.common for grid in grids)) if len(grids) > 1 else None
-    for group, members in groups.items():
-        chosen = next((name for name in names if any(name in main[id(entry)] for entry in members)), "")
-        sign = numbers.meaning(chosen).sign
-        ranked = [entry for entry in members if chosen in main[id(entry)]] if sign else []
-        best = max(ranked, key=lambda entry: sign * main[id(entry)][chosen], default=None)
-        if isinstance(group, GridFolder):
-            name, started, left = _name(group, shared), group.started, group.left
-            label = distinct(best.overrides or [], group.common) if best else ""
-        else:
-            name, started = f"{group}/" if group else "./", min(e.run.began for e in members if e.run)
-            left = max((e.left for e in members if e.left is not None), default=None)
-            label = labels(members)[members.index(best)] if best else ""
-        counts = Counter(entry.state for entry in members)
-        row = {
-            "grid": printable(name),
-            "started": time.strftime("%b %d %H:%M", time.localtime(started)),
-            "runs": str(len(members)),
-            **{state.value: str(counts[state] or "") for state in Status},
-            "ETA": "" if left is None else clock(left),
-            "best": f"{heading(chosen)} {numbers.meaning(chosen).text(main[id(best)][chosen])}" if best else "",
-            "best run": printable(label),
-        }
-        rows.append((started, row))
-    rows.sort(key=lambda pair: pair[0])
-    columns = {name: [row[name] for _, row in rows] for name in rows[0][1]}
-    return {name: texts for name, texts in columns.items() if any(texts)}
+    from rich.text import Text
+
+    left, parts = time_left(table, now), list[str]()
+    last = (_states(table) or "there are no runs to show") + ("" if listed else "; --runs lists the runs")
+    last += f"; about {clock(total)} to go" if (total := whole_time(left)) is not None else ""
+    if len(table) and (table["experiment"].nunique() > 1 or not listed):
+        parts.append("\n".join(printing.lines(experiments(table, left), width)))
+    shown = table if listed else table[(table["state"] == "busy") & live]
+    shown = shown.sort_values("state", key=lambda of: of.map(STATES.index), kind="stable") if live else shown
+    if len(shown):
+        parts.append("\n".join(printing.lines(list_of_runs(shown, left), width)))
+    if len(table) == 1:
+        row = table.iloc[0]
+        sentences = [*filter(None, [row["reason"]]), *row["run"].warnings]
+        parts += [textwrap.fill(printable(sentence), width) for sentence in sentences]
+    text = Text("\n\n".join([last, *parts] if live else [*parts, last]), no_wrap=True, overflow="ellipsis")
+    for state, colour in (*COLOURS.items(), ("training", "cyan"), ("evaluating", "cyan")):
+        text.highlight_words([state], colour)
+    return text
 
 
-def axes(grid: GridFolder) -> list[str]:
-    """How many values each setting of a grid has, if they are several: ``loss x3``."""
-    keys = Counter(o.partition("=")[0].lstrip("+") for o in dict.fromkeys(chain.from_iterable(grid.runs)))
-    return [f"{key} x{count}" for key, count in keys.items() if count > 1]
+def experiments(table: DataFrame, left: Left) -> Sheet:
+    """A row for each experiment, by the name of its folder, with the best value of the metric that most runs have."""
+    rows = list[dict[str, str]]()
+    for name, members in table.groupby("experiment", sort=False):
+        metric, unit, values = main_metric(members)
+        known = [value for value in values if value is not None] if unit.sign else []
+        best = f"{heading(metric)} {unit.text(max(known, key=lambda one: unit.sign * one))}" if known else ""
+        row = {"experiment": str(name), "runs": str(len(members)), "states": _states(members)}
+        rows.append(row | {"ETA": clock(left[name]) if name in left else "", "best": best})
+    return _sheet({name: [row[name] for row in rows] for name in rows[0]})
 
 
-def _name(grid: GridFolder, shared: frozenset[str] | None) -> str:
-    """A grid's settings that differ from those of the other grids, then its axes."""
-    first = grid.runs[0] if shared is not None and grid.runs else []
-    fixed = [override for override in first if override in grid.common and override not in (shared or ())]
-    return ", ".join([*fixed, *axes(grid)]) or " ".join(grid.runs[0] if grid.runs else [])
+def list_of_runs(table: DataFrame, left: Left) -> Sheet:
+    """A row for each run; columns that would be empty are left out."""
+    metric, unit, values = main_metric(table)
+    several, found = table["experiment"].nunique() > 1, list(table["run"])
+    names = [f"{run.experiment}/" * several + (run.folder.name if run.folder else "") for run in found]
+    columns = {
+        "run": names,
+        "settings": runs_table.labels(table),
+        "state": [_state(*pair) for pair in zip(found, table["state"], strict=True)],
+        "epoch": [_epoch(run) for run in found],
+        "images/s": [_number(run.progress.speed, ".1f") for run in found],
+        "ETA": [clock(left[place]) if place in left else "" for place in table.index],
+        "loss": [_number(run.progress.loss, ".4g") if run.owner else "" for run in found],
+        "watched kNN": [_number(run.progress.watched, ".1%") if run.owner else "" for run in found],
+        heading(metric): ["" if value is None else unit.text(value) for value in values],
+    }
+    return _sheet(columns)
 
 
-def _sheet(columns: Columns) -> Sheet:
-    rows = [[SheetEntry(text) for text in row] for row in zip(*columns.values(), strict=True)]
-    return Sheet([*columns], rows, words=WORDS, spared=SPARED)
+def main_metric(table: DataFrame) -> tuple[str, Metric, list[float | None]]:
+    """The name of the main metric that most runs have, its unit, and the value of each run."""
+    names = runs_table.name_numbers(table["run"])
+    values = [runs_table.main(run, names) for run in table["run"]]
+    counts = Counter(name for of_run in values for name in of_run).most_common(1)
+    metric = counts[0][0] if counts else ""
+    return metric, runs_table.meaning(table, metric), [of_run.get(metric) for of_run in values]
 
 
-def totals(entries: Sequence[Entry], left: float | None) -> str:
-    """The number of runs in each state, and the time left."""
-    counts, always = Counter(entry.state for entry in entries), (Status.DONE, Status.PARTIAL, Status.FAILED)
-    text = ", ".join(f"{counts[state]} {state.value}" for state in Status if counts[state] or state in always)
-    return text if left is None else f"{text}; about {clock(left)} to go"
+def doing(run: Run) -> str:
+    """``training`` or ``evaluating``; empty unless it is busy."""
+    return ("evaluating" if run.share >= 1 else "training") if run.owner else ""
 
 
-def nothing(outputs: Path) -> str:
-    """The sentence in place of an empty table."""
-    return f"there are no runs to show under {printable(str(outputs))}"
+def time_left(table: DataFrame, now: float) -> Left:
+    """Seconds until each busy run is done, by its place in the table, and until each experiment is, by its name.
+
+    The rest of a run takes as long as what is done of it; a run without a row takes as long as the others of its
+    experiment on average. The rest of an experiment is the longest of its busy runs, or what is left of all, also of
+    those that are not begun, divided by the number of busy ones. What is not known is missing.
+    """
+    left = dict[int | str, float]()
+    for name, members in table.groupby("experiment", sort=False):
+        busy = members["run"][members["state"] == "busy"]
+        if not len(busy):
+            continue
+        shares = [(run.seconds, 1.0 if run.finished else run.share) for run in members["run"] if run.folder]
+        whole = [seconds / share for seconds, share in shares if seconds and share]
+        usual = mean(whole) if whole else None
+        known = {place: of for place, run in busy.items() if (of := _left(run, usual, now)) is not None}
+        left |= known
+        count = int((members["state"] == "not begun").sum())
+        if len(known) == len(busy) and (usual is not None or not count):
+            left[str(name)] = max(*known.values(), (sum(known.values()) + count * (usual or 0.0)) / len(busy))
+    return left
 
 
-def _state(entry: Entry) -> str:
-    """The state: of a running one what it is doing, and where if elsewhere; with a sign if its run warns."""
-    owner = entry.run.owner if entry.run and entry.state is Status.RUNNING else None
-    where = f" on {printable(owner.host)}" if owner and owner.host != socket.gethostname() else ""
-    return (entry.doing or entry.state.value) + where + " !" * bool(entry.warnings)
+def whole_time(left: Left) -> float | None:
+    """Seconds until all experiments are done that have busy runs; None if no experiment says when."""
+    return max((seconds for key, seconds in left.items() if isinstance(key, str)), default=None)
 
 
-def _epoch(entry: Entry) -> str:
-    epoch, end = (entry.run.epoch, entry.run.end) if entry.run else (None, None)
+def _left(run: Run, usual: float | None, now: float) -> float | None:
+    """Seconds that a busy run still takes; of an evaluation after the training they are not known."""
+    at, since = run.progress, run.owner.since if run.owner else now
+    if run.share >= 1:
+        return None
+    if at.seconds and run.share:
+        return max(0.0, at.seconds / run.share - at.seconds - max(0.0, now - max(at.changed, since)))
+    return None if usual is None or at.seconds else max(0.0, usual - max(0.0, now - since))
+
+
+def _states(table: DataFrame) -> str:
+    """How many runs are in each state."""
+    counts = Counter(table["state"])
+    return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+
+
+def _state(run: Run, state: str) -> str:
+    """The state: of a busy run what it does, and where if elsewhere; with a sign if the run warns of its result."""
+    where = f" on {run.owner.host}" if run.owner and run.owner.host != socket.gethostname() else ""
+    return (doing(run) or state) + where + " !" * bool(run.warnings)
+
+
+def _epoch(run: Run) -> str:
+    epoch, end = run.progress.epoch, run.end
     if end is None:
-        return "" if epoch is None else f"{epoch:.1f}"
+        return _number(epoch, ".1f")
     return f"{epoch or 0.0:.1f}/{end:.0f}" if float(end).is_integer() else f"{epoch or 0.0:.2g}/{end:.2g}"
 
 
-def _speed(entry: Entry) -> str:
-    speed = entry.run.speed if entry.run else None
-    return "" if speed is None else f"{speed:.0f}" if speed >= 100 else f"{speed:.1f}"
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
-def _loss(entry: Entry) -> str:
-    loss = entry.run.loss if entry.run and entry.state is Status.RUNNING else None
-    return "" if loss is None else f"{loss:.4g}"
-
-
-def _watched(entry: Entry) -> str:
-    watched = entry.run.watched if entry.run and entry.state is Status.RUNNING else None
-    return "" if watched is None else f"{100 * watched:.1f}%"
+def _sheet(columns: Mapping[str, list[str]]) -> Sheet:
+    columns = {name: texts for name, texts in columns.items() if any(texts)}
+    rows = [[SheetEntry(text) for text in row] for row in zip(*columns.values(), strict=True)]
+    return Sheet([*columns], rows, words=WORDS, spared=SPARED)

@@ -45,7 +45,7 @@ def test_a_file_that_was_cut_short_is_named_or_made_again(
         return answer.code, answer.out
 
     entered("status --json"), entered("table tiny/table1 --format json")  # which fill the caches
-    folders._index.cache_clear()
+    folders._identity.cache_clear()
     path = sorted(Path().glob(name))[0]
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     (run,) = Path("outputs/r").iterdir()
