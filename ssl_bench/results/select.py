@@ -80,14 +80,14 @@ def chosen(words: Sequence[str], given: Path | None = None, sort: str | None = N
         folder = outputs / name if (outputs / name).is_dir() and not Path(name).is_absolute() else Path(name)
         if folder.is_dir() and (folder != Path(name) or _holds_runs(folder) or re.match(r"\.{0,2}/", name)):
             places[name] = _results_folder(folder), folder
-    roots = list(dict.fromkeys(root for root, _ in places.values()))
+    roots = [root for root, _ in places.values()]
     if len(places) < len(names) or not names:
         require(outputs.is_dir(), "paths.outputs", outputs, f"the folder of the results{_named(names)}")
         usual = _results_folder(outputs)
-        roots = list(dict.fromkeys([usual, *roots]))
+        roots = [usual, *roots]
         if usual != outputs and not names:
             names, places = [str(outputs)], {str(outputs): (usual, outputs)}
-    table = runs_table.read(*roots)
+    table = runs_table.read(*{root.resolve(): root for root in roots}.values())
     table = _of_names(table, names, {word: folder for word, (_, folder) in places.items()}, outputs) if names else table
     return select(table, [one for word in words if (one := read_condition(word))], sort)
 
@@ -123,10 +123,19 @@ def _holds_runs(folder: Path) -> bool:
 def _results_folder(folder: Path) -> Path:
     """The results folder of a folder: one above it that grids have used as one, or else by where its runs are."""
     is_run = runs.RUN_ID.fullmatch(folder.resolve().name) and _holds_runs(folder)
-    experiment = folder.absolute().parent if is_run else folder
-    used = (place for place in (experiment, *experiment.absolute().parents[:2]) if (place / ".sweeps").is_dir())
+    experiment = _above(folder) if is_run else folder
+    used = (place for place in (experiment, _above(experiment), _above(_above(experiment))) if _is_used(place))
     has_runs = any(runs.RUN_ID.fullmatch(one.name) for one in experiment.iterdir())
-    return next(used, experiment.absolute().parent if has_runs else experiment)
+    return next(used, _above(experiment) if has_runs else experiment)
+
+
+def _above(folder: Path) -> Path:
+    return folder.parent if folder.name not in ("", "..") else folder.absolute().parent
+
+
+def _is_used(folder: Path) -> bool:
+    """Whether grids have used a folder as a results folder."""
+    return (folder / ".sweeps").is_dir()
 
 
 def _of_names(table: "DataFrame", names: Sequence[str], folders: dict[str, Path], outputs: Path) -> "DataFrame":
@@ -167,7 +176,8 @@ def select(table: "DataFrame", conditions: Sequence[Condition], sort: str | None
                 one.value,
                 f"a number, such as {one.key}{one.sign}4",
             )
-        require(one.key not in ("name", "folder"), one.word, one.value, f"the word alone: {one.value}")
+        if one.key in ("name", "folder"):
+            raise ConfigError(f"{one.word}: an experiment, a run or a folder is named by a word alone: {one.value}")
     metrics = {name for (name, *_) in runs_table.name_numbers(table["run"])}
     for one in sorted(conditions, key=lambda one: one.key in metrics):
         name, values, scale = _values(table, "", one.key)
@@ -188,7 +198,7 @@ def select(table: "DataFrame", conditions: Sequence[Condition], sort: str | None
     known = values[values.map(lambda one: one is not None and one == one)]
     order = known.map(lambda one: (0, STATES.index(one), "") if key == "state" else _order(_plain(one)))
     places = sorted(known.index, key=order.__getitem__, reverse=sort.startswith("-") != high_first)
-    return table.loc[[*places, *(place for place in table.index if place not in {*places})]]
+    return table.loc[[*places, *(place for place in table.index if place not in known.index)]]
 
 
 def _values(table: "DataFrame", flag: str, key: str) -> tuple[str, "Series", float]:

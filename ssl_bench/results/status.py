@@ -54,6 +54,7 @@ def screen(table: DataFrame, listed: bool, now: float, width: int, live: bool = 
         row = table.iloc[0]
         sentences = [*filter(None, [row["reason"]]), *row["run"].warnings]
         parts += [textwrap.fill(printable(sentence), width) for sentence in sentences]
+    last = textwrap.fill(last, width)
     text = Text("\n\n".join([last, *parts] if live else [*parts, last]), no_wrap=True, overflow="ellipsis")
     for state, colour in (*COLOURS.items(), ("training", "cyan"), ("evaluating", "cyan")):
         text.highlight_words([state], colour)
@@ -73,12 +74,16 @@ def experiments(table: DataFrame, left: Left) -> Sheet:
 
 
 def list_of_runs(table: DataFrame, left: Left) -> Sheet:
-    """A row for each run; columns that would be empty are left out."""
-    metric, unit, values = main_metric(table)
+    """A row for each run, with the main metric of its experiment; columns that would be empty are left out."""
+    texts = dict[int, tuple[str, str]]()  # the name and the value of each run's
+    for _, members in table.groupby("experiment", sort=False):
+        metric, unit, values = main_metric(members)
+        known = {place: value for place, value in zip(members.index, values, strict=True) if value is not None}
+        texts |= {place: (heading(metric), unit.text(value)) for place, value in known.items()}
+    metrics = {metric for metric, _ in texts.values()}
     several, found = table["experiment"].nunique() > 1, list(table["run"])
-    names = [f"{run.experiment}/" * several + (run.folder.name if run.folder else "") for run in found]
     columns = {
-        "run": names,
+        "run": [f"{run.experiment}/" * several + (run.folder.name if run.folder else "") for run in found],
         "settings": runs_table.labels(table),
         "state": [_state(*pair) for pair in zip(found, table["state"], strict=True)],
         "epoch": [_epoch(run) for run in found],
@@ -86,7 +91,9 @@ def list_of_runs(table: DataFrame, left: Left) -> Sheet:
         "ETA": [clock(left[place]) if place in left else "" for place in table.index],
         "loss": [_number(run.progress.loss, ".4g") if run.owner else "" for run in found],
         "watched kNN": [_number(run.progress.watched, ".1%") if run.owner else "" for run in found],
-        heading(metric): ["" if value is None else unit.text(value) for value in values],
+        " ".join(metrics) if len(metrics) == 1 else "metric": [
+            " ".join(texts.get(place, ())[len(metrics) == 1 :]) for place in table.index
+        ],
     }
     return _sheet(columns)
 

@@ -1,47 +1,46 @@
-"""Which runs ``ssl-bench status`` shows, in which order and form: words, ``--sort --csv --runs`` and the overview."""
+"""Which runs words select, on every command and in ``--json``, ``--csv`` and ``--sort`` of ``ssl-bench status``."""
 
 import csv
 import io
 import json
-import os
 import re
-import subprocess
-import sys
-import time
+import shutil
+from pathlib import Path
 
 import pytest
+from pandas import Series
 
-from ssl_bench.launch.grid import record
-from ssl_bench.launch.lock import Lock
+from ssl_bench.errors import ConfigError
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.record.progress import clock
-from ssl_bench.results.former_select import Condition
-from ssl_bench.results.scan import Scan
-from ssl_bench.results.status import overview
+from ssl_bench.results.select import finished_folders, read_condition
 from tests.results.conftest import Status
-from tests.results.folders import OUTPUTS, configuration, finish, make, make_grid, read_until, rows, running, terminal
+from tests.results.folders import OUTPUTS, configuration, finish, make, make_grid, rows, touch
 
 
-def make_runs() -> None:
-    """Make six runs: two losses with three learning rates, one of each failed, and one is waiting."""
-    runs = []
+@pytest.fixture
+def places() -> dict[str, str]:
+    """The number of each of six runs by its run_id: two losses with three rates, one of each failed, one not begun."""
+    runs, outcomes, numbers = [], {}, {}
     for place, (loss, lr) in enumerate([(loss, lr) for loss in ("dcl", "dclw") for lr in (0.3, 0.03, 3)]):
         values = {"optimizer": {"lr": lr}, "seed": place % 2, "mean": [0.1, 0.2], "tags": ["a b", "c"]}
         choices = configuration()["choices"] | {"loss": loss}
-        folder = make(f"a/{place}", rows(10 - place), choices=choices, note="x=1,y", **values)
+        folder = make("a/", rows(10 - place), choices=choices, note="x=1,y", **values)
         if lr == 3:
-            (folder / "failed.json").write_text('{"reason": "diverged"}')
+            (folder / "failed.json").write_text('{"reason": "no memory"}')
         else:
             finish(folder, 100.0, knn_top1=0.5 + place / 10 * (-1) ** place, linear_top1=0.5)
+        touch(folder / "config.yaml", 1e9 + place)  # the order of their starts
         runs.append(f"loss={loss} optimizer.lr={lr}")
-    outcomes = {n: Outcome(State.DONE, folder=f"outputs/a/{n}") for n in range(6)}
-    make_grid("1", [*runs, "loss=eqco 'note=x=2,y'"], outcomes)
+        outcomes[place], numbers[folder.name] = Outcome(State.DONE, folder=str(folder)), str(place)
+    make_grid("1", [*runs, "name=a loss=eqco 'note=x=2,y'"], outcomes)
+    return numbers
 
 
-def names(status: Status, *arguments: str) -> list[str]:
+def names(status: Status, places: dict[str, str], *arguments: str) -> str:
+    """The numbers of the runs that are listed, "w" of the one that is not begun."""
     done = status("--json", *arguments)
     assert done.returncode == 0 and done.stderr == ""
-    return [record["run_id"] or record["label"] for record in json.loads(done.stdout)]
+    return "".join(places.get(record["run_id"], "w") for record in json.loads(done.stdout))
 
 
 CONDITIONS: list[tuple[list[str], str]] = [
@@ -59,44 +58,73 @@ CONDITIONS: list[tuple[list[str], str]] = [
     (["knn/top1>45"], "04"),  # percent, as it is printed
     (["knn/top1>0.45"], "04"),
     (["knn/top1=90,50"], "04"),
-    (["a"], "012345"),
-    (["a/3"], "3"),
-    (["outputs/a/3", "a/4"], "34"),
+    (["a"], "012345w"),
     (["outputs", "loss=dcl"], "012"),
-    (["state=failed,done", "loss=dclw"], "345"),
+    (["./outputs/a", "loss=dcl"], "012"),
+    (["loss=dcl", "a"], "012"),
+    (["state=failed,finished", "loss=dclw"], "345"),
     (["epoch=10,9"], "01"),
     (["seed=1"], "135"),
     (["linear/top1=0.5"], "0134"),
     (["mean=[0.1,0.2]"], "012345"),
-    (["mean=[0.1,0.3]"], ""),
-    (["mean=0.1"], ""),
     (["tags=[a b,c]"], "012345"),
-    (["max_steps=null"], "012345"),
+    (["max_steps=null"], "012345w"),
     (["note=x=1,y"], "012345"),
-    (["loss=eqco,dclw", "state=waiting,done"], "34w"),
+    (["loss=eqco,dclw", "state=not begun,finished"], "34w"),
     (["note=x=2,y"], "w"),
-    (["loss=none"], ""),
 ]
 
 
-def test_conditions(status: Status) -> None:
-    make_runs()
+def test_conditions_and_names(status: Status, places: dict[str, str]) -> None:
     for conditions, expected in CONDITIONS:
-        found = names(status, *conditions)
-        assert [name if len(name) == 1 else "w" for name in sorted(found)] == [*expected], conditions
+        assert "".join(sorted(names(status, places, *conditions))) == expected, conditions
+    for run_id, number in places.items():
+        assert names(status, places, run_id[:6]) == names(status, places, f"a/{run_id}", "seed<2") == number
+    two = [f"outputs/a/{run_id}" for run_id, number in places.items() if number in "34"]
+    assert names(status, places, *two) == "34"
+
+
+@pytest.mark.parametrize(
+    "word", ["loss=none", "mean=[0.1,0.3]", "mean=0.1", "knn/top1>nan", "lr=1", "name=a", "ab", "state=done"]
+)
+def test_what_selects_nothing_by_mistake_is_refused(word: str, status: Status, places: dict[str, str]) -> None:
+    done = status(word)
+    assert done.returncode == 2 and done.stderr.startswith(f"ssl-bench: {re.split('[=>]', word)[0]}")
+
+
+def test_names_are_texts(status: Status) -> None:
+    for name in ("007", "7", "1e3", "1000", "lr=0.1"):
+        make(f"{name}/", seed=len(name))
+    for name in ("007", "7", "1e3", "1000", "./outputs/lr=0.1"):
+        (record,) = json.loads(status("--json", name).stdout)
+        assert record["folder"] == f"outputs/{name.removeprefix('./outputs/')}/{record['run_id']}"
+
+
+def test_results_folders_are_joined(status: Status) -> None:
+    """Of two copies of a run both are listed, unless one experiment is named."""
+    make("a/", rows(2))
+    shutil.copytree(OUTPUTS, "others/outputs")
+    shutil.move("others/outputs/a", "others/outputs/b")
+
+    def folders(*words: str) -> list[str]:
+        return [str(Path(record["folder"]).parent) for record in json.loads(status("--json", *words).stdout)]
+
+    assert folders("outputs", "others/outputs") == ["outputs/a", "others/outputs/b"]
+    assert folders("a", "others/outputs/b") == ["outputs/a", "others/outputs/b"]
+    assert folders("a", "./outputs") == ["outputs/a"]
+    assert folders("b", "paths.outputs=others/outputs") == folders("--outputs", "others/outputs", "b")
+    assert folders("others/outputs/b") == ["others/outputs/b"]
 
 
 @pytest.mark.parametrize(
     ("word", "holding"), [("m>=1", [1.0]), ("m=1", [1.0]), ("m<1", [0.0, 0.5]), ("m>2", [0.5, 1.0])]
 )
 def test_of_a_share_one_is_all_and_two_are_two_percent(word: str, holding: list[float]) -> None:
-    condition = Condition.read(word)
-    assert condition is not None and [v for v in (0.0, 0.5, 1.0) if condition.holds(v, 100)] == holding
+    condition, values = read_condition(word), Series([0.0, 0.5, 1.0])
+    assert condition is not None and [*values[condition.holds(values, 100)]] == holding
 
 
 ORDERS = [
-    ("folder", "012345"),
-    ("-folder", "543210"),
     ("epoch", "543210"),
     ("-epoch", "012345"),
     ("knn/top1", "401325"),  # 0.9, 0.5, 0.4, 0.2
@@ -111,39 +139,41 @@ ORDERS = [
 ]
 
 
-def test_order(status: Status) -> None:
+def test_order(status: Status, places: dict[str, str]) -> None:
     """Runs without a value come last."""
-    make_runs()
     for key in ("knn/top1", "-seed"):
-        assert names(status, f"--sort={key}")[-1] == "loss=eqco note=x=2,y"
+        assert names(status, places, f"--sort={key}")[-1] == "w"
     (OUTPUTS / ".sweeps/1/grid.json").unlink()
     for key, expected in ORDERS:
-        assert names(status, f"--sort={key}") == [*expected], key
+        assert names(status, places, f"--sort={key}") == expected, key
 
 
 def test_metrics_are_named_among_the_selected_runs(status: Status) -> None:
     """Another experiment has been evaluated with another k."""
+    numbers = dict[str, str]()
     for name, k, values in (("a", 20, (0.5, 0.7)), ("b", 1, (0.9,))):
         for seed, value in enumerate(values):
             node = {"knn": {"_target_": "ssl_bench.evaluate.knn.KNN", "k": k}}
-            finish(make(f"{name}/{name}{seed}", rows(10), seed=seed, evaluate=node, note=name), 100.0, knn_top1=value)
-    assert names(status, "a", "--sort", "knn/top1") == ["a1", "a0"]
-    assert names(status, "a", "knn/top1>60", "--sort", "knn/top1") == ["a1"]
-    assert names(status, "knn/top1>60", "note=a") == ["a1"]
+            folder = make(f"{name}/", rows(10), seed=seed, evaluate=node, note=name)
+            finish(folder, 100.0, knn_top1=value)
+            numbers[folder.name] = str(seed)
+    assert names(status, numbers, "a", "--sort", "knn/top1") == "10"
+    assert names(status, numbers, "a", "--sort", "knn/top1", "knn/top1>60") == "1"
+    assert names(status, numbers, "knn/top1>60", "note=a") == "1"
     assert status("--sort", "knn/top1").returncode == 2
 
 
-def test_every_form_shows_the_selected_runs(status: Status) -> None:
-    make_runs()
-    selected = ["state=failed", "--sort=-loss"]
-    printed = status(*selected).stdout.splitlines()
-    assert [line.split()[0] for line in printed if line] == ["folder", "a/5", "a/2", "0"]
-    assert printed[-1] == "0 done, 0 partial, 2 failed"
-    assert re.findall(r"\d+", status("loss=none").stdout) == ["0", "0", "0"]
+def test_finished_folders(places: dict[str, str]) -> None:
+    folders, others = finished_folders(["a"])
+    assert "".join(places[folder.name] for folder in folders) == "0134" and others == 2
+    failed = next(run_id for run_id, number in places.items() if number == "2")
+    assert finished_folders([failed]) == ([OUTPUTS / "a" / failed], 0)  # the only one: a command says what it lacks
+    for words in ([], ["state=failed"]):
+        with pytest.raises(ConfigError):
+            finished_folders(words)
 
 
-def test_csv_has_the_fields_of_json(status: Status) -> None:
-    make_runs()
+def test_csv_has_the_fields_of_json(status: Status, places: dict[str, str]) -> None:
     records = json.loads(status("--json").stdout)
     table = list(csv.DictReader(io.StringIO(status("--csv").stdout)))
     settings = ["loss", "note", "optimizer.lr", "seed"]  # among all
@@ -177,79 +207,3 @@ def test_csv_has_the_fields_of_json(status: Status) -> None:
             if name not in ("best", "metrics")
         }
     assert [table[0][name] for name in (*settings, "seconds")] == ["dcl", "x=1,y", "0.3", "0", "100.0"]
-
-
-# ---- the overview
-
-
-def make_grids() -> None:
-    """Make a finished grid of 45 runs, a grid at work with 4 of 6, and two single runs."""
-    lrs = (0.1, 0.2, 0.3)
-    settings = [(loss, lr, seed) for loss in ("dcl", "eqco", "swd") for lr in lrs for seed in range(5)]
-    first = [f"name=a loss={loss} optimizer.lr={lr} seed={seed}" for loss, lr, seed in settings]
-    for n, overrides in enumerate(first):
-        values = dict(word.split("=") for word in overrides.split())
-        folder = make(f"a/{n}", rows(10), seed=int(values["seed"]), optimizer={"lr": float(values["optimizer.lr"])})
-        finish(folder, 100.0, knn_top1=n / 100, linear_top1=0.99)
-    outcomes = {n: Outcome(State.DONE, folder=f"outputs/a/{n}") for n in range(len(first))}
-    make_grid("1", first, outcomes, started=1e9)
-    second = [f"name=b epochs=10 seed={s}" for s in range(6)]
-    for seed in range(4):
-        folder = make(f"b/{seed}", rows(4), seed=seed)
-        if seed == 0:
-            Lock(folder).take()
-        elif seed == 1:
-            (folder / "failed.json").write_text('{"reason": "no"}')
-        else:
-            finish(folder, 120.0, knn_top1=seed / 10)
-    grid = make_grid("2", second, {0: running("outputs/b/0")})
-    for seed in range(1, 4):
-        state = State.FAILED if seed == 1 else State.DONE
-        record(grid, seed, second[seed].split(), Outcome(state, folder=f"outputs/b/{seed}"))
-    finish(make("single/x", optimizer={"lr": 1.0}), 1.0, linear_top1=0.25)
-    make("single/y", optimizer={"lr": 2.0})
-
-
-def test_the_numbers_of_the_overview() -> None:
-    make_grids()
-    entries, left = Scan(OUTPUTS).update(time.time())
-    columns = overview(entries)
-    assert left is not None and columns["ETA"] == ["", clock(left), ""]
-    assert {name: texts for name, texts in columns.items() if name not in ("started", "ETA")} == {
-        "grid": ["name=a, loss x3, optimizer.lr x3, seed x5", "name=b, epochs=10, seed x6", "single/"],
-        "runs": ["45", "6", "2"],
-        "done": ["45", "2", "1"],
-        "running": ["", "1", ""],
-        "waiting": ["", "2", ""],
-        "partial": ["", "", "1"],
-        "failed": ["", "1", ""],
-        "best": ["knn 44.0%", "knn 30.0%", "linear 25.0%"],
-        "best run": ["loss=swd optimizer.lr=0.3 seed=4", "seed=3", "optimizer.lr=1.0"],
-    }
-
-
-def on_terminal(*arguments: str, width: int = 160, until: str) -> list[str]:
-    """Lines of ``ssl-bench status`` on a terminal, without colours."""
-    master, slave = terminal(width, 50)
-    command = [sys.executable, "-m", "ssl_bench", "status", *arguments]
-    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")} | {"TERM": "xterm"}
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
-    try:
-        printed = read_until(master, until)
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        os.close(master)
-        os.close(slave)
-    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed).splitlines()]
-
-
-def test_few_runs_are_listed_on_a_terminal_and_many_if_that_is_asked_for() -> None:
-    make_grids()
-    few = on_terminal("b/3", "b/2", "single/x", until="0 failed")
-    first_words = [line.split()[0] for line in few if line]
-    assert first_words == ["grid", "seed", "single/", "folder", "b/2", "b/3", "single/x", "3"]
-    every = on_terminal("--runs", until="to go")
-    assert sum(line.startswith("a/") for line in every) == 45 and every[0].startswith("grid")
-    narrow = on_terminal(width=80, until="lists the runs")
-    assert max(map(len, narrow)) <= 80 and narrow[0].split()[0] == "grid" and "best" in narrow[0]
