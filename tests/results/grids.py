@@ -315,7 +315,7 @@ def edited(clock: Clock) -> None:
         for seed, lr in ((0, 0.9), (1, 0.001)):
             words = [*SHORT, "name=edited", f"temperature.tau={tau}"]
             config = configuration(*words, seed=seed, optimizer__lr=lr, choices__optimizer="mine")
-            folder = begin(config, [*words, "optimizer=mine"])
+            folder = begin(config, [*(w for w in words if not w.startswith("optimizer")), "optimizer=mine"])
             finish(folder, config, functools.partial(accuracy, config))
             clock.tick(folder)
     for loss in ("infonce", "mine"):
