@@ -181,7 +181,8 @@ def shares(tables: Mapping[str, Sequence[str]], values: np.ndarray, variance: fl
     levels = [np.unique(tables[name], return_inverse=True)[1] for name in names]
     rows = [[*(of[cell] for of in levels), *place] for cell in range(len(values)) for place in (SOBOL // 4).tolist()]
     count = len(rows)
-    of = effects.Grid(np.array(rows), values.ravel(), np.eye(count), variance, degrees, math.sqrt(variance))
+    one_block = np.ones((count, 1))
+    of = effects.Grid(np.array(rows), one_block, values.ravel(), np.eye(count), variance, degrees, math.sqrt(variance))
     names += ["rate", "second key"]
     return {
         " x ".join(names[number] for number in one.factors) or "the rest": f"{100 * one.share:.1f}"

@@ -12,8 +12,8 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.results.compared import EXPECTED, Comparisons, check_margin
 from ssl_bench.results.comparison import compare
-from ssl_bench.results.former_select import chosen
 from ssl_bench.results.matters import Matters, what_matters
+from ssl_bench.results.select import chosen
 
 
 @in_sentences
@@ -42,8 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _result(options: Namespace) -> Comparisons | Matters:
-    entries, _ = chosen(options.words, options.outputs)
+    table = chosen(options.words, options.outputs)
     if not options.by:
-        return what_matters(entries, options.metric)
-    runs = [entry.run for entry in entries if entry.run]
-    return compare(runs, options.by, options.to, options.metric, options.margin)
+        return what_matters(table, options.metric)
+    return compare(table, options.by, options.to, options.metric, options.margin)

@@ -198,8 +198,14 @@ class Run:
     @cached_property
     def recipe(self) -> str:
         """All that its numbers depend on but the seed and the evaluators, as a text: equal for equal trainings."""
+        return self.without(())[1]
+
+    def without(self, names: Sequence[str]) -> tuple[str, str]:
+        """Some settings that its numbers depend on, with all keys of a group, and the rest of the recipe, as texts."""
         content = {**identity.hashed(without_seed(self.config, self.seed)), "epochs": self.config.get("epochs")}
-        return identity.text({name: value for name, value in content.items() if name != "seed"})
+        content.pop("seed", None)
+        named = [_pop(content, name) for name in names]
+        return identity.text(named), identity.text(content)
 
     @cached_property
     def images(self) -> str:
@@ -274,6 +280,17 @@ def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
         key: without_seed(value, seed) if isinstance(value, dict) else None if (key, value) == ("seed", seed) else value
         for key, value in node.items()
     }
+
+
+def _pop(node: dict[str, Any], name: str) -> Any:
+    """Remove a setting from a configuration and return it."""
+    group, _, rest = name.partition(".")
+    if not rest:
+        return node.pop(group, None)
+    if not isinstance(inner := node.get(group), dict):
+        return None
+    node[group] = dict(inner)
+    return _pop(node[group], rest)
 
 
 def _changed(path: Path) -> float:

@@ -6,7 +6,7 @@ Accuracies, their differences and the margin are in percent.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results import statistics
 from ssl_bench.results.statistics import Estimate
+from ssl_bench.results.table import in_sentences
 
 ALL_CELLS = "all cells"
 EXPECTED = ("better", "not-worse", "equivalent")
@@ -108,7 +109,9 @@ class Comparisons:
         name, metric: what is compared.
         margin: a smaller difference does not matter; None: it was not asked.
         unpaired: number of runs whose counterpart is missing.
-        chosen: a sentence on which number was chosen among several.
+        missing: the labels of all runs that no difference has, by why it has them not; of ``total`` runs.
+        uneven: an arm has failed or diverged runs whose counterparts have not.
+        said: sentences on the number that was chosen, and on arms with failed runs.
     """
 
     by: Sequence[str]
@@ -116,14 +119,19 @@ class Comparisons:
     metric: Metric
     margin: float | None
     rows: list[Comparison]
-    unpaired: int = 0
-    chosen: str = ""
+    unpaired: int
+    missing: Mapping[str, Sequence[str]]
+    total: int
+    uneven: bool
+    said: Sequence[str]
 
     def code(self, expected: str) -> int:
         """The exit code of a gate: whether the first comparison, that over all cells if there are several, is so.
 
         ``better`` is a verdict. ``not-worse`` asks whether it is worse by less than the margin, 0 without one, and
-        ``equivalent`` whether the difference is smaller than it, both by one-sided tests of 5%.
+        ``equivalent`` whether the difference is smaller than it, both by one-sided tests of 5%. The first two are
+        undecided where runs of one side have failed or diverged and those of the other have not: what is left is not
+        what was asked for.
 
         Raises:
             ConfigError: there is nothing to decide by, or more than one first comparison.
@@ -137,8 +145,8 @@ class Comparisons:
             raise ConfigError("--expect equivalent: set --margin to the largest difference that does not matter")
         if not self.metric.sign and expected != "equivalent":
             raise ConfigError(f"--expect {expected}: {self.name} does not say what is better")
-        (row,) = first[:1]
-        if row.estimate is None:
+        row = next(iter(first), None)
+        if row is None or row.estimate is None or (self.uneven and expected != "equivalent"):
             return UNDECIDED
         sign, margin = self.metric.sign or 1, self.margin or 0.0
         low, high = sorted(sign * float(end) for end in row.estimate.interval(2 * statistics.ERROR))
@@ -155,6 +163,7 @@ class Comparisons:
         unit = "percent" if self.metric.scale == 100 else "number"
         record: dict[str, Any] = {"by": list(self.by), "metric": self.name, "unit": unit, "better": self.metric.better}
         record |= {"margin": self.margin, "alone": self.unpaired, "error": statistics.ERROR}
+        record |= {"left_out": [{"why": why, "runs": [*labels]} for why, labels in self.missing.items()]}
         return record | {"cells": [comparison.record() for comparison in self.rows]}
 
     def sheet(self) -> Sheet:
@@ -183,7 +192,7 @@ class Comparisons:
 
     def _below(self) -> list[str]:
         """The sentences below the table."""
-        sentences = [self.chosen] * bool(self.chosen)
+        sentences = [*self.said, *in_sentences(self.missing, self.total)]
         overall = [row for row in self.rows if row.where == ALL_CELLS]
         decided = sum(row.n > 1 for row in self.rows) - len(overall)
         margin = "" if self.margin is None else f" The margin is {self.margin:g}."
@@ -200,8 +209,6 @@ class Comparisons:
             sentences.append(f"{row.of} less {row.to}: the cells {chance}.{of_seeds}{more}")
         if any(comparison.varies == "seeds only" for comparison in self.rows):
             sentences.append("Seeds only: these runs have not recorded which images are right.")
-        if self.unpaired:
-            sentences.append(f"{self.unpaired} run(s) have no counterpart that differs in {', '.join(self.by)} only.")
         if commands := list(dict.fromkeys(command for comparison in self.rows for command in comparison.commands)):
             sentences += ["Fewer than two pairs give no verdict; these runs make them:", *commands]
         return sentences

@@ -9,165 +9,255 @@ over images (:mod:`ssl_bench.results.statistics`). The verdicts of the cells hol
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ssl_bench.config import identity
 from ssl_bench.config.build import near
-from ssl_bench.errors import ConfigError, printable
+from ssl_bench.errors import ConfigError, InvalidValue, printable, require
 from ssl_bench.evaluate.metric import Metric
-from ssl_bench.record import evaluations, hits, results
+from ssl_bench.record import hits, results, runs
+from ssl_bench.record.runs import Run
 from ssl_bench.results import statistics
+from ssl_bench.results import table as runs_table
 from ssl_bench.results.compared import ALL_CELLS, Comparison, Comparisons
-from ssl_bench.results.differing import SIZE, check_hashed, described, value_of
-from ssl_bench.results.numbers import Key, Numbers, single
-from ssl_bench.results.runs import RunFolder, SharedConfig, entries, settings_of
+from ssl_bench.results.table import repr_of, text_of
 
-Seeds = dict[int | None, RunFolder]  # runs that differ in nothing but the seed, by seed
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Seeds = dict[int, Run]  # runs that differ in nothing but the seed, by seed
 UNNAMED = results.ENVIRONMENT | results.SETTINGS | {"git": "versions of the code"}
+LOST = ("failed", "diverged")  # states of runs that will have no number
+NOT_FINITE, ALONE = "not finite", "without a partner"
+
+
+class Measured:
+    """One number of the runs of a table.
+
+    Args:
+        metric: its name; None: the main one of most runs.
+
+    Attributes:
+        name, metric: the number, and what it means.
+        chosen: a sentence on which number was chosen among several.
+        runs: those that have a finite value, each training with its seed once.
+        values: of these runs, accuracies in percent.
+        lost: the runs that have failed or diverged, also those whose value is not finite.
+        missing: the labels of all runs without a finite value, by why they have none.
+
+    Raises:
+        ConfigError: no run is finished, or none has the number.
+    """
+
+    def __init__(self, table: DataFrame, metric: str | None) -> None:
+        self._table, done = table, runs_table.finished(table)
+        if not len(done):
+            states = ", ".join(f"{count} {state}" for state, count in Counter(table["state"]).items())
+            raise ConfigError(f"no run is finished ({states or 'there is none'}): name others, or wait for these")
+        self.name, self.chosen = runs_table.choose(done, "--metric", metric)
+        self.metric = runs_table.meaning(done, self.name)
+        self._names = runs_table.name_numbers(done["run"])
+        there = runs_table.once(done, self.name)
+        finite = np.isfinite(there[self.name].to_numpy(float))
+        self.runs, endless = there[finite], there.index[~finite]
+        values = zip(self.runs["run"], self.metric.scale * self.runs[self.name], strict=True)
+        self.values = {run: float(value) for run, value in values}
+        self.missing = runs_table.missing(table, self.name)
+        if len(endless):
+            self.missing[NOT_FINITE] = self.labels(endless)
+        self.lost = table[table["state"].isin(LOST) | table.index.isin(endless)]
+
+    def labels(self, places: Iterable[Any]) -> list[str]:
+        """The labels of some runs of the table."""
+        every = dict(zip(self._table.index, runs_table.labels(self._table), strict=True))
+        return [every[place] for place in places]
+
+    @property
+    def gap(self) -> float:
+        """The smallest difference between two values. Raises ConfigError if all are equal."""
+        if not (gap := statistics.smallest_gap([*self.values.values()])):
+            raise ConfigError(f"all runs have the same {self.name}: nothing to compare")
+        return gap
+
+    def bits(self, run: Run) -> np.ndarray | None:
+        """Which test images a run has right [M]; None: that was not recorded."""
+        for entry in run.evaluations:
+            for metric in entry["metrics"]:
+                if self._names[metric, entry["id"], entry.get("images")] == self.name:
+                    return hits.read(run.place, entry, metric)
+        return None
 
 
 def compare(
-    runs: Sequence[RunFolder],
+    table: DataFrame,
     by: str | Sequence[str],
     to: str | None = None,
     metric: str | None = None,
     margin: float | None = None,
-    numbers: Numbers | None = None,
 ) -> Comparisons:
     """Compare runs that differ in one setting.
 
     Args:
-        runs: those that are not finished are left out.
+        table: of runs (:mod:`ssl_bench.results.table`); those without the number are counted.
         by: the setting, such as ``loss``, or several; all keys of a group go with it.
         to: the value that the others are compared with; None: the one that most runs have.
         metric: the name of a number; None: the main one of most runs.
         margin: a smaller difference does not matter; None: do not ask.
-        numbers: of a larger set, whose names ``metric`` has.
 
     Raises:
         ConfigError: there are no such runs, results do not depend on ``by``, or ``to`` is not one thing.
     """
-    by = ["batch_size" if name == SIZE else name for name in ([by] if isinstance(by, str) else by)]
-    for name in by:
-        check_hashed("--by", name)
-    done = [run for run in runs if run.done]
-    if not done:
-        raise ConfigError("there are no finished runs to compare: train them, or choose others")
-    numbers = numbers or Numbers(done)
-    name, chosen = numbers.choose("--metric", metric, done)
-    finite = (run for run in done if math.isfinite(numbers.value(name, run) or 0.0))
-    runs = single(filter(_agrees, finite), name, numbers)
-    variants = _variants(runs, by)
-    if len(variants) < 2:
-        raise ConfigError(f"--by {' '.join(by)}: all of these runs have one value of it: name a setting that differs")
-    reference = _reference(variants, by, to)
-    conditions = _conditions(runs, by)
+    by = ["batch_size" if name == runs.SIZE else name for name in ([by] if isinstance(by, str) else by)]
+    _check(table, by)
+    measured = Measured(table, metric)
+    arms = _Arms(table, measured, by)
+    reference = arms.find(to)
     pairs = [
-        (sides[value], sides[reference], value)
-        for sides in conditions
-        if reference in sides
-        for value in sides
-        if value != reference
+        (arm, rest, sides[arm], sides[reference])
+        for rest, sides in arms.conditions.items()
+        if sides.get(reference)
+        for arm in sides
+        if arm != reference and sides[arm]
     ]
-    settings = _settings([next(iter(of.values())).shared for of, _, _ in pairs], by)
-    groups = {group for run in runs for group in run.shared.groups}
-    meaning = numbers.meaning(name)
-    gap = gap_of([meaning.scale * (numbers.value(name, run) or 0.0) for run in runs])
-    cells = dict[str, list[_Cell]]()  # by the value that is compared with the reference
-    for (of, to_runs, value), where in zip(pairs, described(settings, (), groups), strict=True):
-        comparison = Comparison(where, variants[value][0], variants[reference][0])
-        cells.setdefault(value, []).append(_cell(comparison, of, to_runs, numbers.key(name), meaning, gap))
-    over = [overall for of_value in cells.values() if (overall := _over_cells(of_value)) is not None]
-    _decide(over, meaning, margin)
-    of_cells = [cell.comparison for of_value in cells.values() for cell in of_value]
-    _decide(of_cells, meaning, margin)
-    paired = {id(run) for of, to_runs, _ in pairs for run in (*of.values(), *to_runs.values())}
-    unpaired = sum(id(run) not in paired for sides in conditions for seeds in sides.values() for run in seeds.values())
-    return Comparisons(by, name, meaning, margin, [*over, *of_cells], unpaired, chosen)
-
-
-def _conditions(runs: Sequence[RunFolder], by: Sequence[str]) -> list[dict[str, Seeds]]:
-    """The runs by all else than the named settings and the seed, then by these settings as JSON, then by seed."""
-    conditions: dict[str, dict[str, Seeds]] = {}
-    for run in runs:
-        value, rest = _divided(run.shared, tuple(by))
-        conditions.setdefault(rest, {}).setdefault(value, {})[run.seed] = run
-    return list(conditions.values())
-
-
-@lru_cache(4096)
-def _divided(config: SharedConfig, by: tuple[str, ...]) -> tuple[str, str]:
-    """What a run's weights depend on without the seed, as JSON: the named settings, and all others."""
-    node = {**identity.hashed(config.content), "epochs": config.content.get("epochs")}
-    node.pop("seed", None)
-    named = [_pop(node, name) for name in by]
-    return json.dumps(named, sort_keys=True, default=str), json.dumps(node, sort_keys=True, default=str)
-
-
-def _pop(node: dict[str, Any], name: str) -> Any:
-    """Remove a setting from a configuration and return it."""
-    group, _, rest = name.partition(".")
-    if not rest:
-        return node.pop(group, None)
-    if not isinstance(inner := node.get(group), dict):
-        return None
-    node[group] = dict(inner)
-    return _pop(node[group], rest)
-
-
-def _variants(runs: Sequence[RunFolder], by: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """The values of the named settings: by their configuration a name, and how many runs have it."""
-    first, counts = dict[str, RunFolder](), Counter[str]()
-    for run in runs:
-        value, _ = _divided(run.shared, tuple(by))
-        first.setdefault(value, run)
-        counts[value] += 1
-    rows = [
-        {name: _plain(name, text) for name, text in settings.items() if _below_any(name, by)}
-        for settings in settings_of([run.shared for run in first.values()])
+    where = _where(table, {rest: next(iter(to_runs.values())) for _, rest, _, to_runs in pairs}, by)
+    gap, cells = (
+        measured.gap if pairs else 0.0,
+        dict[str, list[_Cell]](),
+    )  # by the arm that is compared with the reference
+    for arm, rest, of, to_runs in pairs:
+        comparison = Comparison(where[rest], arms.names[arm], arms.names[reference])
+        cells.setdefault(arm, []).append(_cell(comparison, of, to_runs, measured, gap))
+    over = [overall for of_arm in cells.values() if (overall := _over_cells(of_arm)) is not None]
+    of_cells = [cell.comparison for of_arm in cells.values() for cell in of_arm]
+    for together in (over, of_cells):
+        _decide(together, measured.metric, margin)
+    gone = [arm for arm in arms.names if not arms.counts[arm]]
+    without = [arm for arm in arms.names if arm != reference and (arm in gone or reference in gone)]
+    rows = [*over, *of_cells, *(Comparison("", arms.names[arm], arms.names[reference]) for arm in without)]
+    paired = {side[seed] for _, _, of, its in pairs for seed in of.keys() & its.keys() for side in (of, its)}
+    alone = measured.runs.index[[run not in paired for run in measured.runs["run"]]]
+    missing = measured.missing | ({ALONE: measured.labels(alone)} if len(alone) else {})
+    uneven = [arm for arm in arms.names if arms.lost[arm] != arms.lost[reference] and arm != reference]
+    lost = [f"{len(arms.lost[arm])} of {arms.names[arm]}" for arm in (*uneven, reference)]
+    said = [measured.chosen] * bool(measured.chosen)
+    said += [
+        f"{arms.names[arm]} has no number: all its {len(arms.lost[arm])} runs have failed or diverged." for arm in gone
     ]
-    names = described(rows, by, by)
-    short = [name.removeprefix(f"{by[0]}=") if len(by) == 1 and " " not in name else name for name in names]
-    return {value: (name, counts[value]) for value, name in zip(first, short, strict=True)}
+    if uneven:
+        said.append(f"Failed or diverged: {', '.join(lost)}. Verdicts are about the runs that are left.")
+    return Comparisons(
+        by, measured.name, measured.metric, margin, rows, len(alone), missing, len(table), bool(uneven), said
+    )
 
 
-def _below_any(name: str, settings: Sequence[str]) -> bool:
-    """Whether a name is that of a setting or of a key below one."""
+def _check(table: DataFrame, by: Sequence[str]) -> None:
+    """Refuse settings that no run has, on which no result depends, or whose values have other images."""
+    every, varying = runs_table.settings(table), runs_table.varying(table)
+    for name in by:
+        if not (columns := [column for column in every if _below(column, [name])]):
+            remedy = f"a setting of these runs, such as {', '.join(varying) or 'loss'}{near(name, every)}"
+            raise InvalidValue("--by", name, remedy)
+        if name.partition(".")[0] == "dataset":
+            images = dict[tuple[str, ...], set[str]]()  # by the values of the setting
+            for run in table["run"]:
+                images.setdefault(tuple(repr_of(run.settings.get(n)) for n in columns), set()).add(run.images)
+            sets = [*images.values()]
+            if any(one.isdisjoint(other) for one in sets for other in sets):
+                other = next((n for n in varying if n.partition(".")[0] != "dataset"), "loss")
+                what = "its values have other test images, so that their numbers are not compared"
+                raise ConfigError(
+                    f"--by {name}: {what}; set --by to a setting that varies within each, such as {other}"
+                )
+        remedy = "a setting on which results depend, such as loss: runs that differ in this one only are one training"
+        require(identity.is_hashed(name), "--by", name, remedy)
+
+
+def _below(name: str, settings: Sequence[str]) -> bool:
+    """Whether a name is that of one of some settings or of a key below one."""
     return any(name == setting or name.startswith(f"{setting}.") for setting in settings)
 
 
-def _reference(variants: Mapping[str, tuple[str, int]], by: Sequence[str], to: str | None) -> str:
-    """The configuration of ``to``."""
-    if to is None:
-        return max(variants, key=lambda key: variants[key][1])
-    words = {to, _plain(by[0], to), f"{by[0]}={_plain(by[0], to)}"}
-    first = [value for value, (name, _) in variants.items() if name in words or name.split(" ")[0] in words]
-    exact = [value for value in first if variants[value][0] in words] or first
-    names = [name for name, _ in variants.values()]
-    if len(exact) != 1:
-        several = "several of these are that" if exact else f"no run is that{near(to, names)}"
-        raise ConfigError(f"--to {to}: {several}; set it to one of {', '.join(names)}")
-    return exact[0]
+class _Arms:
+    """The runs of a table by the values of the named settings.
+
+    Attributes:
+        names: of the arms, by the named settings as a text.
+        counts: of the runs of each that are compared.
+        conditions: these runs by all else that their weights depend on, then by arm, then by seed.
+        lost: of each arm the runs that have failed or diverged, as what else they depend on and their seed.
+    """
+
+    def __init__(self, table: DataFrame, measured: Measured, by: Sequence[str]) -> None:
+        self._by, first = by, dict[str, Any]()  # of an arm the place of its first run
+        self.counts, self.conditions = Counter[str](), dict[str, dict[str, Seeds]]()
+        for place, run in measured.runs["run"].items():
+            arm, rest = run.without(by)
+            first.setdefault(arm, place)
+            self.counts[arm] += 1
+            of_arm = self.conditions.setdefault(rest, {}).setdefault(arm, {})
+            if run.seed is not None:
+                of_arm[run.seed] = run
+        self.lost = dict[str, set[tuple[str, Any]]]()
+        for place, run in measured.lost["run"].items():
+            arm, rest = run.without(by)
+            if not run.config:  # it failed before it began: its overrides say what it is
+                arm = next((key for key, at in first.items() if _fits(run, table["run"][at], by)), arm)
+            first.setdefault(arm, place)
+            if run.seed not in self.conditions.get(rest, {}).get(arm, {}):  # or it has ended well in another folder
+                self.lost.setdefault(arm, set()).add((rest, run.seed))
+        self.names = dict(zip(first, _names(table.loc[[*first.values()]], by), strict=True))
+        self.lost = {arm: self.lost.get(arm, set()) for arm in first}
+
+    def find(self, to: str | None) -> str:
+        """The arm that the others are compared with."""
+        if len(self.names) < 2:
+            raise InvalidValue(
+                "--by", " ".join(self._by), "a setting that differs: all of these runs have one value of it"
+            )
+        if to is None:
+            return max(self.names, key=lambda arm: self.counts[arm])
+        plain = to.removeprefix("b") if self._by[0] == "batch_size" else to
+        words = {to, plain, f"{self._by[0]}={plain}"}
+        found = [arm for arm, name in self.names.items() if name in words or name.split(" ")[0] in words]
+        found = [arm for arm in found if self.names[arm] in words] or found
+        if len(found) != 1:
+            names = [*self.names.values()]
+            raise InvalidValue("--to", to, f"one of {', '.join(names)}{near(to, names)}")
+        return found[0]
 
 
-def _settings(configs: Sequence[SharedConfig], by: Sequence[str]) -> list[dict[str, str]]:
-    """The settings that may distinguish comparisons."""
-    every = [settings.items() for settings in settings_of(configs)]
-    return [{n: _plain(n, text) for n, text in items if n != "seed" and not _below_any(n, by)} for items in every]
+def _fits(run: Run, other: Run, by: Sequence[str]) -> bool:
+    """Whether the overrides of a run that has not begun give it the named settings of another one."""
+    given = {name: value for name, value in run.settings.items() if _below(name, by)}
+    return bool(given) and all(repr_of(other.settings.get(n)) == repr_of(value) for n, value in given.items())
 
 
-def _plain(name: str, text: str) -> str:
-    """The text of a setting; the size of an option of ``batch_size``."""
-    return str(value_of(text)) if name == "batch_size" else text
+def _names(first: DataFrame, by: Sequence[str]) -> list[str]:
+    """The names of arms by the settings in which their first runs differ, such as ``dcl``."""
+    shown = [name for name in runs_table.varying(first) if _below(name, by)]
+    if any(not any(map(repr_of, row)) for row in first[shown].to_numpy().tolist()):  # one has none of these settings
+        shown = [*(name for name in by if name in first and name not in shown), *shown]
+    rows = first[shown].to_dict("records")
+    if shown == [*by][:1]:
+        return [text_of(row[shown[0]]) for row in rows]
+    return [" ".join(f"{n}={text_of(value)}" for n, value in row.items() if repr_of(value)) for row in rows]
+
+
+def _where(table: DataFrame, first: Mapping[str, Run], by: Sequence[str]) -> dict[str, str]:
+    """What distinguishes conditions from each other, by a run of each."""
+    of_runs = table[table["run"].isin(first.values())]
+    names = [name for name in runs_table.varying(of_runs) if not _below(name, by)]
+    return {
+        key: " ".join(f"{n}={text_of(run.settings[n])}" for n in names if repr_of(run.settings.get(n)))
+        for key, run in first.items()
+    }
 
 
 @dataclass
@@ -178,41 +268,36 @@ class _Cell:
         differences: of the pairs, by their seed.
         bits: which images only one of a pair has right, as :func:`ssl_bench.results.statistics.paired` takes them.
         step: as of it.
+        images: the name of the images.
     """
 
     comparison: Comparison
     differences: dict[int, float]
     step: float
+    images: str = ""
     bits: np.ndarray | None = None
 
 
-def gap_of(values: Sequence[float]) -> float:
-    """The smallest difference between two numbers of runs. Raises ConfigError if all are equal."""
-    gap = statistics.smallest_gap(values)
-    if not gap:
-        raise ConfigError("all runs have the same number: nothing to compare")
-    return gap
-
-
-def _cell(comparison: Comparison, of: Seeds, to: Seeds, key: Key, metric: Metric, gap: float) -> _Cell:
+def _cell(comparison: Comparison, of: Seeds, to: Seeds, measured: Measured, gap: float) -> _Cell:
     """Set all of a comparison but its verdict; ``gap`` is the smallest one between the numbers of all runs."""
-    seeds = sorted(seed for seed in of.keys() & to.keys() if seed is not None)
+    seeds, scale = sorted(of.keys() & to.keys()), measured.metric.scale
     sides = [[runs[seed] for seed in seeds] for runs in (of, to)]
     comparison.n, comparison.seeds = len(seeds), seeds
     conditions = [run.conditions | {"git": run.environment.get("git")} for run in (*sides[0], *sides[1])]
     comparison.differ = results.different(conditions, UNNAMED)
-    values = np.array([[metric.scale * run.numbers[key[1]][key[0]] for run in side] for side in sides])
-    cell = _Cell(comparison, dict(zip(seeds, (values[0] - values[1]).tolist(), strict=True)), gap)
+    values = np.array([[measured.values[run] for run in side] for side in sides])
+    differences = dict(zip(seeds, (values[0] - values[1]).tolist(), strict=True))
+    cell = _Cell(comparison, differences, gap, next(iter(of.values())).images)
     if seeds:
         comparison.mean, comparison.to_mean = values.mean(1).tolist()
         comparison.difference = comparison.mean - comparison.to_mean
     if len(seeds) < 2:
         comparison.commands = _commands(of, to, seeds)
-    bits = [bits_of(run, key) for side in sides for run in side]
+    bits = [measured.bits(run) for side in sides for run in side]
     recorded = [run_bits for run_bits in bits if run_bits is not None]
     if seeds and len(recorded) == len(bits) and len({len(run_bits) for run_bits in recorded}) == 1:
         right = np.array(recorded, dtype=np.int8).reshape(2, len(seeds), -1)
-        cell.bits, cell.step = metric.scale * (right[0] - right[1]).astype(np.float32), metric.scale / right.shape[2]
+        cell.bits, cell.step = scale * (right[0] - right[1]).astype(np.float32), scale / right.shape[2]
     if len(seeds) > 1:
         comparison.bound(statistics.paired(values[0] - values[1], cell.bits, cell.step), cell.bits is not None)
     return cell
@@ -223,11 +308,12 @@ def _over_cells(cells: Sequence[_Cell]) -> Comparison | None:
     cells = [cell for cell in cells if cell.differences]
     if len(cells) < 2:
         return None
-    images = {cell.bits.shape[1] for cell in cells if cell.bits is not None}
     bits = [cell.bits for cell in cells if cell.bits is not None]
-    known = len(bits) == len(cells) and len(images) == 1
+    counts = {(cell.images, cell.bits.shape[1]) for cell in cells if cell.bits is not None}
+    images = [cell.images for cell in cells]
+    known = len(bits) == len(cells) and len(counts) == len({*images})
     step = max(cell.step for cell in cells)
-    over = statistics.over_cells([cell.differences for cell in cells], bits if known else None, step)
+    over = statistics.over_cells([cell.differences for cell in cells], bits if known else None, step, images)
     if over is None:
         return None
     rows = [cell.comparison for cell in cells]
@@ -239,21 +325,6 @@ def _over_cells(cells: Sequence[_Cell]) -> Comparison | None:
     comparison.bound(over.estimate, known)
     comparison.by_seed = over.by_seed
     return comparison
-
-
-def _agrees(run: RunFolder) -> bool:
-    """Whether the bits of a run's accuracies still give them, as when its results were read; they are named if not."""
-    return not (run.folder / hits.FOLDER).is_dir() or bool(entries(run))
-
-
-def bits_of(run: RunFolder, key: Key) -> np.ndarray | None:
-    """Which test images an accuracy of a run counts as right [M]; None: that was not recorded."""
-    metric, value = key[0], run.numbers[key[1]][key[0]]
-    made_by = evaluations.as_key(run.evaluations[key[1]])
-    for entry in reversed(entries(run)) if (run.folder / hits.FOLDER).is_dir() else ():  # the last epochs first
-        if entry["metrics"].get(metric) == value and evaluations.as_key(evaluations.made_by(entry)) == made_by:
-            return hits.read(run.folder, entry, metric)
-    return None
 
 
 def _decide(comparisons: Sequence[Comparison], metric: Metric, margin: float | None) -> None:
@@ -273,7 +344,7 @@ def _decide(comparisons: Sequence[Comparison], metric: Metric, margin: float | N
 
 def _commands(of: Seeds, to: Seeds, seeds: Sequence[int]) -> list[str]:
     """The commands that train what two pairs lack, as far as the commands of the runs were recorded."""
-    trained = sorted(seed for seed in of.keys() | to.keys() if seed is not None)
+    trained = sorted(of.keys() | to.keys())
     candidates = [*seeds, *trained, *(seed for seed in range(len(trained) + 2) if seed not in trained)]
     commands, wanted = list[str](), list(dict.fromkeys(candidates))[:2]
     for side in (of, to):

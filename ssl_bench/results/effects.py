@@ -6,6 +6,9 @@ and all other pairs (type II, by ordinary least squares over the means of the ce
 interactions of three and more. A sum of squares holds noise as well: its expectation under the variance over seeds is
 subtracted. Shares are of the sum of what is left, in which less than nothing counts as nothing.
 
+Cells may lie in blocks whose means are not compared, as numbers of different test images: what is said is said within
+each block, over all of them together.
+
 The intervals are quantiles of draws from a normal law about the means of the cells. A draw holds noise twice, that of
 the means and its own, of which it is freed. Resampled seeds would not do: with two seeds each cell has two values, and
 the intervals hold the true share in half of all grids.
@@ -63,8 +66,10 @@ class Grid:
 
     Attributes:
         levels: the level of each factor in each cell [C, F], numbered from 0.
+        blocks: a column of zeros and ones for each block of cells [C, blocks].
         means: of the cells over their seeds [C].
-        errors: covariance of the means in units of ``variance`` [C, C], but for what all means have in common.
+        errors: covariance of the means in units of ``variance`` [C, C], but for what all means of a block have in
+            common.
         variance: of a run within its cell, after a seed's own part is taken out where all cells share the seeds; 0
             without several seeds.
         degrees: of freedom of ``variance``; 0 without several seeds.
@@ -72,6 +77,7 @@ class Grid:
     """
 
     levels: np.ndarray
+    blocks: np.ndarray
     means: np.ndarray
     errors: np.ndarray
     variance: float
@@ -79,43 +85,48 @@ class Grid:
     deviation: float
 
 
-def grid(levels: Array, cells: Array, seeds: Array, values: Array) -> Grid:
+def grid(levels: Array, cells: Array, seeds: Array, values: Array, blocks: Array = None) -> Grid:
     """Estimate the means of cells.
 
-    Seeds have a part of their own if each cell can be compared with each by seeds that they have in common, and that
-    leaves at least ``LEAST`` degrees of freedom.
+    Seeds have a part of their own, in each block another one, if each cell of a block can be compared with each by
+    seeds that they have in common, and that leaves at least ``LEAST`` degrees of freedom.
 
     Args:
         levels: of each cell [C, F].
         cells, seeds: the numbers of the cell and of the seed of each run [N].
         values: of the runs [N].
+        blocks: the number of the block of each cell [C]; None: there is one.
     """
     cells, values = np.asarray(cells), np.asarray(values, dtype=float)
-    _, seeds = np.unique(seeds, return_inverse=True)
     n = np.bincount(cells)
+    in_blocks = _dummies(np.zeros(len(n), dtype=int) if blocks is None else np.asarray(blocks))
+    _, seeds = np.unique(np.stack([in_blocks.argmax(1)[cells], seeds]), axis=1, return_inverse=True)
+    seeds = seeds.reshape(-1)
     means = np.bincount(cells, values) / n
     within = ((values - means[cells]) ** 2).sum()
     free = len(values) - len(n)
     deviation = math.sqrt(within / free) if free else math.nan
     levels = np.asarray(levels)
     if not free:
-        return Grid(levels, means, np.eye(len(n)), 0.0, 0, math.nan)
+        return Grid(levels, in_blocks, means, np.eye(len(n)), 0.0, 0, math.nan)
     counts = np.zeros((len(n), seeds.max() + 1))
     np.add.at(counts, (cells, seeds), 1)
     of_seeds = counts.sum(0)
-    degrees, errors, connected = free - (counts.shape[1] - 1), np.diag(1 / n), True
+    degrees, errors, connected = free - (counts.shape[1] - in_blocks.shape[1]), np.diag(1 / n), True
+    of_blocks = in_blocks @ ((n * means) @ in_blocks / (n @ in_blocks))  # the mean of the runs of each cell's block
     if counts.all():  # every cell has every seed
-        effects = means - values.mean()
+        effects = means - of_blocks
     else:  # normal equations of cells, after the seeds' columns are projected out
         normal = np.diag(n.astype(float)) - (counts / of_seeds) @ counts.T
-        connected = int(np.linalg.matrix_rank(normal, tol=SMALL * n.max(), hermitian=True)) == len(n) - 1
+        rank = int(np.linalg.matrix_rank(normal, tol=SMALL * n.max(), hermitian=True))
+        connected = rank == len(n) - in_blocks.shape[1]
         errors = np.linalg.pinv(normal, rcond=SMALL, hermitian=True) if connected else errors
         effects = errors @ (np.bincount(cells, values) - (counts / of_seeds) @ np.bincount(seeds, values))
     if not connected or degrees < LEAST:
-        return Grid(levels, means, np.diag(1 / n), within / free, free, deviation)
+        return Grid(levels, in_blocks, means, np.diag(1 / n), within / free, free, deviation)
     of_seed = (np.bincount(seeds, values) - counts.T @ effects) / of_seeds
     residual = ((values - effects[cells] - of_seed[seeds]) ** 2).sum()
-    return Grid(levels, effects + values.mean(), errors, residual / degrees, degrees, deviation)
+    return Grid(levels, in_blocks, effects + of_blocks, errors, residual / degrees, degrees, deviation)
 
 
 def shares(of: Grid, draws: int = DRAWS) -> list[Share]:
@@ -126,7 +137,7 @@ def shares(of: Grid, draws: int = DRAWS) -> list[Share]:
     Raises:
         Confounded: two factors vary together, or several do.
     """
-    effects = _effects(of.levels)
+    effects = _effects(of)
     bases = [basis for _, basis in effects]
     squares = _squares(bases, of.means)
     noise = np.array([(basis * (of.errors @ basis)).sum() for basis in bases])
@@ -189,41 +200,40 @@ def _nearest(squares: np.ndarray) -> np.ndarray:
     return (raw - np.take_along_axis(surplus, np.maximum(kept, 1) - 1, -1)).clip(0) * (total > 0)
 
 
-def _effects(levels: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:
+def _effects(of: Grid) -> list[tuple[tuple[int, ...], np.ndarray]]:
     """The factors of each effect, and an orthonormal basis of its part of the space of the cells [C, degrees].
 
     The last one is the rest, whose basis is that of all others: the rest is what it does not span.
     """
-    count, columns = levels.shape[1], dict[tuple[int, ...], np.ndarray]()
+    levels, count, columns = of.levels, of.levels.shape[1], dict[tuple[int, ...], np.ndarray]()
     for number in range(count):
         columns[(number,)] = _dummies(levels[:, number])
     for pair in itertools.combinations(range(count), 2):
         _, level = np.unique(levels[:, pair], axis=0, return_inverse=True)
         columns[pair] = _dummies(level.reshape(-1))
-    one = np.ones((len(levels), 1))
     effects = list[tuple[tuple[int, ...], np.ndarray]]()
     for factors, own in columns.items():
         beside = [other for key, other in columns.items() if key != factors and len(key) <= len(factors)]
-        basis = _beyond(own, np.hstack([one, *beside]))
+        basis = _beyond(own, np.hstack([of.blocks, *beside]))
         if len(factors) == 1 and basis.shape[1] < own.shape[1] - 1:
-            raise Confounded(_together(levels, factors[0]))
+            raise Confounded(_together(of, factors[0]))
         if basis.shape[1]:
             effects.append((factors, basis))
-    return [*effects, ((), _basis(np.hstack([one, *columns.values()])))]
+    return [*effects, ((), _basis(np.hstack([of.blocks, *columns.values()])))]
 
 
-def _weights(levels: np.ndarray, columns: np.ndarray, factor: int) -> np.ndarray:
+def _weights(of: Grid, columns: np.ndarray, factor: int) -> np.ndarray:
     """Weights of the cells in the coefficients of columns, by least squares beside the other factors [columns, C]."""
-    others = [_dummies(levels[:, other]) for other in range(levels.shape[1]) if other != factor]
-    return np.linalg.pinv(np.hstack([columns, np.ones((len(levels), 1)), *others]))[: columns.shape[1]]
+    others = [_dummies(of.levels[:, other]) for other in range(of.levels.shape[1]) if other != factor]
+    return np.linalg.pinv(np.hstack([columns, of.blocks, *others]))[: columns.shape[1]]
 
 
-def _together(levels: np.ndarray, factor: int) -> tuple[int, ...]:
+def _together(of: Grid, factor: int) -> tuple[int, ...]:
     """The factors with which one varies together: one other if that is enough, else all."""
-    one = np.ones((len(levels), 1))
+    levels = of.levels
     for other in range(levels.shape[1]):
         own, its = _dummies(levels[:, factor]), _dummies(levels[:, other])
-        if other != factor and _beyond(own, np.hstack([one, its])).shape[1] < own.shape[1] - 1:
+        if other != factor and _beyond(own, np.hstack([of.blocks, its])).shape[1] < own.shape[1] - 1:
             return (factor, other) if factor < other else (other, factor)
     return tuple(range(levels.shape[1]))
 
@@ -280,7 +290,7 @@ def levels(of: Grid, factor: int) -> Levels:
     from scipy.stats import t
 
     count = int(of.levels[:, factor].max()) + 1
-    weights = _weights(of.levels, _dummies(of.levels[:, factor]), factor)
+    weights = _weights(of, _dummies(of.levels[:, factor]), factor)
     weights = weights - weights.mean(0)  # deviations from the mean of the levels
     means = weights @ of.means
     lowest, highest = int(means.argmin()), int(means.argmax())
@@ -314,7 +324,7 @@ def trend(of: Grid, factor: int, values: Sequence[float]) -> Trend:
     from scipy.stats import t
 
     doublings = np.log2(np.asarray(values, dtype=float))[of.levels[:, factor], None]
-    weights = _weights(of.levels, doublings, factor)[0]
+    weights = _weights(of, doublings, factor)[0]
     slope = float(weights @ of.means)
     if not of.degrees:
         return Trend(slope, math.nan, math.nan)

@@ -1,6 +1,7 @@
 """What matters in a grid: its settings by their shares of the variance between cells, and what to say of them.
 
-The statistics are those of :mod:`ssl_bench.results.effects`. Accuracies are in percent.
+The statistics are those of :mod:`ssl_bench.results.effects`. Accuracies are in percent. Data sets that vary are blocks:
+numbers of different test images are not compared, and effects are those within each data set, over all of them.
 """
 
 from __future__ import annotations
@@ -8,23 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
-from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
+from ssl_bench.record.results import mixed
+from ssl_bench.record.runs import Run
 from ssl_bench.results import effects
-from ssl_bench.results.arrange import dividing, in_order, notes, text_of_value
-from ssl_bench.results.comparison import bits_of, gap_of
-from ssl_bench.results.differing import Value, differing, requested
+from ssl_bench.results import table as runs_table
+from ssl_bench.results.comparison import Measured
 from ssl_bench.results.effects import Confounded, Levels, Share, Trend
-from ssl_bench.results.numbers import Key, Numbers, single
-from ssl_bench.results.runs import RunFolder
-from ssl_bench.results.scan import Entry, Status
 from ssl_bench.results.statistics import at_least, joint_of
+from ssl_bench.results.table import in_order, repr_of, text_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SMALLEST, MANY = 0.005, 12  # a pair's share that is shown although it may be nothing; shares that are all shown
 
@@ -46,14 +48,16 @@ class Matters:
         images: deviation of an accuracy over test images; NaN if it is not known which are right.
         diverged: runs that are not finite, which are left out; ``with_diverged`` has the shares if each counts as the
             worst run of the grid.
-        notes: what the numbers mix, and what the runs warn of.
-        said: sentences on what was chosen and left out.
+        data_sets: what distinguishes the data sets within which effects are; empty of one.
+        missing_runs: the labels of all runs without the number, by why they have none; of ``total`` runs.
+        notes: what the numbers mix.
+        said: sentences on the number that was chosen, and on values all of whose runs have failed.
     """
 
     name: str
     metric: Metric
     settings: list[str]
-    levels: list[list[Value]]
+    levels: list[list[Any]]
     shares: list[Share]
     main: list[Levels]
     trends: list[Trend | None]
@@ -65,6 +69,9 @@ class Matters:
     images: float = math.nan
     diverged: int = 0
     with_diverged: list[Share] = field(default_factory=list)
+    data_sets: list[str] = field(default_factory=list)
+    missing_runs: dict[str, list[str]] = field(default_factory=dict)
+    total: int = 0
     notes: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
@@ -98,6 +105,8 @@ class Matters:
     @property
     def sentence(self) -> str:
         """What matters, in one sentence."""
+        if not self.settings:
+            return "The runs that have the number differ in no setting but the seed."
         if all(share.low == 0 for share in self.shares):
             return "The cells differ no more than seeds do: nothing here is shown to matter."
         first, *others = [share for share in self.ordered if share.factors]
@@ -119,6 +128,8 @@ class Matters:
         record |= {"diverged": self.diverged, "deviation": plain(self.deviation), "images": plain(self.images)}
         record |= {"shares": self.shares_record(self.shares), "sentence": self.sentence, "notes": self.notes}
         record["with_diverged"] = self.shares_record(self.with_diverged)
+        record["data_sets"] = self.data_sets
+        record["left_out"] = [{"why": why, "runs": labels} for why, labels in self.missing_runs.items()]
         record["settings"] = [
             {
                 "setting": name,
@@ -144,7 +155,8 @@ class Matters:
         unit = ", percent" if self.metric.scale == 100 else ""
         few, many = self.seeds
         seeds = f"{many} seed{'s' * (many > 1)}" if few == many else f"{few} to {many} seeds"
-        title = f"What matters for {self.name}{unit}: {self.cells} cells of {seeds}"
+        within = f", within each of {len(self.data_sets)} data sets" if self.data_sets else ""
+        title = f"What matters for {self.name}{unit}{within}: {self.cells} cells of {seeds}"
         sheet = Sheet(["setting", "share of variance", "range", "from", "to"], words=("from", "to"), title=title)
         numbers, pairs = sheet.numbers(self.notes), [share for share in self.shares if len(share.factors) == 2]
         hidden = [s for s in pairs if s.low == 0 and s.share < SMALLEST] if len(self.shares) > MANY else []
@@ -152,14 +164,15 @@ class Matters:
             entries = [SheetEntry(self.setting(share)), SheetEntry(_interval(share), numbers)]
             if len(share.factors) == 1:
                 (factor,), main = share.factors, self.main[share.factors[0]]
-                ends = (text_of_value(self.levels[factor][level]) for level in (main.lowest, main.highest))
+                ends = (text_of(self.levels[factor][level]) for level in (main.lowest, main.highest))
                 low_high = "" if math.isnan(main.low) else f" [{self.text(main.low)}, {self.text(main.high)}]"
                 entries += [SheetEntry(f"{self.text(main.range)}{low_high}"), *map(SheetEntry, ends)]
             elif share in hidden:
                 continue
             sheet.rows.append(entries + [SheetEntry()] * (5 - len(entries)))
         left_out = [f"{len(hidden)} pairs with less than {SMALLEST:.1%} are not shown."] * bool(hidden)
-        sheet.below = ["\n".join(self._lines()), self.sentence, *left_out, *self.said]
+        missing = runs_table.in_sentences(self.missing_runs, self.total)
+        sheet.below = ["\n".join(self._lines()), self.sentence, *left_out, *self.said, *missing]
         sheet.data = self.record()
         sheet.records = sheet.data["shares"]
         return sheet
@@ -177,6 +190,10 @@ class Matters:
             if trend:
                 ends = "" if math.isnan(trend.low) else f" [{self.text(trend.low, '+')}, {self.text(trend.high, '+')}]"
                 lines.append(f"Each doubling of {name} adds {self.text(trend.slope, '+')}{ends}.")
+        if self.data_sets:
+            lines.append(
+                f"Data sets: {'; '.join(self.data_sets)}. Their numbers are of other test images, and not compared."
+            )
         lines.append(self._of_seeds)
         if self.missing:
             lines.append(f"{self.missing} of {self.cells + self.missing} combinations of these values have no run.")
@@ -191,132 +208,160 @@ def _interval(share: Share) -> str:
     return f"{share.share:.0%}" + ("" if math.isnan(share.low) else f" [{100 * share.low:.0f}, {100 * share.high:.0f}]")
 
 
-def what_matters(entries: Sequence[Entry], name: str | None = None, numbers: Numbers | None = None) -> Matters:
+def what_matters(table: DataFrame, metric: str | None = None) -> Matters:
     """Divide the variance between the cells of a grid among the settings that vary.
 
     Args:
-        name: of the number; None: the main one of most runs.
-        numbers: of a larger set, whose names ``name`` has.
+        table: of runs (:mod:`ssl_bench.results.table`); those without the number are counted.
+        metric: the name of the number; None: the main one of most runs.
 
     Raises:
         ConfigError: there are no such runs, nothing varies, or settings vary together.
     """
-    done = [entry for entry in entries if entry.run and entry.run.done]
-    if not done:
-        raise ConfigError("no run is finished: name others, or wait for these")
-    diverged = [e for e in entries if e.run and e.state is Status.FAILED and DIVERGED in e.reason]
-    varying, runs = differing([*done, *diverged]), [entry.run for entry in done if entry.run]
-    numbers = numbers or Numbers(runs)
-    name, chosen = numbers.choose("--metric", name, runs)
-    metric, settings = numbers.meaning(name), dividing(varying, requested(done))
-    columns = [varying.names.index(setting) for setting in settings]
-    points = dict[int, tuple[Value, ...]]()  # the values of each run's settings
-    for entry, values in zip([*done, *diverged], varying.values, strict=True):
-        points[id(entry.run)] = tuple(values[column] for column in columns)
-    kept = single(runs, name, numbers)
-    value = {id(run): metric.scale * (numbers.value(name, run) or 0.0) for run in kept}
-    finite = [run for run in kept if math.isfinite(value[id(run)])]
-    worse = [run for run in kept if run not in finite] + [entry.run for entry in diverged if entry.run]
-    if not finite:
-        raise ConfigError(f"no run has a finite {name}: name others, or look at what has diverged")
-    levels = [in_order({points[id(run)][n] for run in finite}) for n in range(len(settings))]
-    varied = [n for n, of_setting in enumerate(levels) if len(of_setting) > 1]
-    settings, levels = [settings[n] for n in varied], [levels[n] for n in varied]
-    if not settings:
+    measured = Measured(table, metric)
+    if not measured.values:
+        raise ConfigError(f"no run has a finite {measured.name}: name others, or look at what has diverged")
+    blocks = _in_blocks(measured.runs)
+    settings = [*dict.fromkeys(name for members in blocks for name in runs_table.varying(members))]
+    gone = _gone(table, measured)
+    if not settings and not gone:
         raise ConfigError("these runs differ in no setting but the seed: name a grid whose settings vary")
-    places = {key: tuple(point[n] for n in varied) for key, point in points.items()}
-    gap = gap_of([value[id(run)] for run in finite])
-    grid, cells = _grid(finite, places, value, levels)
-    grid = _not_certain(grid, list(cells.values()), numbers.key(name), metric, gap)
+    rows = measured.runs[settings].to_numpy(object).tolist()
+    places = dict(zip(measured.runs["run"], (tuple(map(repr_of, row)) for row in rows), strict=True))
+    levels = [{repr_of(v): v for v in in_order([row[n] for row in rows])} for n in range(len(settings))]
+    finite = _Cells(measured.values, places, levels)
+    grid = _not_certain(finite, measured) if settings else finite.grid
     try:
-        shares = effects.shares(grid)
+        shares = effects.shares(grid) if settings else []
     except Confounded as confounded:
         raise ConfigError(_together([settings[factor] for factor in confounded.factors])) from confounded
-    placed = [run for run in worse if all(v in of for v, of in zip(places[id(run)], levels, strict=True))]
-    lowest = (max if metric.sign < 0 else min)(value[id(run)] for run in finite)
+    diverged = measured.lost[measured.lost["state"] != "failed"]
+    rows = [[run.settings.get(name) for name in settings] for run in diverged["run"]]
+    lost = dict(zip(diverged["run"], (tuple(map(repr_of, row)) for row in rows), strict=True))
+    known = {run.images for run in measured.values}
+    placed = [
+        run
+        for run, place in lost.items()
+        if run.images in known and all(v in of for v, of in zip(place, levels, strict=True))
+    ]
     with_worst = list[Share]()
-    if placed:
-        worst_values = value | {id(run): lowest for run in placed}
-        with_worst = effects.shares(_grid([*finite, *placed], places, worst_values, levels)[0])
-    counts = [len(of_cell) for of_cell in cells.values()]
-    said = [chosen] * bool(chosen)
-    if left := len(runs) - len(kept):
-        said.append(f"{left} finished runs have no {name} of their own, and are left out.")
-    if waiting := len(entries) - len(done) - len(diverged):
-        said.append(f"{waiting} of {len(entries)} runs are not finished, and left out.")
+    if placed and settings:
+        worst = min if measured.metric.sign >= 0 else max
+        lowest = {images: worst(v for run, v in measured.values.items() if run.images == images) for images in known}
+        values = measured.values | {run: lowest[run.images] for run in placed}
+        with_worst = effects.shares(_Cells(values, places | lost, levels).grid)
+    counts = [len(of_cell) for of_cell in finite.runs]
+    names = runs_table.varying(measured.runs.loc[[members.index[0] for members in blocks]])
+    of_data = [name for name in names if name.partition(".")[0] == "dataset"]
     return Matters(
-        name,
-        metric,
+        measured.name,
+        measured.metric,
         settings,
-        levels,
+        [[*of.values()] for of in levels],
         shares,
         [effects.levels(grid, n) for n in range(len(settings))],
-        [_trend(grid, n, of_setting) for n, of_setting in enumerate(levels)],
-        len(cells),
-        math.prod(map(len, levels)) - len(cells),
-        len(finite),
+        [_trend(grid, n, [*of.values()]) for n, of in enumerate(levels)],
+        len(finite.runs),
+        len(blocks) * math.prod(map(len, levels)) - len(finite.runs),
+        len(measured.values),
         (min(counts), max(counts)),
         grid.deviation,
-        images=_by_images(finite, numbers, name, metric),
-        diverged=len(worse),
+        images=_by_images(measured),
+        diverged=len(diverged),
         with_diverged=with_worst,
-        notes=notes(finite)[:1],
-        said=said,
+        data_sets=[
+            " ".join(f"{name}={text_of(members.iloc[0][name])}" for name in of_data)
+            for members in blocks
+            if len(blocks) > 1
+        ],
+        missing_runs=measured.missing,
+        total=len(table),
+        notes=[*filter(None, (mixed(run.conditions for run in members["run"]) for members in blocks))][:1],
+        said=[measured.chosen] * bool(measured.chosen) + gone,
     )
 
 
-def _grid(
-    runs: Sequence[RunFolder],
-    places: Mapping[int, tuple[Value, ...]],
-    value: Mapping[int, float],
-    levels: Sequence[Sequence[Value]],
-) -> tuple[effects.Grid, dict[tuple[Value, ...], list[RunFolder]]]:
-    """The means of cells, and their runs."""
-    cells = dict[tuple[Value, ...], list[RunFolder]]()
-    for run in runs:
-        cells.setdefault(places[id(run)], []).append(run)
-    for of_cell in cells.values():
-        if len({run.seed for run in of_cell}) < len(of_cell):
-            raise ConfigError("two runs with one seed differ in no setting on which results depend: name one of them")
-    numbered = [[list(of).index(v) for v, of in zip(cell, levels, strict=True)] for cell in cells]
-    pairs = [(n, run) for n, of_cell in enumerate(cells.values()) for run in of_cell]
-    seeds = [-1 if run.seed is None else run.seed for _, run in pairs]
-    values = [value[id(run)] for _, run in pairs]
-    return effects.grid(np.array(numbered), [n for n, _ in pairs], seeds, values), cells
+def _in_blocks(table: DataFrame) -> list[DataFrame]:
+    """The runs by their test images."""
+    return [members for _, members in table.groupby(table["run"].map(lambda run: run.images), sort=False)]
 
 
-def _not_certain(
-    grid: effects.Grid, cells: Sequence[Sequence[RunFolder]], key: Key, metric: Metric, gap: float
-) -> effects.Grid:
-    """The grid, whose variance is not below what the numbers can show (:func:`ssl_bench.results.statistics.at_least`).
+def _gone(table: DataFrame, measured: Measured) -> list[str]:
+    """Sentences on values of settings all of whose runs have failed or diverged."""
+    begun = measured.lost[[bool(run.config) for run in measured.lost["run"]]]
+    every, sentences = table.loc[measured.runs.index.union(begun.index, sort=False)], list[str]()
+    if not len(begun):
+        return []
+    names = dict.fromkeys(name for members in _in_blocks(every) for name in runs_table.varying(members))
+    for name in names:
+        there = {*map(repr_of, measured.runs[name])}
+        for value in in_order([value for value in begun[name] if repr_of(value) not in there]):
+            count = sum(repr_of(other) == repr_of(value) for other in begun[name])
+            sentences.append(f"{name}={text_of(value)} has no number: its {count} runs have failed or diverged.")
+    return sentences
 
-    Args:
-        cells: the runs of each.
-        gap: the smallest difference between two numbers.
+
+class _Cells:
+    """Runs by the values of settings and their data set; those of a cell differ in their seed only.
+
+    Attributes:
+        grid: their means.
+        runs: of each cell.
     """
+
+    def __init__(
+        self, values: Mapping[Run, float], places: Mapping[Run, tuple[str, ...]], levels: Sequence[Mapping[str, Any]]
+    ) -> None:
+        cells = dict[tuple[str, ...], dict[Any, Run]]()
+        for run in values:
+            of_cell = cells.setdefault((run.images, *places[run]), {})
+            if run.recipe != (first := next(iter(of_cell.values()), run)).recipe:
+                where = f"{first.folder} and {run.folder}"
+                raise ConfigError(f"{where} are two trainings that differ in no setting: name one of them")
+            of_cell.setdefault(run.seed, run)
+        self.runs = [[*of_cell.values()] for of_cell in cells.values()]
+        images = list(dict.fromkeys(key[0] for key in cells))
+        numbers = [[list(of).index(v) for v, of in zip(key[1:], levels, strict=True)] for key in cells]
+        pairs = [(n, run) for n, of_cell in enumerate(self.runs) for run in of_cell]
+        self.grid = effects.grid(
+            np.array(numbers, dtype=int).reshape(len(cells), len(levels)),
+            [n for n, _ in pairs],
+            [-1 if run.seed is None else run.seed for _, run in pairs],
+            [values[run] for _, run in pairs],
+            [images.index(key[0]) for key in cells],
+        )
+
+
+def _not_certain(of: _Cells, measured: Measured) -> effects.Grid:
+    """The grid with a variance that is not below what its numbers can show."""
+    grid, step, joint = of.grid, measured.gap, None
     if not grid.degrees:
         return grid
-    first, joint, step = bits_of(cells[0][0], key), None, gap
-    if first is not None:
-        joint, step = 0.0, metric.scale / len(first)
-    if first is not None and at_least(grid.variance, grid.degrees, step, joint) > grid.variance:
-        bits = [[bits_of(run, key) for run in of_cell] for of_cell in cells if len(of_cell) > 1]
-        if all(of_run is not None and len(of_run) == len(first) for of_cell in bits for of_run in of_cell):
-            of_cells = [metric.scale**2 * joint_of(np.array(of_cell)) / len(first) for of_cell in bits]
-            joint = np.average(of_cells, weights=[len(of_cell) - 1 for of_cell in bits])
+    first = [measured.bits(of_cell[0]) for of_cell in of.runs]
+    counts = [len(bits) for bits in first if bits is not None]
+    if len(counts) == len(first):
+        joint, step = 0.0, measured.metric.scale / min(counts)
+    if joint is not None and at_least(grid.variance, grid.degrees, step, joint) > grid.variance:
+        every = [[measured.bits(run) for run in of_cell] for of_cell in of.runs if len(of_cell) > 1]
+        if all(bits is not None and len(bits) == len(of_cell[0]) for of_cell in every for bits in of_cell):
+            of_cells = [joint_of(np.array(of_cell)) / len(of_cell[0]) for of_cell in every]
+            weights = [len(of_cell) - 1 for of_cell in every]
+            joint = float(measured.metric.scale**2 * np.average(of_cells, weights=weights))
     return replace(grid, variance=float(at_least(grid.variance, grid.degrees, step, joint)))
 
 
-def _by_images(runs: Sequence[RunFolder], numbers: Numbers, name: str, metric: Metric) -> float:
-    """Standard deviation of an accuracy over test images; NaN if the first run has not recorded which are right."""
-    right = bits_of(runs[0], numbers.key(name))
-    if right is None:
+def _by_images(measured: Measured) -> float:
+    """Standard deviation of an accuracy over test images; NaN if it was not recorded which are right."""
+    first = {run.images: run for run in measured.values}
+    bits = {images: measured.bits(run) for images, run in first.items()}
+    counts = {images: len(of_run) for images, of_run in bits.items() if of_run is not None}
+    if len(counts) < len(bits):
         return math.nan
-    shares = [numbers.value(name, run) or 0.0 for run in runs]
-    return metric.scale * math.sqrt(sum(share * (1 - share) for share in shares) / len(shares) / len(right))
+    shares = [(value / measured.metric.scale, counts[run.images]) for run, value in measured.values.items()]
+    return measured.metric.scale * math.sqrt(sum(share * (1 - share) / count for share, count in shares) / len(shares))
 
 
-def _trend(grid: effects.Grid, factor: int, values: Sequence[Value]) -> Trend | None:
+def _trend(grid: effects.Grid, factor: int, values: Sequence[Any]) -> Trend | None:
     numbers = [
         value for value in values if isinstance(value, int | float) and not isinstance(value, bool) and value > 0
     ]

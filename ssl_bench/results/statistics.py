@@ -275,7 +275,10 @@ class OverCells:
 
 
 def over_cells(
-    differences: Sequence[Mapping[int, float]], bits: Sequence[np.ndarray] | None = None, step: float = 0.0
+    differences: Sequence[Mapping[int, float]],
+    bits: Sequence[np.ndarray] | None = None,
+    step: float = 0.0,
+    images: Sequence[object] = (),
 ) -> OverCells | None:
     """Average the differences of pairs over cells, each of which counts once; None if no cell has two pairs.
 
@@ -286,6 +289,7 @@ def over_cells(
         differences: of each cell's pairs by their seed.
         bits: of each cell, as :func:`paired` takes them [n, M]; None: the images are not known.
         step: as of :func:`paired`.
+        images: the name of the test images of each cell; empty: all cells have the same.
     """
     from scipy.stats import f
 
@@ -296,9 +300,12 @@ def over_cells(
         return None
     step, joint, of_images = math.sqrt(2) * step, None, 0.0
     if bits is not None:
-        share = np.mean([of_cell.mean(0) for of_cell in bits], axis=0)
-        joint = np.mean([joint_of(of_cell) for of_cell in bits if len(of_cell) > 1]) / share.size
-        of_images = max(float(share.var(ddof=1) / share.size - joint * (1 / n).sum() / count**2), 0.0)
+        joint = float(np.mean([joint_of(of_cell) / of_cell.shape[1] for of_cell in bits if len(of_cell) > 1]))
+        named = [*images] or [None] * count
+        for name in dict.fromkeys(named):
+            places = [place for place, of_cell in enumerate(named) if of_cell == name]
+            share = np.sum([bits[place].mean(0) for place in places], axis=0) / count
+            of_images += max(float(share.var(ddof=1) / share.size - joint * (1 / n[places]).sum() / count**2), 0.0)
     squares = sum(((cell - cell.mean()) ** 2).sum() for cell in cells)
     variance = max(float(at_least(squares / degrees, degrees, step, joint)), ROUNDING**2)
     by_seed, own, free = False, variance, degrees

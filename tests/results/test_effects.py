@@ -92,7 +92,9 @@ def test_missing_runs_are_compared_by_the_seeds_that_are_there() -> None:
 
 def test_rounding_is_no_effect() -> None:
     """Neither in a setting whose levels have equal means, nor in what the settings span wholly."""
-    grid = effects.Grid(full(2, 2), np.array([0.3, 0.1 + 0.2, 0.5, 0.7 - 0.2]), np.eye(4) / 2, 1e-8, 4, 1e-4)
+    grid = effects.Grid(
+        full(2, 2), np.ones((4, 1)), np.array([0.3, 0.1 + 0.2, 0.5, 0.7 - 0.2]), np.eye(4) / 2, 1e-8, 4, 1e-4
+    )
     shares = {share.factors: share for share in effects.shares(grid)}
     assert shares[(0,)].share == pytest.approx(1, abs=1e-6) and shares[()].share == 0
     assert [shares[factors].low for factors in ((1,), (0, 1), ())] == [0, 0, 0] and shares[(0,)].low > 0.9
