@@ -144,13 +144,12 @@ def compare(
     from ssl_bench.results import compared, comparison, matters  # with numpy
 
     compared.check_margin(margin)
-    entries = runs_where(_folder(outputs), _conditions(where))
+    table = _chosen(outputs, where)
     if by is None:
         if to is not None or margin is not None:
             raise ConfigError("to and margin: set by to the setting whose values are compared")
-        return WhatMatters(matters.what_matters(entries, metric))
-    runs = [entry.run for entry in entries if entry.run and entry.run.done]
-    return _frame([row.record() for row in comparison.compare(runs, by, to, metric, margin).rows])
+        return WhatMatters(matters.what_matters(table, metric))
+    return _frame([row.record() for row in comparison.compare(table, by, to, metric, margin).rows])
 
 
 class WhatMatters:

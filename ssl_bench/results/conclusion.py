@@ -10,19 +10,25 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ssl_bench.errors import ConfigError
+from ssl_bench.record import runs
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.printing import WIDEST, Sheet, text_of
 from ssl_bench.record.summary import Groups, print_grid
 from ssl_bench.results import statistics
+from ssl_bench.results import table as runs_table
 from ssl_bench.results.arrange import Pivot, arrange, text_of_value
 from ssl_bench.results.matters import what_matters
 from ssl_bench.results.numbers import Numbers, single
 from ssl_bench.results.runs import Runs
 from ssl_bench.results.scan import Entry, Status
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def show(groups: Groups) -> None:
@@ -40,7 +46,8 @@ def show(groups: Groups) -> None:
         if len(groups) > 1 and all(len(runs) == 1 for runs in groups.values()):
             flattered = of_one_seed(len(groups), [folder for runs in groups.values() for folder, _ in runs])
             print(flattered, end="\n" * bool(flattered))
-    if lines := matter(entries):
+    found = [runs.read(folder) for of in groups.values() for folder, _ in of]
+    if lines := matter(runs_table.of(found)) if entries else "":
         print("", *(textwrap.fill(line, WIDEST) for line in lines.splitlines()), sep="\n")
 
 
@@ -91,10 +98,10 @@ def _folder_of_all(folders: Collection[Path]) -> Path:
     return outputs.parent if outputs in folders else outputs
 
 
-def matter(entries: Sequence[Entry]) -> str:
+def matter(table: DataFrame) -> str:
     """What matters, in three lines; empty unless two settings vary whose shares can be told apart."""
     try:
-        matters = what_matters(entries)
+        matters = what_matters(table)
     except ConfigError:
         return ""
     return matters.short if len(matters.settings) > 1 and matters.metric.sign else ""
