@@ -62,8 +62,7 @@ def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int =
         raise (ConfigError if code == ConfigError.exit_code else RunError)(failed[0].reason)
     from ssl_bench.api.reading import table_of
 
-    folders = [Path(ends[run.number].folder or run.folder) if run.number in ends else run.folder for run in runs]
-    return table_of(folders, {Path(run.config["paths"]["outputs"]) for run in runs})
+    return table_of(Path(ends[run.number].folder or run.folder) if run.number in ends else run.folder for run in runs)
 
 
 class _Callable(ModuleType):

@@ -25,7 +25,7 @@ def test_the_rows_are_those_of_the_runs_and_nothing_is_trained_twice(capfd: pyte
     assert [(row["loss"], row["seed"]) for row in rows] == [("dcl", 1), ("dcl", 0), ("infonce", 1), ("infonce", 0)]
     for row in rows:
         results = files.read_json(Path(row["path"]) / "results.json")
-        assert row["knn/top1"] == results["metrics"]["knn/top1"] and row["state"] == "done"
+        assert row["knn/top1"] == results["metrics"]["knn/top1"] and row["state"] == "finished"
         assert row["run_id"] == results["run_id"] and results["name"] == "mine"
     out, _ = capfd.readouterr()
     assert "4 runs: 4 trained" in out and "4 of 4  loss=infonce seed=0 " in out
@@ -68,7 +68,7 @@ def test_threads_train_in_turn_with_the_bits_of_the_main_thread(capfd: pytest.Ca
 
 def test_a_run_that_failed_beside_others_is_a_row(capfd: pytest.CaptureFixture[str]) -> None:
     rows = ssl_bench.train([*SMALL, "max_steps=3", "optimizer.lr=1e38,0.1"]).to_dict("records")
-    assert [row["state"] for row in rows] == ["failed", "done"]
+    assert [row["state"] for row in rows] == ["failed", "finished"]
     assert "1 of 2  optimizer.lr=1e+38  failed: " in capfd.readouterr().out
 
 

@@ -7,7 +7,7 @@ import sys
 
 import ssl_bench
 
-table = ssl_bench.runs(sys.argv[1] if len(sys.argv) > 1 else "outputs", where={"state": "done"})
+table = ssl_bench.runs(sys.argv[1] if len(sys.argv) > 1 else "outputs", where={"state": "finished"})
 print(table.groupby("loss")["knn/top1"].agg(["mean", "std", "count"]))
 best = table.loc[table["knn/top1"].idxmax()]
 print(ssl_bench.curves(best)[["step", "loss"]].tail(2))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -13,16 +12,14 @@ from typing import TYPE_CHECKING, Any, overload
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.record import rows
+from ssl_bench.record import runs as record
 from ssl_bench.record.folders import find_named
-from ssl_bench.record.index import METRICS, as_text
+from ssl_bench.record.index import as_text
 from ssl_bench.record.printing import html, text_of
-from ssl_bench.record.runs import as_value
+from ssl_bench.record.runs import Run, as_value
 from ssl_bench.results import select
+from ssl_bench.results import table as runs_table
 from ssl_bench.results.former_select import runs_where
-from ssl_bench.results.rows import first_columns
-from ssl_bench.results.rows import rows as rows_of
-from ssl_bench.results.scan import Entry, Scan
-from ssl_bench.results.table import text_of as text_of_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,38 +51,42 @@ def runs(
 ) -> DataFrame:
     """Make a table of the runs of a results folder, in the order of ``ssl-bench status``.
 
-        table = ssl_bench.runs("outputs", where={"loss": ["dcl", "infonce"], "state": "done"})
+        table = ssl_bench.runs("outputs", where={"loss": ["dcl", "infonce"], "state": "finished"})
         table.groupby(["loss", "batch_size"])["knn/top1"].agg(["mean", "std", "count"])
 
-    The columns are ``run_id``, ``name``, the main groups (``loss``, ``negatives``, ``temperature``, ``batch_size``,
-    ``framework``, ``dataset``), what else varies, ``seed``, the main metrics (accuracies in [0, 1]; of an unfinished
-    run the best so far), the keys of ``where``, ``state``, ``seconds``, ``warnings`` and ``path``. What a run does not
-    have is None, or NaN among numbers.
+    The columns are ``run_id``, ``experiment``, the main groups (``loss``, ``negatives``, ``temperature``,
+    ``batch_size``, ``framework``, ``dataset``), what else varies, ``seed``, the main metrics (accuracies in [0, 1]; of
+    an unfinished run the best so far), the keys of ``where``, ``state``, ``seconds``, ``warnings`` and ``path``. What a
+    run does not have is None, or NaN among numbers.
 
     Args:
         outputs: the results folder, or that of an experiment in it; None: SSL_BENCH_OUTPUTS, or ``outputs``.
         where: conditions that all hold, as those of ``ssl-bench status``: a group, a key, a metric or ``state``
-            with its value, a list of values, or a text such as ``">4"`` or ``"!=dcl"``.
+            with its value, a list of values, or a text such as ``">4"`` or ``"!=dcl"``; ``experiment`` with a name.
         all: after these columns, also those of all other settings and metrics, and ``environment.<name>``.
 
     Raises:
-        ConfigError: there is no such folder, or no run has a key of ``where``.
+        ConfigError: there is no such folder or experiment, or no run has a key of ``where``.
     """
-    return _table(runs_where(_folder(outputs), _conditions(where)), where or (), all)
+    return _shown(_chosen(outputs, where), where or (), all)
 
 
-def table_of(folders: Sequence[Path], outputs: Iterable[Path]) -> DataFrame:
-    """The rows of :func:`runs` for the runs with some directories below some results folders, in their order."""
-    entries = [entry for results_folder in outputs for entry in Scan(results_folder).update(time.time())[0]]
-    by_folder = {entry.run.folder: entry for entry in entries if entry.run}
-    return _table([by_folder[folder] for folder in dict.fromkeys(folders) if folder in by_folder])
+def table_of(folders: Iterable[Path]) -> DataFrame:
+    """The rows of :func:`runs` for the runs in some directories, in their order."""
+    found = [run for folder in dict.fromkeys(folders) if (run := record.read(folder)).config]
+    return _shown(runs_table.of(found))
 
 
-def _table(entries: list[Entry], asked: Iterable[str] = (), all_columns: bool = False) -> DataFrame:
-    table, columns = rows_of(entries), first_columns(entries, asked)
-    if all_columns and table:
-        columns = list(dict.fromkeys([*columns, *table[0]]))
-    return _frame([{name: row[name] for name in columns if name in row} for row in table])
+def _shown(table: DataFrame, asked: Iterable[str] = (), every: bool = False) -> DataFrame:
+    """The columns of a table of runs that a person looks for, ``every`` other one behind them."""
+    found = list[Run](table["run"])
+    columns = dict[str, list[Any]]({name: list(table[name]) for name in table if name not in ("run", "reason")})
+    columns |= {"seconds": [run.seconds for run in found], "warnings": ["; ".join(run.warnings) for run in found]}
+    environment = dict.fromkeys(name for run in found for name in run.environment)
+    columns |= {f"environment.{n}": [as_value(run.environment.get(n)) for run in found] for n in environment}
+    names = ["run_id", "experiment", *runs_table.MAIN_GROUPS, *runs_table.varying(table), "seed"]
+    names += [*runs_table.usual(table), *asked, "state", "seconds", "warnings", "path", *(columns if every else ())]
+    return _frame({name: columns[name] for name in dict.fromkeys(names) if name in columns})
 
 
 @overload
@@ -278,7 +279,7 @@ def _chosen(outputs: str | os.PathLike[str] | None, where: Mapping[str, Any] | N
     words = list[str]()
     for key, value in (where or {}).items():
         values = value if isinstance(value, list | tuple) else [value]
-        texts = ["null" if one is None else text_of_value(as_value(one)) for one in values]
+        texts = ["null" if one is None else runs_table.text_of(as_value(one)) for one in values]
         equal = [text for text in texts if not text.startswith(("!=", "<", ">"))]
         if named := key in ("name", "experiment"):
             words += equal
@@ -299,7 +300,7 @@ def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> DataFrame:
     Raises:
         ConfigError: there are no rows.
     """
-    path = folder_of(run) / METRICS
+    path = folder_of(run) / record.METRICS
     if not (recorded := rows.read(path)):
         raise ConfigError(f"{path} has no rows: name the directory of a run that was started")
     return _frame([{name: value for name, value in row.items() if name != "evaluations"} for row in recorded])
@@ -336,12 +337,11 @@ def folder_of(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
     return files.given_path(run if isinstance(run, os.PathLike) else run["path"])
 
 
-def _frame(rows: list[dict[str, Any]]) -> DataFrame:
+def _frame(content: Any) -> DataFrame:
+    """A table of rows or of columns, in which a column of numbers that are not all there has NaN."""
     import pandas  # heavy: only where it is used
 
     try:
-        return pandas.DataFrame(rows)
+        return pandas.DataFrame(content)
     except UnicodeEncodeError:  # of paths that are no UTF-8, which pandas 3 keeps as objects only
-        for row in rows:
-            row["path"] = Path(row["path"])
-        return pandas.DataFrame(rows)
+        return pandas.DataFrame({**content, "path": list(map(Path, content["path"]))})

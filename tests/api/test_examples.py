@@ -145,7 +145,7 @@ def test_the_page_of_a_grid(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
         printed[line] = capfd.readouterr().out
 
     runs = ssl_bench.runs("outputs/k_batch")
-    assert len(runs) == 12 and set(runs["state"]) == {"done"}  # 126 negatives need a batch of 64
+    assert len(runs) == 12 and set(runs["state"]) == {"finished"}  # 126 negatives need a batch of 64
     assert Path("heat.pdf").read_bytes()[:4] == b"%PDF" and Path("report.html").stat().st_size > 6e5
     means = 100 * runs.groupby(["loss", "negatives.k", "batch_size"])["knn/top1"].mean()
     (table,) = (text for line, text in printed.items() if " table " in line)

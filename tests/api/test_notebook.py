@@ -13,7 +13,7 @@ from tests.conftest import SMALL
 RUN = [*SMALL, "max_steps=1", "evaluate=knn"]
 CELLS = {
     "train": f"import ssl_bench\nssl_bench.train({[*RUN, 'loss=infonce,dcl', 'seed=0,1']}, name='mine', jobs=2)",
-    "runs": "ssl_bench.runs(where={'state': 'done'})",
+    "runs": "ssl_bench.runs(where={'state': 'finished'})",
     "compare": "ssl_bench.compare()",
     "by": "ssl_bench.compare(by='loss')",
     "table": "ssl_bench.table(rows='loss')",

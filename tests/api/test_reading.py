@@ -14,74 +14,71 @@ from ssl_bench.errors import ConfigError
 from tests.results.folders import OUTPUTS, configuration, finish, make, rows
 
 
-def make_runs() -> None:
-    """Make three finished runs, of which one has another size than its option, and one that has begun."""
-    for place, (loss, size, top1) in enumerate(
-        [("dcl", 64, 0.5), ("dcl", 48, 0.6), ("eqco", 64, 0.7), ("eqco", 64, 0)]
-    ):
+@pytest.fixture
+def made() -> list[Path]:
+    """Three finished runs, of which one has another size than its option, and one that has begun."""
+    folders = list[Path]()
+    for loss, size, top1 in (("dcl", 64, 0.5), ("dcl", 48, 0.6), ("eqco", 64, 0.7), ("eqco", 64, 0)):
         choices = configuration()["choices"] | {"loss": loss, "batch_size": "b64"}
-        folder = make(f"a/{place}", rows(2), choices=choices, batch_size={"size": size}, seed=place, dim=128)
+        values = {"choices": choices, "batch_size": {"size": size}, "seed": len(folders), "dim": 128}
+        folders.append(make(f"a/{len(folders)}", rows(2), **values))
         if top1:
-            finish(folder, 20.0, knn_top1=top1, **{"geometry/uniformity": -2.0})
+            finish(folders[-1], 20.0, knn_top1=top1, **{"geometry/uniformity": -2.0})
+    return folders
 
 
-def test_python_reads_the_results_folder_of_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_runs()
+def test_python_reads_the_results_folder_of_the_commands(made: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     OUTPUTS.rename("elsewhere")
     monkeypatch.setenv("SSL_BENCH_OUTPUTS", "elsewhere")
     assert len(ssl_bench.runs()) == 4 and len(ssl_bench.runs(where={"seed": "<1", "loss": "!=eqco"})) == 1
 
 
-def test_runs_are_rows_with_groups_all_settings_and_metrics() -> None:
-    make_runs()
-    first, second, _, last = ssl_bench.runs(all=True).to_dict("records")
-    size = {"batch_size": 64, "batch_size.size": 64}
-    metrics = {"knn/top1": 0.5, "geometry/uniformity": -2.0}
-    groups = configuration()["choices"]
-    same = {"dim": 128, "epochs": 10, "max_steps": None, "warnings": ""}
-    assert first == groups | size | same | {"loss": "dcl", "seed": 0} | metrics | {
-        **{"state": "done", "seconds": 20.0, "path": str(OUTPUTS / "a/0"), "run_id": "0"}
-    }
-    main = ["run_id", "loss", "batch_size", "dataset", "seed", "knn/top1"]
-    end = ["state", "seconds", "warnings", "path"]
-    assert list(ssl_bench.runs()) == [*main, *end] and list(first)[: len(main)] == main
+def test_runs_are_rows_with_groups_all_settings_and_metrics(made: list[Path]) -> None:
+    table = ssl_bench.runs(all=True)
+    first, second, _, last = table.to_dict("records")
+    main = {"run_id": made[0].name, "experiment": "a", "loss": "dcl", "batch_size": 64, "dataset": "mnist", "seed": 0}
+    end = {"state": "finished", "seconds": 20.0, "warnings": "", "path": str(made[0])}
+    others = {"batch_size.size": 64, "dim": 128, "epochs": 10, "max_steps": None, "geometry/uniformity": -2.0}
+    others |= {"positives": "view", "similarity": "cosine"}  # which a configuration need not say
+    assert first == main | {"knn/top1": 0.5} | end | others and table["seed"].dtype == table["batch_size"].dtype == int
+    names = [*main, "knn/top1", *end]
+    assert list(ssl_bench.runs()) == list(first)[: len(names)] == names
     choices = configuration()["choices"] | {"batch_size": "b64"}
-    make("a/4", choices=choices, batch_size={"size": 64}, dim=64, other=1)  # of which one follows from the other
-    where = {"epochs": 10, "state": ["done", "partial"]}
-    assert list(ssl_bench.runs(where=where)) == [*main[:4], "dim", *main[4:], "epochs", *end]
-    shutil.rmtree(OUTPUTS / "a/4")
+    folder = make("a/4", choices=choices, batch_size={"size": 64}, dim=64, other=1)  # one follows from the other
+    where = {"epochs": 10, "state": ["finished", "interrupted"]}
+    assert list(ssl_bench.runs(where=where)) == [*names[:5], "dim", *names[5:7], "epochs", *names[7:]]
+    shutil.rmtree(folder)
     (only,) = ssl_bench.runs(where={"seed": 3}).to_dict("records")  # in which nothing varies
     assert only["loss"] == "eqco" and only["batch_size"] == 64
     assert second["batch_size"] == 48 and list(second) == list(first)
-    assert (last["state"], last["seconds"]) == ("partial", 20.0) and isnan(last["knn/top1"])
+    assert (last["state"], last["seconds"]) == ("interrupted", 20.0) and isnan(last["knn/top1"])
     cases: list[tuple[dict[str, Any], list[int]]] = [
         ({"loss": "dcl"}, [0, 1]),
-        ({"batch_size": 64, "state": "done"}, [0, 2]),
+        ({"batch_size": 64, "state": "finished"}, [0, 2]),
         ({"batch_size": "b64", "seed": [0, 3]}, [0, 3]),
-        ({"batch_size.size": [48]}, [1]),
-        ({"loss": "swd"}, []),
+        ({"batch_size.size": [48], "experiment": "a"}, [1]),
+        ({"name": ["a"], "knn/top1": ">0.65"}, [2]),
     ]
     for where, expected in cases:
-        assert list(ssl_bench.runs("outputs", where).get("seed", [])) == expected
-    with pytest.raises(ConfigError, match=r"^los: .*loss"):
-        ssl_bench.runs(where={"los": "dcl"})
+        assert list(ssl_bench.runs("outputs", where)["seed"]) == expected
+    for where, key in (({"los": "dcl"}, "los: .*loss"), ({"loss": "swd"}, "loss=swd"), ({"experiment": "b"}, "b: ")):
+        with pytest.raises(ConfigError, match=f"^{key}"):
+            ssl_bench.runs(where=where)
     with pytest.raises(ConfigError, match=r"outputz.*paths\.outputs"):
         ssl_bench.runs("outputz")
-    for run in (last, "outputs/a/3"):
+    for run in (last, str(made[3])):
         assert ssl_bench.curves(run).to_dict("records") == rows(2)
     with pytest.raises(ConfigError, match=r"^outputs/metrics\.jsonl"):
         ssl_bench.curves(Path("outputs"))
 
 
-def test_tables_are_those_of_pandas() -> None:
-    make_runs()
-    table = ssl_bench.runs(where={"state": "done"})
+def test_tables_are_those_of_pandas(made: list[Path]) -> None:
+    table = ssl_bench.runs(where={"state": "finished"})
     assert table.groupby("loss")["knn/top1"].mean().tolist() == [0.55, 0.7]
     assert ssl_bench.curves(table.iloc[0])["step"].tolist() == [2, 4]
 
 
-def test_a_refusal_names_the_argument() -> None:
-    make_runs()
+def test_a_refusal_names_the_argument(made: list[Path]) -> None:
     calls: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
         (ssl_bench.table, {"rows": "los"}, "rows=los: .*loss"),
         (ssl_bench.table, {"columns": "paths.outputs"}, "columns=paths.outputs: "),
