@@ -12,7 +12,7 @@ from typing import Any
 from ssl_bench.launch import slurm
 from ssl_bench.launch.plan import Plan
 from ssl_bench.papers import cost
-from ssl_bench.record.printing import Sheet, SheetEntry, lines
+from ssl_bench.record.printing import Sheet, SheetEntry, text_of
 
 OF_A_STEP = ("backbone", "head", "framework", "augment", "batch_size", "precision", "threads", "channels_last")
 MOST_KINDS = 8  # of runs whose steps are timed
@@ -49,7 +49,7 @@ def show(plan: Plan, as_json: bool = False) -> None:
         amounts = ["" if steps is None else str(steps), "" if took is None else f"{took:.2f}"]
         sheet.rows.append([SheetEntry(t) for t in (*amounts, *(row.get(key, "") for key in keys), str(run.folder))])
     if left:
-        print(*lines(sheet), sep="\n")
+        print(text_of([sheet], "rich"), end="")
     known = [took for _, took in costs if took is not None]
     hours = sum(known) if len(known) == len(left) else None
     price = f", {cost.price([run.config for run in left], hours, bool(timed))}" if any(s for s, _ in costs) else ""

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import html as hypertext
 import json
 import math
 import os
 import re
-import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from ssl_bench.errors import printable
 
 FORMS = ("rich", "md", "tex", "csv", "json")
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-GAP = 2  # blank characters between two columns of a terminal; one if all columns name a row
-NARROWEST, LONGEST = 20, 10**6  # characters of a column of words that is cut off, and of a line in a file
-BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+GAP = 2  # blank characters between two columns of a terminal
+NARROWEST, LEAST = 20, 8  # characters of a column of folded words beside one of numbers, and of any
+LONGEST = 10**6  # characters of a line in a file
+BOLD = "\x1b[1m{}\x1b[0m"
 WIDEST = 120  # characters of a line of text on a terminal
-CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
 TEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
 TEX |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
@@ -37,13 +33,11 @@ class SheetEntry:
     Attributes:
         notes: numbers of its footnotes, from 1.
         best: whether it is the best number of those that it is compared with; it is printed bold.
-        value: what CSV and JSON have in place of the text; None: the text.
     """
 
     text: str = ""
     notes: tuple[int, ...] = ()
     best: bool = False
-    value: Any = None
 
 
 @dataclass
@@ -53,12 +47,11 @@ class Sheet:
     Attributes:
         columns: headings of all columns; the first ``left`` ones name a row.
         words: headings of further columns of words, which stand at the left, numbers at the right.
-        spared: headings of columns that a narrow terminal leaves out, one after another until the others fit; then it
-            cuts off the widest column of words. A sheet without such columns is divided into blocks.
+        spared: headings of columns that a narrow terminal leaves out, one after another until the others fit.
         title: the line above it, and a comment in LaTeX.
         notes: the footnotes.
         below: paragraphs after them, which may have lines.
-        records: rows of CSV and JSON, if they are not those of the sheet; all with the same keys.
+        records: rows of CSV and JSON, if they are not those of the sheet.
         data: the object of JSON, if it is not {"title", "rows", "notes", "below"}.
     """
 
@@ -79,26 +72,59 @@ class Sheet:
         return tuple(self.notes.index(note) + 1 for note in notes)
 
 
+class Markup(NamedTuple):
+    """How a language writes any text of a user, a bold one, and the number of a footnote in a row and below."""
+
+    escape: Callable[[str], str]
+    bold: str
+    raised: str
+    number: str
+
+    def table(self, sheet: Sheet) -> list[list[str]]:
+        """The headings and the rows."""
+
+        def text(entry: SheetEntry) -> str:
+            marks = self.raised.format(", ".join(map(str, entry.notes))) if entry.notes else ""
+            return (self.bold if entry.best else "{}").format(self.escape(entry.text)) + marks
+
+        return [list(map(self.escape, sheet.columns)), *(list(map(text, row)) for row in sheet.rows)]
+
+    def below(self, sheet: Sheet) -> list[list[str]]:
+        """The lines of the footnotes and paragraphs."""
+        notes = [[f"{self.number.format(number)} {self.escape(note)}"] for number, note in enumerate(sheet.notes, 1)]
+        return notes + [list(map(self.escape, paragraph.splitlines())) for paragraph in sheet.below if paragraph]
+
+
+def tex(text: str) -> str:
+    """A text for LaTeX; a minus sign before a number is longer than a hyphen."""
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", printable(text).translate(str.maketrans(TEX)))
+
+
+RAISED = "<sup>{}</sup>"
+MARKDOWN = Markup(lambda text: re.sub(r"([\\|<])", r"\\\1", printable(text)), "**{}**", RAISED, RAISED)
+HTML = Markup(lambda text: hypertext.escape(printable(text)), "<b>{}</b>", RAISED, RAISED)
+LATEX = Markup(tex, "\\textbf{{{}}}", "\\rlap{{$^{{{}}}$}}", "$^{{{}}}$")
+
+
 def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str:
     """The text of sheets in one of FORMS: as CSV one table, as JSON one list, or the only one's object.
 
-    Texts of a user have no characters that control a terminal; in CSV for another program they are as they were.
+    No form has characters of a user's text that control a terminal.
 
     Args:
         width: characters of a line of ``rich``; None: of the terminal.
     """
     if form == "csv":
-        text = _csv(sheets)
-        return text.translate(CONTROLS) if sys.stdout.isatty() else text
+        return _csv(sheets)
     if form == "json":
-        objects = [_object(sheet) for sheet in sheets]
+        objects = [_object(sheet) if sheet.data is None else sheet.data for sheet in sheets]
         return json.dumps(objects if len(objects) != 1 else objects[0], indent=2) + "\n"
-    if form in ("md", "tex"):
-        return "\n".join(map(_md if form == "md" else _tex, sheets)).translate(CONTROLS)
-    return "\n".join(map(partial(_rich, width=width), sheets))
+    if form == "md":
+        return "\n".join(f"### {MARKDOWN.escape(s.title)}\n\n" * bool(s.title) + markdown(s) for s in sheets)
+    return "\n".join(_latex(sheet) if form == "tex" else _rich(sheet, width) for sheet in sheets)
 
 
-def _rich(sheet: Sheet, width: int | None = None) -> str:
+def _rich(sheet: Sheet, width: int | None) -> str:
     """The text on a terminal; a file needs no line breaks, so that its tables are not divided."""
     from rich.console import Console
 
@@ -107,133 +133,97 @@ def _rich(sheet: Sheet, width: int | None = None) -> str:
     bold = terminal.color_system is not None and not terminal.no_color
     wrap = textwrap.TextWrapper(min(width or WIDEST, WIDEST), break_long_words=False, break_on_hyphens=False)
     title = wrap.fill(printable(sheet.title))
-    table = [*([f"{BOLD}{title}{PLAIN}" if bold else title] if title else []), *lines(sheet, width, bold)]
-    footnotes = "\n".join(wrap.fill(printable(f"{number} {note}")) for number, note in enumerate(sheet.notes, 1))
-    below = ("\n".join(wrap.fill(printable(line)) for line in part.splitlines()) for part in sheet.below)
-    return "\n\n".join(["\n".join(table), *filter(None, [footnotes, *below])]) + "\n"
+    table = [BOLD.format(title) if bold else title] * bool(title) + lines(sheet, width, bold)
+    notes = "\n".join(f"{number} {note}" for number, note in enumerate(sheet.notes, 1))
+    below = (map(wrap.fill, map(printable, part.splitlines())) for part in (notes, *sheet.below) if part)
+    return "\n\n".join(map("\n".join, [table, *below])) + "\n"
 
 
 def lines(sheet: Sheet, width: int | None = None, bold: bool = False) -> list[str]:
     """The headings and rows of a sheet as lines of a terminal.
+
+    What is too wide loses its ``spared`` columns, then has its numbers in several blocks and its words folded.
 
     Args:
         width: the most characters of a line; None: as many as it needs.
         bold: print the best numbers bold, by the codes of a terminal.
     """
     from rich.cells import cell_len
+    from tabulate import tabulate
 
-    texts = [_texts(sheet, place) for place in range(len(sheet.columns))]
-    widths = [max(map(cell_len, column)) for column in texts]
-    names, others = list(range(sheet.left)), list(range(sheet.left, len(widths)))
-    gap = GAP if others else 1
+    widths, width = [max(map(cell_len, _texts(sheet, place))) for place in range(len(sheet.columns))], width or LONGEST
+    columns = [_texts(sheet, place, bold) for place in range(len(sheet.columns))]
+    words = {place for place, name in enumerate(sheet.columns) if place < sheet.left or name in sheet.words}
 
-    def excess(places: Sequence[int]) -> int:
-        return sum(widths[place] for place in places) + gap * (len(places) - 1) - (width or LONGEST)
+    def taken(places: Sequence[int], most: int = LONGEST) -> int:
+        cells = (min(widths[place], most if place in words else LONGEST) for place in places)
+        return sum(cells) + GAP * (len(places) - 1)
 
+    places = [*range(len(widths))]
     for heading in sheet.spared:
-        if excess([*names, *others]) > 0:
-            names, others = ([place for place in part if sheet.columns[place] != heading] for part in (names, others))
-    words = [place for place in names + others if place < sheet.left or sheet.columns[place] in sheet.words]
-    if sheet.spared and excess([*names, *others]) > 0:
-        widest = max(words, key=widths.__getitem__)
-        widths[widest] = max(NARROWEST, widths[widest] - excess([*names, *others]))
-    printed = list[str]()
-    for block in [others] if sheet.spared else _halved(others, lambda part: excess([*names, *part]) <= 0):
-        printed += [""] * bool(printed)
-        for row in range(len(sheet.rows) + 1):
-            cells = list[str]()
-            for place in (*names, *block):
-                text = texts[place][row]
-                text = text if cell_len(text) <= widths[place] else f"{text[: widths[place] - 1]}…"
-                blanks = " " * (widths[place] - cell_len(text))
-                marked = f"{BOLD}{text}{PLAIN}" if bold and row > 0 and sheet.rows[row - 1][place].best else text
-                cells.append(marked + blanks if place in words else blanks + marked)
-            printed.append((" " * gap).join(cells).rstrip())
+        if taken(places) > width:
+            places = [place for place in places if sheet.columns[place] != heading]
+    names = [place for place in places if place < sheet.left]
+    blocks, printed = [list(names)], list[str]()
+    for place in places[len(names) :]:
+        if taken([*blocks[-1], place], NARROWEST) > width and len(blocks[-1]) > len(names):
+            blocks.append(list(names))
+        blocks[-1].append(place)
+    for block in blocks:
+        most = next((n for n in range(max(widths, default=0), LEAST, -1) if taken(block, n) <= width), LEAST)
+        rows = zip(*(_folded(columns[place], most if place in words else LONGEST) for place in block), strict=True)
+        sides = ["left" if place in words else "right" for place in block]
+        table = tabulate(rows, tablefmt="plain", colalign=sides, disable_numparse=True, preserve_whitespace=True)
+        printed += [""] * bool(printed) + [line.rstrip() for line in table.split("\n")]
     return printed
 
 
-def _texts(sheet: Sheet, place: int) -> list[str]:
+def _texts(sheet: Sheet, place: int, bold: bool = False) -> list[str]:
     """The heading and the texts of a column; numbers of footnotes do not move its digits out of line."""
     entries = [row[place] for row in sheet.rows]
-    longest = max((len(_raised(entry)) for entry in entries), default=0)
-    texts = (printable(entry.text) + _raised(entry).ljust(longest) for entry in entries)
-    return [printable(sheet.columns[place]), *texts]
+    raised = [" ".join(map(str, entry.notes)).translate(SUPERSCRIPT) for entry in entries]
+    longest = max(map(len, raised), default=0)
+    texts = [printable(e.text) + marks.ljust(longest) for e, marks in zip(entries, raised, strict=True)]
+    marked = (BOLD.format(text) if bold and e.best else text for e, text in zip(entries, texts, strict=True))
+    return [printable(sheet.columns[place]), *marked]
 
 
-def _halved(columns: list[int], fit: Callable[[list[int]], bool]) -> Iterator[list[int]]:
-    """Blocks of columns, halved until each fits."""
-    if len(columns) <= 1 or fit(columns):
-        yield columns
-        return
-    half = (len(columns) + 1) // 2
-    yield from _halved(columns[:half], fit)
-    yield from _halved(columns[half:], fit)
+def _folded(texts: Sequence[str], most: int) -> list[str]:
+    """Texts with line breaks where they are wider than ``most`` characters."""
+    from rich.cells import cell_len
 
-
-def _raised(entry: SheetEntry) -> str:
-    """The numbers of an entry's footnotes as superscripts."""
-    return " ".join(map(str, entry.notes)).translate(SUPERSCRIPT)
-
-
-def _md(sheet: Sheet) -> str:
-    return (f"### {sheet.title}\n\n" if sheet.title else "") + markdown(sheet)
+    sizes = [(text, cell_len(text)) for text in texts]
+    return [textwrap.fill(text, most // (1 + (size > len(text)))) if size > most else text for text, size in sizes]
 
 
 def markdown(sheet: Sheet) -> str:
     """The rows and notes of a sheet as Markdown, without its title."""
-
-    def text(entry: SheetEntry) -> str:
-        escaped = entry.text.replace("|", "\\|")
-        marks = f"<sup>{', '.join(map(str, entry.notes))}</sup>" if entry.notes else ""
-        return (f"**{escaped}**" if entry.best else escaped) + marks
-
-    headings = [text(SheetEntry(column)) for column in sheet.columns]
-    sides = ["---"] * sheet.left + ["---:"] * (len(sheet.columns) - sheet.left)
-    lines = [headings, sides, *([text(entry) for entry in row] for row in sheet.rows)]
-    notes = [f"<sup>{number}</sup> {note}" for number, note in enumerate(sheet.notes, 1)]
-    body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return body + "".join(f"\n{paragraph}\n" for paragraph in (*notes, *sheet.below) if paragraph)
+    headings, *rows = MARKDOWN.table(sheet)
+    sides = ["---"] * sheet.left + ["---:"] * (len(headings) - sheet.left)
+    table = "".join(f"| {' | '.join(line)} |\n" for line in (headings, sides, *rows))
+    return table + "".join(f"\n{paragraph}\n" for paragraph in map("\n".join, MARKDOWN.below(sheet)))
 
 
 def html(sheet: Sheet) -> str:
     """A sheet as HTML, for a notebook."""
+    from tabulate import tabulate
 
-    def cell(entry: SheetEntry, tag: str = "td") -> str:
-        text = escape(printable(entry.text))
-        marks = f"<sup>{', '.join(map(str, entry.notes))}</sup>" if entry.notes else ""
-        return f"<{tag}>{f'<b>{text}</b>' if entry.best else text}{marks}</{tag}>"
-
-    head = "".join(cell(SheetEntry(column), "th") for column in sheet.columns)
-    rows = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in sheet.rows)
-    notes = [f"<sup>{number}</sup> {escape(printable(note))}" for number, note in enumerate(sheet.notes, 1)]
-    below = ["<br>".join(escape(printable(line)) for line in part.splitlines()) for part in sheet.below]
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-    return f"<p>{escape(printable(sheet.title))}</p>{table}" + "".join(f"<p>{part}</p>" for part in [*notes, *below])
-
-
-def _tex(sheet: Sheet) -> str:
-    """A ``tabular`` with the rules of the package booktabs."""
-
-    def text(entry: SheetEntry) -> str:
-        escaped = tex(entry.text)
-        marks = f"\\rlap{{$^{{{','.join(map(str, entry.notes))}}}$}}" if entry.notes else ""
-        return (f"\\textbf{{{escaped}}}" if entry.best else escaped) + marks
-
-    body = "".join(" & ".join(map(text, row)) + " \\\\\n" for row in sheet.rows)
-    notes = [f"$^{{{number}}}$ {tex(note)}" for number, note in enumerate(sheet.notes, 1)]
-    notes += [tex(line) for paragraph in sheet.below for line in paragraph.splitlines() if line]
-    lines = "".join(f"\n{{\\footnotesize {note}}}\n" for note in notes)
-    return (
-        (f"% {sheet.title}\n" if sheet.title else "")
-        + "% needs \\usepackage{booktabs}\n"
-        + f"\\begin{{tabular}}{{{'l' * sheet.left}{'r' * (len(sheet.columns) - sheet.left)}}}\n\\toprule\n"
-        + f"{' & '.join(map(tex, sheet.columns))} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n{lines}"
+    table = tabulate(HTML.table(sheet), "firstrow", "unsafehtml", disable_numparse=True)
+    return "".join(
+        [f"<p>{HTML.escape(sheet.title)}</p>{table}", *(f"<p>{'<br>'.join(p)}</p>" for p in HTML.below(sheet))]
     )
 
 
-def tex(text: str) -> str:
-    """A text for LaTeX; a minus sign before a number is longer than a hyphen."""
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text.translate(str.maketrans(TEX)))
+def _latex(sheet: Sheet) -> str:
+    """A ``tabular`` with the rules of the package booktabs."""
+    from pandas import DataFrame
+
+    headings, *rows = LATEX.table(sheet)
+    sides = "l" * sheet.left + "r" * (len(headings) - sheet.left)
+    table = DataFrame(rows, columns=headings).to_latex(index=False, escape=False, column_format=sides)
+    about = f"% {printable(sheet.title)}\n" * bool(sheet.title) + "% needs \\usepackage{booktabs}\n"
+    below = (line for part in LATEX.below(sheet) for line in part if line)
+    return about + table + "".join(f"\n{{\\footnotesize {line}}}\n" for line in below)
 
 
 def records(sheet: Sheet) -> list[dict[str, Any]]:
@@ -242,10 +232,9 @@ def records(sheet: Sheet) -> list[dict[str, Any]]:
         return [dict(record) for record in sheet.records]
     rows = list[dict[str, Any]]()
     for row in sheet.rows:
-        values = [plain(entry.text if entry.value is None else entry.value) for entry in row]
         notes = dict.fromkeys(sheet.notes[number - 1] for entry in row for number in entry.notes)
-        footnotes = {"notes": "; ".join(notes)} if sheet.notes else {}
-        rows.append(dict(zip(sheet.columns, values, strict=True)) | footnotes)
+        texts = dict(zip(sheet.columns, (entry.text for entry in row), strict=True))
+        rows.append(texts | ({"notes": "; ".join(notes)} if sheet.notes else {}))
     return rows
 
 
@@ -254,25 +243,27 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _object(sheet: Sheet) -> dict[str, Any]:
+    return {"title": sheet.title, "rows": records(sheet), "notes": sheet.notes, "below": sheet.below}
+
+
 def _csv(sheets: Sequence[Sheet]) -> str:
     """The rows of all sheets under all their headings; the first row of each has its title and paragraphs, too."""
+    from pandas import DataFrame
+
     rows = list[dict[str, Any]]()
     for sheet in sheets:
+        rows += (of_sheet := records(sheet))
         about = " ".join(" ".join([sheet.title, *sheet.below]).split())
-        of_sheet = records(sheet)
         if about and of_sheet:
             of_sheet[0]["about"] = about
-        rows += of_sheet
-    headings = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys(sheets[0].columns if sheets else ())
+    headings = dict.fromkeys(name for row in rows for name in row) or sheets[0].columns
     order = sorted(headings, key=lambda name: name == "about")
-    file = io.StringIO()
-    writer = csv.DictWriter(file, order, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+    cells = [[_harmless(row.get(name)) for name in order] for row in rows]
+    return DataFrame(cells, columns=list(map(_harmless, order)), dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-def _object(sheet: Sheet) -> Any:
-    if sheet.data is not None:
-        return sheet.data
-    return {"title": sheet.title, "rows": records(sheet), "notes": sheet.notes, "below": sheet.below}
+def _harmless(value: Any) -> Any:
+    """A value that is no formula for a spreadsheet: a text that looks like one and is no number gets an apostrophe."""
+    text = printable(value) if isinstance(value, str) else ""
+    return f"'{text}" if re.match(r"[=@]|[+-](?![\d.]+(e[+-]?\d+)?$)", text) else text or value
