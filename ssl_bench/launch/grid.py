@@ -129,7 +129,6 @@ class Asked(NamedTuple):
         reason: why it failed, in one line.
         when: it was recorded, in seconds of the epoch.
         going: whether its grid will start what is left, as far as its process and its records tell.
-        slurm: whether its grid's runs are Slurm jobs, which do not need the process of the grid any more.
     """
 
     overrides: list[str]
@@ -141,7 +140,6 @@ class Asked(NamedTuple):
     reason: str
     when: float
     going: bool
-    slurm: bool
 
 
 def asked(outputs: Path) -> list[Asked]:
@@ -168,9 +166,9 @@ def _asked(folder: Path, content: Grid) -> Iterator[Asked]:
         name = next((word[5:] for word in overrides if word.startswith("name=")), "")
         place = "/".join(Path(outcome.folder).parts[-2:]) if outcome and outcome.folder else ""
         command, state = f"{content['single']} {shlex.join(overrides)}", outcome.state if outcome else None
-        slurm, when = (folder / "slurm").is_dir(), times.get(number, content["started"])
+        when = times.get(number, content["started"])
         reason = one_line(outcome.reason) if outcome else ""
-        yield Asked(overrides, command, content["command"], name, place, state, reason, when, going, slurm)
+        yield Asked(overrides, command, content["command"], name, place, state, reason, when, going)
 
 
 def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:

@@ -255,6 +255,7 @@ def read(folder: Path) -> Run:
         asked, wrong = _asked(folder)
         damaged |= {CONFIG: wrong} if wrong else {}
         config = asked if (asked and (asked.get("epochs") or 0) > (config.get("epochs") or 0)) or not config else config
+        lacks = bool(content and asked and evaluations.missing(content["evaluations"], asked))
     if content is None or config.get("epochs") != content["config"].get("epochs"):
         failure, _ = files.examined(folder / FAILURE, dict, of_a_run=True)
     reason = one_line(str(failure.get("reason"))) if failure else ""

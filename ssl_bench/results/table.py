@@ -10,7 +10,6 @@ name says which: ``knn[k=20]/top1``. What a data set sets by itself, such as its
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -38,7 +37,7 @@ MOST_NAMED = 4  # runs that a sentence names
 
 
 def read(*folders: Path) -> DataFrame:
-    """All runs below some results folders, and those that their grids have still to begin.
+    """All runs below some results folders, and those that the newest grid of each experiment has still to begin.
 
     The states, the most urgent first: ``busy`` (a process has it), ``failed``, ``diverged``, ``damaged`` (a file of it
     cannot be read), ``interrupted``, ``evaluation missing`` (trained to its end, and one that it was asked for is not
@@ -78,8 +77,9 @@ def _runs(outputs: Path) -> list[Run]:
     by_command = {run.command: run for run in found.values() if run.command}
     for run in found.values():
         run.owner = lock.owner(run.place)
-    others = dict[str, Run]()
-    for one in grid.asked(outputs):
+    others, asked = dict[str, Run](), grid.asked(outputs)
+    newest = {one.experiment: one.grid for one in asked}
+    for one in asked:
         there = by_place.get(one.place) or by_command.get(one.command)
         if there is not None:
             there.asked_by |= {one.experiment} if one.experiment else set()
@@ -87,16 +87,12 @@ def _runs(outputs: Path) -> list[Run]:
             begun = there.began >= one.when  # each start writes config.yaml again
             there.failure = there.failure or (one.reason if one.state is Recorded.FAILED and not begun else "")
         others.pop(one.command, None)
-        if there is None and (one.state is Recorded.FAILED or one.going or (one.slurm and _recent(one))):
+        if there is None and (one.state is Recorded.FAILED or one.going or one.grid == newest[one.experiment]):
             reason = one.reason if one.state is Recorded.FAILED else ""
             run = Run(None, {}, failure=reason, command=one.command, overrides=one.overrides, grid=one.grid)
             others[one.command] = run
     first = sorted(found.values(), key=lambda run: (run.place.parent.parts, run.began, run.place))
     return [*first, *others.values()]
-
-
-def _recent(one: grid.Asked) -> bool:
-    return time.time() - one.when < grid.RECENT
 
 
 def _place(run: Run) -> tuple[str | None, str | None]:
@@ -270,9 +266,11 @@ def missing(table: DataFrame, name: str) -> dict[str, list[str]]:
     """
     what = dict[str, list[str]]()
     lacking = [not has for has in having(table, name)]
+    several = table["experiment"].nunique() > 1
     for place, label in enumerate(labels(table)) if any(lacking) else ():
         if lacking[place]:
             state, run = table["state"].iloc[place], table["run"].iloc[place]
+            label = f"{run.experiment} {label}".strip() if several else label
             what.setdefault(f"without {name}" if run.finished else state, []).append(label)
     return dict(sorted(what.items(), key=lambda pair: pair[0] not in STATES))
 

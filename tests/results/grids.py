@@ -299,10 +299,11 @@ def several_evaluations(clock: Clock) -> None:
             again = ["evaluate.knn.k=1", "evaluate.baselines=[]"] if loss == "dcl" else []
             words = [*SHORT, "name=ks", "optimizer.weight_decay=0.002", "evaluate.baselines=[init,raw]", f"loss={loss}"]
             folder = finished(words, seed, *again)
+            clock.tick(folder)
             if (loss, seed) == ("infonce", 2):  # killed while it was evaluated once more
                 asked = configuration(*words, "evaluate.knn.k=1", seed=seed)
                 (folder / "config.yaml").write_text(folders.as_yaml(asked))
-            clock.tick(folder)
+                clock.tick(folder / "config.yaml")
             if seed < 2:
                 words = [*SHORT, "name=labels", "optimizer.weight_decay=0.003", "evaluate=[knn,linear]"]
                 clock.tick(finished([*words, "evaluate.labels=[1.0,0.1,0.01]", f"loss={loss}"], seed))
