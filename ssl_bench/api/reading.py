@@ -211,9 +211,9 @@ def table(
         ConfigError: there is no such setting or metric, no run is finished, or too much else varies.
     """
     from ssl_bench.record.printing import records
-    from ssl_bench.results.arrange import arrange  # with numpy
+    from ssl_bench.results.pivot import pivot  # with numpy
 
-    pivots = arrange(runs_where(_folder(outputs), _conditions(where)), rows, columns, metric)
+    pivots = pivot(_chosen(outputs, where), rows, columns, metric)
     return _frame([record for pivot in pivots for record in records(pivot.sheet())])
 
 
@@ -248,15 +248,14 @@ def figure(
     """
     if lines and y:
         raise ConfigError(f"lines={lines} and y={y}: set lines for a plot, or y for a heat map")
-    from ssl_bench.results import arrange, curves, drawing  # with numpy and matplotlib
+    from ssl_bench.results import curves, drawing, pivot  # with numpy and matplotlib
 
-    entries = runs_where(_folder(outputs), _conditions(where))
+    if x == "epoch" and (lines or y):
+        raise ConfigError(f"x={x}: leave out lines and y, or set x to a setting")
+    chosen = _chosen(outputs, where)
     if x == "epoch":
-        if lines or y:
-            raise ConfigError(f"x={x}: leave out lines and y, or set x to a setting")
-        return drawing.draw_curves(*curves.curves(entries, metric))
-    pivots = arrange.arrange(entries, y or lines, x, metric, ("y" if y else "lines", "x"))
-    return drawing.draw(pivots, bool(y))
+        return drawing.draw_curves(*curves.curves(chosen, metric))
+    return drawing.draw(pivot.pivot(chosen, y or lines, x, metric, ("y" if y else "lines", "x")), bool(y))
 
 
 def _folder(outputs: str | os.PathLike[str] | None) -> Path:

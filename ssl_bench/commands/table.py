@@ -1,61 +1,136 @@
-"""``ssl-bench table dcl/table1``: a paper's numbers beside those of the runs; ``table grid``: any runs."""
+"""``ssl-bench table dcl/table1``: a paper's numbers beside those of the runs; ``table grid``: any runs.
 
+``figure dcl/fig3`` and ``figure grid`` draw the same.
+"""
+
+import re
+from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, show_progress, taken_outputs
-from ssl_bench.errors import ConfigError
-from ssl_bench.papers import verdicts
+from ssl_bench import files
+from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, output, show_progress, taken_outputs
+from ssl_bench.errors import ConfigError, require
+from ssl_bench.papers import tables, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import HELP, Selection, selects_runs
 from ssl_bench.papers.sheets import whole
-from ssl_bench.record.printing import FORMS, text_of
-from ssl_bench.results.arrange import arrange
-from ssl_bench.results.former_select import chosen
+from ssl_bench.record.printing import FORMS, Sheet, text_of
+from ssl_bench.results.pivot import pivot
+from ssl_bench.results.select import chosen
 
 ABOUT_NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference,
 and that of the project, which is committed with this package."""
+EPOCH = "epoch"  # in place of a setting: curves over the training
+SUFFIXES = (".png", ".pdf", ".svg")
+OWN = {"Software": "ssl-bench figure"}  # in a .png file that the command has made
 
 
 @in_sentences
-def main(arguments: Sequence[str]) -> int:
-    """Print tables; 0, or 2 for wrong arguments."""
-    parser = Parser("table", "Print a paper's numbers beside those of the runs on disk.")
+def main(arguments: Sequence[str], command: str = "table") -> int:
+    """Print tables or, as ``figure`` or with ``--out``, draw them; 0, or 2 for wrong arguments."""
+    parser = Parser(command, "A paper's numbers beside those of the runs on disk, or any runs; figure draws them.")
     about = f"a paper's, such as dcl/table1; a paper alone lists its tables; or {WORDS}"
     parser.add_argument("names", nargs="*", metavar="TABLE|WORD", help=about)
-    parser.add_argument("--all", action="store_true", help="all tables of a paper")
+    parser.add_argument("--all", action="store_true", help="all tables of a paper, or all of its figures")
     parser.add_argument("--claims", action="store_true", help="the claims of the papers, with verdicts")
-    parser.add_argument("--format", choices=FORMS, default="rich")
-    parser.add_argument("--rows", metavar="KEY", help="of runs: a table with a row for each value, such as loss")
-    parser.add_argument(
-        "--columns", metavar="KEY", help="of runs: a column for each value, such as batch_size; or labels"
-    )
+    parser.add_argument("--format", choices=FORMS)
+    out = "draw it: a .png, .pdf or .svg file; default of figure: the figure's name and .png"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=out)
+    rows, columns = parser.add_mutually_exclusive_group(), parser.add_mutually_exclusive_group()
+    rows.add_argument("--rows", metavar="KEY", help="of runs: a row for each value, such as loss")
+    rows.add_argument("--lines", metavar="KEY", help="of runs: the same, of a figure")
+    rows.add_argument("--y", metavar="KEY", help="of runs: the same, on the y axis of a heat map")
+    columns.add_argument("--columns", metavar="KEY", help="of runs: a column for each value, such as k; or labels")
+    columns.add_argument("--x", metavar="KEY", help="of runs: the same, on the x axis of a figure; or epoch: curves")
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
+    text = "of runs: a bar for each setting's share of the variance, and the means of its values"
+    parser.add_argument("--what-matters", action="store_true", help=text)
     parser.add_outputs()
     parser.add_config_dir()
     parser.epilog = f"{ABOUT_NUMBERS} {HELP}"
     options = parser.read(arguments)
-    if selects_runs(options):
-        outputs = taken_outputs(options.overrides)
-        entries, _ = chosen([*options.names, *options.overrides], outputs)
-        pivots = arrange(entries, options.rows, options.columns, options.metric)
-        print(text_of([pivot.sheet() for pivot in pivots], options.format), end="")
+    drawn = options.what_matters or options.x == EPOCH
+    if not (drawn or options.out or command == "figure"):
+        print(text_of(_sheets(options), options.format or "rich"), end="")
         return 0
-    selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
-    if options.claims and selection.changes:
-        raise ConfigError(f"{selection.changes[0]}: leave it out: claims have the settings of their file")
-    selection.check_reading()
-    if options.claims:
-        claims = verdicts.claims_of(selection.names)
-        cells = [cell for claim in claims for cell in claim.cells]
-        results = Results(selection.outputs, cells, show_progress, selection.folder)
-        judged = [verdicts.judge(claim, results) for claim in claims]
-        print(text_of([verdicts.sheet(judged, options.format == "rich")], options.format), end="")
-        return 0
-    selected = [(table, selection.cells(table)) for table in selection.tables()]
-    every = [cell for _, cells in selected for cell in cells]
-    results = Results(selection.outputs, every, show_progress, selection.folder)
-    changes = selection.changes
-    made = [whole(t, fill(t, cells, results), results, selection.call(t), changes) for t, cells in selected]
-    print(text_of(made, options.format), end="")
+    require(options.format is None, "--format", options.format, "nothing: a figure has the form that --out ends with")
+    require(not options.claims, "--claims", "", "nothing, and name one of the claims: they have a figure each")
+    names = [re.sub(r"(.*/)?([^/]+)\.ya?ml(?=/|$)", r"\2", name) for name in options.names] or ["figures"]
+    path = output(options.out, f"{'-'.join(names).replace('/', '-')}.png", OWN["Software"].encode())
+    require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
+    figure, own = _figure(options, drawn or selects_runs(options)), OWN if path.suffix == ".png" else {}
+    files.write(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=own))
+    print(path)
     return 0
+
+
+def _sheets(options: Namespace) -> list[Sheet]:
+    """What a command prints."""
+    if selects_runs(options):
+        return [one.sheet() for one in pivot(*_of_runs(options))]
+    selection = _selection(options)
+    if options.claims:
+        require(not selection.changes, "--claims", " ".join(selection.changes), "no settings: claims have their own")
+        claims = verdicts.claims_of(selection.names)
+        results = _results(selection, [cell for claim in claims for cell in claim.cells])
+        judged = [verdicts.judge(claim, results) for claim in claims]
+        return [verdicts.sheet(judged, options.format in (None, "rich"))]
+    selected = [(table, selection.cells(table)) for table in selection.tables()]
+    results = _results(selection, [cell for _, cells in selected for cell in cells])
+    return [whole(t, fill(t, cells, results), results, selection.call(t), selection.changes) for t, cells in selected]
+
+
+def _figure(options: Namespace, of_runs: bool) -> Any:
+    """What a command draws."""
+    if of_runs:
+        from ssl_bench.results import drawing
+
+        if options.what_matters:
+            from ssl_bench.results import former_select
+            from ssl_bench.results.matters import what_matters
+
+            outputs = taken_outputs(options.overrides)
+            entries, _ = former_select.chosen([*options.names, *options.overrides], outputs)
+            return drawing.draw_matters(what_matters(entries, options.metric))
+        runs, rows, columns, metric, flags = _of_runs(options)
+        if options.x == EPOCH:
+            require(rows is None, "--x", EPOCH, f"a setting, or leave out {flags[0]}")
+            from ssl_bench.results.curves import curves
+
+            return drawing.draw_curves(*curves(runs, metric))
+        return drawing.draw(pivot(runs, rows, columns, metric, flags), bool(options.y))
+    selection = _selection(options)
+    selected = [(table, selection.cells(table)) for table in selection.tables()]
+    for table, _ in selected:
+        if not table.x:
+            figures = [selection.call(other) for other in tables.read(table.source)[0] if other.x]
+            one = f"set it to one of {', '.join(figures)}" if figures else "set its key x to a mapping with label"
+            raise ConfigError(f"{table.name} is no figure: {one}")
+    results = _results(selection, [cell for _, cells in selected for cell in cells])
+    filled = [(table, fill(table, cells, results)) for table, cells in selected]
+    from ssl_bench.papers.drawing import draw, panels
+
+    return draw([panel for table, cells in filled for panel in panels(table, cells, results)])
+
+
+def _of_runs(options: Namespace) -> tuple[Any, str | None, str | None, str | None, tuple[str, str]]:
+    """The arguments of :func:`pivot`, with the flags by which rows and columns were given."""
+    outputs = taken_outputs(options.overrides)
+    runs = chosen([*options.names, *options.overrides], outputs)
+    row = next((name for name in ("lines", "y") if getattr(options, name) is not None), "rows")
+    column = "x" if options.x is not None else "columns"
+    given = getattr(options, row), getattr(options, column)
+    return runs, *given, options.metric, (f"--{row}", f"--{column}")
+
+
+def _selection(options: Namespace) -> Selection:
+    selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
+    selection.check_reading()
+    return selection
+
+
+def _results(selection: Selection, cells: Sequence[Any]) -> Results:
+    return Results(selection.outputs, cells, show_progress, selection.folder)

@@ -4,6 +4,7 @@ An entry is a mapping, as JSON has it: :class:`Evaluated`.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -132,12 +133,22 @@ def on_the_way(config: Mapping[str, Any], metrics: Mapping[str, float]) -> list[
     except (ConfigError, ImportError):
         return []
     for name, value in metrics.items():
-        start, *parts = name.split("/")
-        of_evaluator = [entry for entry in entries if entry["evaluator"] == start]
-        same_data = [entry for entry in of_evaluator if all(part in parts for part in _data_names(entry))]
-        if same_data:
-            max(same_data, key=lambda entry: len(_data_names(entry)))["metrics"][name] = value
+        if entry := made(name, entries):
+            entry["metrics"][name] = value
     return [entry for entry in entries if entry["metrics"]]
+
+
+def made(name: str, entries: Iterable[Entry]) -> Entry | None:
+    """The first of some entries to whose evaluator, images and labels the plain name of a metric belongs."""
+    start, parts = name.partition("/")[0], name.split("/")[1:]
+    suffixes = "|".join(filter(None, NETWORKS))
+    fitting = [
+        entry
+        for entry in entries
+        if re.fullmatch(f"{re.escape(entry['evaluator'])}({suffixes})?", start)
+        and all(part in parts for part in _data_names(entry))
+    ]
+    return max(fitting, key=lambda entry: len(_data_names(entry)), default=None)
 
 
 def _data_names(entry: Entry) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record import rows
 from ssl_bench.record.follow import finite
-from ssl_bench.results.curves import SeedCurve, curves, read_rows
+from ssl_bench.results.former_curves import SeedCurve, curves, read_rows
 from ssl_bench.results.scan import Entry
 
 MOST_RUNS, MOST_NAMES = 300, 6  # of an experiment whose means over seeds are in the report; its curves

@@ -1,23 +1,28 @@
-"""Curves over the training, with mean and deviation over the seeds: a line for each of what varies."""
+"""Curves over the training, with mean and deviation over the seeds: a line for each of what varies.
+
+A line has points of one evaluation: each row of ``metrics.jsonl`` says which evaluations made its numbers.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.metric import Metric
-from ssl_bench.record import rows
-from ssl_bench.record.index import METRICS
-from ssl_bench.results.arrange import dividing
-from ssl_bench.results.differing import differing, requested
-from ssl_bench.results.numbers import Numbers
-from ssl_bench.results.runs import RunFolder
-from ssl_bench.results.scan import Entry
+from ssl_bench.record import evaluations, rows
+from ssl_bench.record.evaluations import Entry
+from ssl_bench.record.runs import METRICS, Run
+from ssl_bench.results import table as runs_table
+from ssl_bench.results.table import text_of, varying
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MOST_LINES = 12  # of a figure
 CLOCKS = {"step", "epoch", "seconds"}
@@ -28,7 +33,7 @@ class SeedCurve:
     """A value over the epochs, from runs that differ in their seed only.
 
     Attributes:
-        label: the settings that distinguish it from the other curves; empty for the only one.
+        label: the settings, and the evaluation, that distinguish it from the other curves; empty for the only one.
         x: the epochs at which all its runs have the value [P].
         mean, deviation: over the seeds, a share in percent [P]; the deviation of one seed is 0.
         seeds: their number.
@@ -52,69 +57,98 @@ class SeedCurve:
 
 
 Rows = Sequence[Mapping[str, Any]]
-Points = tuple[RunFolder, np.ndarray, object]  # of one run: x and value [P, 2], and what made them
+Points = dict[float, float]  # by epoch
 
 
-def read_rows(entries: Sequence[Entry]) -> dict[str, Rows]:
-    """The rows of the runs that have begun, by their path."""
-    runs = [entry.run for entry in entries if entry.run]
-    return {run.path: rows.read(run.folder / METRICS, run.config) for run in runs}
+def read_rows(table: DataFrame) -> dict[str, Rows]:
+    """The rows of the runs that have begun, by their directory."""
+    return {str(run.folder): rows.read(run.folder / METRICS) for run in table["run"] if run.folder is not None}
 
 
 def curves(
-    entries: Sequence[Entry], name: str | None = None, read: Mapping[str, Rows] | None = None
-) -> tuple[list[SeedCurve], str]:
-    """The curves of a value of ``metrics.jsonl``, and its name with its unit.
+    table: DataFrame, name: str | None = None, read: Mapping[str, Rows] | None = None
+) -> tuple[list[SeedCurve], str, list[str]]:
+    """The curves of a value of ``metrics.jsonl``, its name with its unit, and sentences on the runs that have no part.
 
     Args:
         name: ``loss``, ``knn/top1`` of ``evaluate.every``, or any other value of the rows; None: ``loss``.
         read: what :func:`read_rows` gives; None: it is called.
 
     Raises:
-        ConfigError: no run has such rows, there are too many lines, or the runs of one line were not evaluated alike.
+        ConfigError: no run has such rows, there are too many lines, or two folders have other values of one training.
     """
-    name, begun = name or "loss", [entry for entry in entries if entry.run]
-    varying, members = differing(begun), dict[tuple[str, ...], list[Points]]()
-    settings, there = dividing(varying, requested(begun)), dict[str, None]()
-    read = read_rows(begun) if read is None else read
-    for entry, values in zip(begun, varying.values, strict=True):
-        if (run := entry.run) is None:
-            continue
-        recorded = read[run.path]
-        having = [row for row in recorded if type(row.get(name)) in (int, float) and "epoch" in row]
-        there |= dict.fromkeys(key for row in recorded[:50] for key in row if key not in CLOCKS)
-        if having:
-            line = tuple(f"{n}={v}" for n, v in zip(varying.names, values, strict=True) if n in settings)
-            made_by = {tuple(row.get("evaluations", ())) for row in having} if "/" in name else set()
-            points = np.array([(row["epoch"], row[name]) for row in having], dtype=float)
-            members.setdefault(line, []).append((run, points, made_by))
-    if not members:
+    name, read = name or "loss", read_rows(table) if read is None else read
+    recorded = [read.get(str(run.folder), ()) for run in table["run"]]
+    having = [any(_has(row, name) for row in of_run) for of_run in recorded]
+    if not any(having):
+        there = dict.fromkeys(key for of_run in recorded for row in of_run[:50] for key in row if key not in CLOCKS)
         words = ", ".join(sorted(there)) or "nothing yet"
         raise InvalidValue("--metric", name, f"a value of metrics.jsonl, which has {words}{near(name, sorted(there))}")
-    _check_count(len(members), settings)
-    metric = Numbers(entry.run for entry in begun if entry.run).meaning(name)
+    drawn = runs_table.with_one_name(table[having])
+    settings = varying(drawn)
+    own = [_entries(run) if "/" in name else [] for run in drawn["run"]]
+    known = {evaluations.mark(entry): entry for of_run in own for entry in of_run}
+    lines = dict[tuple[str, ...], dict[str, list[tuple[Run, Points]]]]()  # by settings and by evaluation
+    for place, run, of_run in zip(drawn.index, drawn["run"], own, strict=True):
+        line = tuple(f"{n}={text_of(drawn.at[place, n])}" for n in settings)
+        by_evaluation = dict[str, Points]()  # of an epoch that was repeated the last value
+        for row in (row for row in read[str(run.folder)] if _has(row, name)):
+            by_evaluation.setdefault(_made_by(row, name, of_run, known), {})[row["epoch"]] = row[name]
+        for mark, points in by_evaluation.items():
+            lines.setdefault(line, {}).setdefault(mark, []).append((run, points))
+    made = {mark for of_line in lines.values() for mark in of_line}
+    named = evaluations.names({name: {mark: evaluations.made_by(known[mark]) for mark in made if mark in known}})
+    ends = {mark: named.get((name, mark), mark) if len(made) > 1 else "" for mark in made}
+    metric = runs_table.meaning(drawn, name)
+    found = [
+        _curve(" ".join(filter(None, [*line, ends[mark]])), members, name, metric)
+        for line, of_line in lines.items()
+        for mark, members in of_line.items()
+    ]
+    if len(found) > MOST_LINES:
+        raise ConfigError(f"{len(found)} lines, more than {MOST_LINES}: set some of {', '.join(settings)}")
     label = f"{name} (%)" if metric.unit == "share" else name
-    return [_curve(" ".join(line), of, name, metric) for line, of in members.items()], label
+    return found, label, runs_table.left_out(table, name, having)
 
 
-def _check_count(lines: int, settings: Sequence[str]) -> None:
-    if lines > MOST_LINES:
-        raise ConfigError(f"{lines} lines, more than {MOST_LINES}: set some of {', '.join(settings)}")
+def _has(row: Mapping[str, Any], name: str) -> bool:
+    return type(row.get(name)) in (int, float) and "epoch" in row
 
 
-def _curve(label: str, of: Sequence[Points], name: str, metric: Metric) -> SeedCurve:
-    """The curve of the runs of a line, each with its points and what made them."""
-    first, _, made_by = of[0]
-    for run, _, its in of[1:]:
-        if its != made_by:
-            raise ConfigError(
-                f"{name} of {first.folder} and of {run.folder} is of different evaluations: set one aside"
-            )
-    if len({run.seed for run, _, _ in of}) < len(of):
-        raise ConfigError(f"two runs with one seed differ in no setting, such as {first.folder}: name one of them")
-    by_run = [dict(points.tolist()) for _, points, _ in of]  # of an epoch that was repeated the last value
+def _entries(run: Run) -> list[Entry]:
+    """What has evaluated a run, or is asked for."""
+    wanted = list[Entry]()
+    with contextlib.suppress(ConfigError, ImportError):  # it cannot be known here
+        wanted = evaluations.asked(run.config)
+    return [*run.results.get("evaluations", ()), *wanted]
+
+
+def _made_by(row: Mapping[str, Any], name: str, own: Sequence[Entry], known: Mapping[str, Entry]) -> str:
+    """The mark of the evaluation that made a metric of a row; empty of a value of the training.
+
+    Args:
+        own: the evaluations of the run, which have made a row of an earlier version that does not say it.
+        known: those of all runs, by their marks.
+    """
+    if marks := row.get("evaluations"):
+        entry = evaluations.made(name, [known[mark] for mark in marks if mark in known])
+        return evaluations.mark(entry) if entry else " ".join(mark for mark in marks if mark not in known)
+    entry = evaluations.made(name, evaluations.after(own, row["epoch"])) or evaluations.made(name, own)
+    return evaluations.mark(entry) if entry else ""
+
+
+def _curve(label: str, members: Sequence[tuple[Run, Points]], name: str, metric: Metric) -> SeedCurve:
+    """The curve of the runs of a line, each with its points."""
+    by_seed = dict[Any, tuple[Run, Points]]()
+    for run, points in members:
+        first, its = by_seed.setdefault(run.seed, (run, points))
+        if first.recipe != run.recipe:
+            raise ConfigError(f"{first.folder} and {run.folder} are not of one recipe: leave one of them out")
+        if its != points:
+            raise ConfigError(f"{name} of one training and seed differs in {first.folder} and {run.folder}: name one")
+    by_run = [points for _, points in by_seed.values()]
     shared = sorted(set(by_run[0]).intersection(*by_run[1:]))
     values = metric.scale * np.array([[points[x] for x in shared] for points in by_run])
-    spread = values.std(0, ddof=1) if len(of) > 1 else np.zeros(len(shared))
-    end = max(float(points[:, 0].max()) for _, points, _ in of)
-    return SeedCurve(label, np.array(shared), values.mean(0), spread, len(of), end)
+    spread = values.std(0, ddof=1) if len(by_run) > 1 else np.zeros(len(shared))
+    end = max(float(x) for points in by_run for x in points)
+    return SeedCurve(label, np.array(shared), values.mean(0), spread, len(by_run), end)

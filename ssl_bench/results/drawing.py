@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -13,10 +14,11 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE, share_range
-from ssl_bench.results.arrange import Pivot, text_of_value
 from ssl_bench.results.curves import SeedCurve
 from ssl_bench.results.matters import Matters
+from ssl_bench.results.pivot import Pivot
 from ssl_bench.results.statistics import half_width
+from ssl_bench.results.table import text_of as text_of_value
 
 
 class Picture(Figure):
@@ -43,7 +45,16 @@ def draw(pivots: Sequence[Pivot], heat: bool) -> Picture:
             axis.set_xlabel(pivot.names[1])
         if not heat:
             share_range(figure.axes)
+        _say(figure, (sentence for pivot in pivots for sentence in pivot.below))
     return figure
+
+
+def _say(figure: Picture, sentences: Iterable[str]) -> None:
+    """Write below a figure what else varies and what is missing."""
+    width = round(15 * figure.get_figwidth())  # characters of a line
+    lines = [textwrap.fill(sentence, width, break_on_hyphens=False) for sentence in dict.fromkeys(sentences)]
+    if lines:
+        figure.supxlabel("\n".join(lines).replace("$", r"\$"), fontsize="x-small", x=0.02, ha="left")
 
 
 def _lines(axis: Any, pivot: Pivot) -> None:
@@ -161,11 +172,12 @@ def _means(axis: Any, matters: Matters, number: int) -> None:
     axis.set_xlabel(matters.settings[number])
 
 
-def draw_curves(curves: Sequence[SeedCurve], label: str) -> Picture:
+def draw_curves(curves: Sequence[SeedCurve], label: str, below: Sequence[str] = ()) -> Picture:
     """Draw a line for each curve, and a band of one standard deviation over its seeds.
 
     Args:
         label: of the y axis.
+        below: sentences on what is missing.
     """
     with style.context(["default", STYLE]):
         figure = Picture((6.4, 4.3), layout="constrained")
@@ -180,4 +192,5 @@ def draw_curves(curves: Sequence[SeedCurve], label: str) -> Picture:
         axis.set_xlabel("epoch")
         axis.set_ylabel(f"{label}\nmean" + " and standard deviation" * any(curve.seeds > 1 for curve in curves))
         axis.legend(frameon=False)
+        _say(figure, below)
     return figure

@@ -202,11 +202,14 @@ def settings(table: DataFrame) -> list[str]:
     return [name for name in table if "/" not in name and name not in COLUMNS]
 
 
-def varying(table: DataFrame) -> list[str]:
+def varying(table: DataFrame, within: Sequence[Any] = ()) -> list[str]:
     """The settings on which results depend and in which the runs of a table differ, but for the seed.
 
     Those that their commands set come first, then options of groups, then keys. A setting that follows from those
     before it, as the number of epochs may from the data set, is left out unless a command set it.
+
+    Args:
+        within: the part of each run: only those settings that vary within a part.
     """
     given = set[str]().union(*(run.requested for run in table["run"]))
     groups = set[str]().union(*(run.groups for run in table["run"]))
@@ -219,15 +222,21 @@ def varying(table: DataFrame) -> list[str]:
     known = [bool(run.config) for run in table["run"]]  # of others only what their commands set, which may be nothing
     names = [n for n in names if len({text for text, of in zip(texts[n], known, strict=True) if of or text}) > 1]
     names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), _rank(name)))
-    kept, parts = list[str](), [0] * len(table)
+    kept, start = list[str](), _numbered(within or [0] * len(table))
+    parts = start
     for name in names:
-        numbered = dict[tuple[int, str], int]()
-        keys = zip(parts, texts[name], strict=True)
-        finer = [numbered.setdefault(key, len(numbered)) for key in keys]
-        if name in given or len(numbered) > len({*parts}):
+        finer = _numbered([*zip(parts, texts[name], strict=True)])
+        alone = {*zip(start, texts[name], strict=True)} if name in given else set()
+        if len(alone) > len({*start}) or len({*finer}) > len({*parts}):
             kept.append(name)
             parts = finer
     return kept
+
+
+def _numbered(keys: Sequence[Any]) -> list[int]:
+    """A number for each key, equal for equal ones."""
+    known = dict[Any, int]()
+    return [known.setdefault(key, len(known)) for key in keys]
 
 
 def _rank(name: str) -> int:
@@ -259,13 +268,16 @@ def having(table: DataFrame, name: str) -> list[bool]:
     return [run.finished and not keys.isdisjoint(run.numbers) for run in table["run"]]
 
 
-def missing(table: DataFrame, name: str) -> dict[str, list[str]]:
+def missing(table: DataFrame, name: str, there: Sequence[bool] = ()) -> dict[str, list[str]]:
     """The labels of the runs that have no part in means and comparisons of a number, by their state.
 
     That of a finished run is ``without`` the number.
+
+    Args:
+        there: whether each run has a part; empty: the finished ones that have the number.
     """
     what = dict[str, list[str]]()
-    lacking = [not has for has in having(table, name)]
+    lacking = [not has for has in there or having(table, name)]
     several = table["experiment"].nunique() > 1
     for place, label in enumerate(labels(table)) if any(lacking) else ():
         if lacking[place]:
@@ -275,9 +287,9 @@ def missing(table: DataFrame, name: str) -> dict[str, list[str]]:
     return dict(sorted(what.items(), key=lambda pair: pair[0] not in STATES))
 
 
-def left_out(table: DataFrame, name: str) -> list[str]:
+def left_out(table: DataFrame, name: str, there: Sequence[bool] = ()) -> list[str]:
     """Sentences on the runs that have no part in means and comparisons of a number, by their state; none of none."""
-    return in_sentences(missing(table, name), len(table))
+    return in_sentences(missing(table, name, there), len(table))
 
 
 def in_sentences(missing: Mapping[str, Sequence[str]], count: int) -> list[str]:
@@ -289,15 +301,27 @@ def in_sentences(missing: Mapping[str, Sequence[str]], count: int) -> list[str]:
     ]
 
 
-def once(table: DataFrame, name: str) -> DataFrame:
+def with_one_name(table: DataFrame) -> DataFrame:
+    """The table with the settings of the first run of each recipe: an option or images may have two names."""
+    recipes, names = same_recipe(table), settings(table)
+    values = table[names].set_axis(recipes, axis=0)
+    values = values[~values.index.duplicated()].loc[recipes].set_axis(table.index, axis=0)
+    return values.join(table.drop(columns=names))
+
+
+def once(table: DataFrame, name: str, apart: Sequence[str] = ()) -> DataFrame:
     """The finished runs that have a number, each training with its seed once although it may stand in several folders.
+
+    Args:
+        apart: columns by which its copies are kept apart.
 
     Raises:
         ConfigError: two folders have the same training and seed, and other numbers.
     """
     there = table[having(table, name)]
-    first, kept = dict[tuple[str, Any], int](), list[int]()
-    for place, key in zip(there.index, zip(same_recipe(there), there["seed"], strict=True), strict=True):
+    first, kept = dict[tuple[Any, ...], int](), list[int]()
+    keys = zip(same_recipe(there), there["seed"], *(there[column] for column in apart), strict=True)
+    for place, key in zip(there.index, keys, strict=True):
         if (other := first.setdefault(key, place)) == place:
             kept.append(place)
             continue
@@ -307,7 +331,7 @@ def once(table: DataFrame, name: str) -> DataFrame:
                 f"{v:.6g} in {there.loc[n, 'path']}" for v, n in zip(values, (other, place), strict=True)
             )
             raise ConfigError(f"{name} of one training and seed is {where}: leave one of the folders out")
-    return there.loc[kept]
+    return with_one_name(there.loc[kept])
 
 
 def labels(table: DataFrame) -> list[str]:

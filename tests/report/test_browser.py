@@ -15,7 +15,7 @@ import yaml
 
 from ssl_bench.commands import report as command
 from ssl_bench.results.comparison import compare
-from ssl_bench.results.curves import curves as seed_curves
+from ssl_bench.results.former_curves import curves as seed_curves
 from ssl_bench.results.former_select import runs_where
 from ssl_bench.results.matters import what_matters
 from ssl_bench.results.numbers import Numbers

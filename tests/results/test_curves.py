@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import yaml
 
 import ssl_bench
 from ssl_bench.commands import figure, table
-from ssl_bench.record.evaluations import asked
+from ssl_bench.errors import ConfigError
+from ssl_bench.record.evaluations import asked, mark
 from ssl_bench.results.curves import curves
-from ssl_bench.results.former_select import runs_where
-from tests.door.door import refuses
+from ssl_bench.results.select import chosen
 from tests.results.folders import make
 
 
@@ -34,12 +35,12 @@ def grid() -> None:
 
 
 def test_mean_and_deviation_over_the_seeds(grid: None) -> None:
-    dcl, infonce = curves(runs_where(Path("outputs"), ["g"]))[0]
+    dcl, infonce = curves(chosen(["g"]))[0]
     assert (dcl.label, infonce.label, dcl.seeds) == ("loss=dcl", "loss=infonce", 3)
     assert dcl.x.tolist() == [1, 2] and infonce.x.tolist() == [1, 2, 3, 4]
     assert dcl.legend == "loss=dcl (3 seeds, to epoch 2 of 4: one has no more)" and infonce.legend.endswith("(3 seeds)")
     assert infonce.mean == pytest.approx(5 - np.arange(1, 5) / 4 + 1) and infonce.deviation == pytest.approx([1] * 4)
-    (of_dcl, _), label = curves(runs_where(Path("outputs"), []), "knn/top1")
+    (of_dcl, _), label, _ = curves(chosen([]), "knn/top1")
     assert label == "knn/top1 (%)" and of_dcl.mean == pytest.approx([11, 21])
 
 
@@ -50,11 +51,46 @@ def test_the_figure(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
     assert line.get_ydata() == pytest.approx([11, 21, 31, 41]) and line.get_label() == "all (3 seeds)"
 
 
-def test_evaluations_that_differ_are_no_line(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
-    path = Path("outputs/g/dcl0/metrics.jsonl")
-    path.write_text(path.read_text().replace('"knn/top1"', '"evaluations": ["0123456789"], "knn/top1"'))
-    assert figure.main(["g", "--x", "epoch", "--out", "c.png"]) == 0 and capfd.readouterr()
-    refuses("figure g --x epoch --metric knn/top1", "knn/top1", capfd)
+KNN = {"_target_": "ssl_bench.evaluate.knn.KNN", "temperature": 0.1}
+
+
+def test_a_line_has_points_of_one_evaluation() -> None:
+    """A run was finished after an epoch with k = 20 and goes on with k = 1; another was begun with k = 1."""
+
+    def config(seed: int, epochs: int, k: int) -> dict[str, Any]:
+        node = {"every": 1, "knn": {**KNN, "k": k}}
+        return {"evaluate": node, "name": "g", "seed": seed, "epochs": epochs, "optimizer": {"schedule": "constant"}}
+
+    (first,), (second,) = (asked(config(0, 1, k)) for k in (20, 1))
+    for seed in (0, 1):
+        points: list[dict[str, Any]] = [{"step": 2, "epoch": 1.0, "knn/top1": 0.5}]
+        points.append({"step": 4, "epoch": 2.0, "knn/top1": 0.7 + 0.1 * seed, "evaluations": [mark(second)]})
+        folder = make(f"g/{seed}", points, **config(seed, 2, 1))
+        entries = [{**one, "epochs": epoch, "metrics": {"knn/top1": 0.5}} for epoch, one in ((1, first), (2, second))]
+        content: dict[str, Any] = {"run_id": folder.name, "metrics": {}, "seconds": 1.0, "evaluations": entries}
+        content["config"] = yaml.safe_load((folder / "config.yaml").read_text())
+        (folder / "results.json").write_text(json.dumps(content))
+    make(
+        "g/2",
+        [{"step": 2 * e, "epoch": float(e), "knn/top1": 0.9, "evaluations": [mark(second)]} for e in (1, 2)],
+        **config(2, 2, 1),
+    )
+    by_k = {line.label: line for line in curves(chosen(["g"]), "knn/top1")[0]}
+    assert {*by_k} == {"knn[k=20]/top1", "knn[k=1]/top1"}
+    of_20, of_1 = by_k["knn[k=20]/top1"], by_k["knn[k=1]/top1"]
+    assert (of_20.x.tolist(), of_20.mean.tolist(), of_20.seeds) == ([1], [50], 2)
+    assert (of_1.x.tolist(), of_1.seeds) == ([2], 3) and of_1.mean == pytest.approx([80])
+
+
+def test_a_copy_counts_once_and_runs_without_points_are_counted(grid: None) -> None:
+    (folder, *_) = (run.place for run in chosen(["g", "loss=dcl", "seed=2"])["run"])
+    shutil.copytree(folder, Path("outputs/h") / folder.name)
+    make("g/none", choices={"loss": "dcl"}, loss={"_target_": "dcl"}, name="g", seed=3)
+    (dcl, _), _, below = curves(chosen([]))
+    assert dcl.seeds == 3 and len(below) == 1 and "1 of 8 runs" in below[0] and "seed=3" in below[0]
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": 2, "epoch": 1.0, "loss": 9.0}) + "\n")
+    with pytest.raises(ConfigError, match=r"^loss of one training and seed differs in outputs/[gh]/"):
+        curves(chosen([]))
 
 
 @pytest.fixture

@@ -1,0 +1,243 @@
+"""Runs arranged by two settings: a table or a figure of any runs.
+
+A cell has runs of one recipe, which differ in the seed only. A setting that varies within a cell of the table, whatever
+made it vary, splits it into several tables. What varies within a column is named below, and so are missing runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from ssl_bench.config.build import near
+from ssl_bench.config.identity import is_hashed
+from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.evaluate.metric import Metric
+from ssl_bench.record.printing import Sheet, SheetEntry
+from ssl_bench.record.results import mixed
+from ssl_bench.results import statistics
+from ssl_bench.results import table as runs_table
+from ssl_bench.results.table import in_order, repr_of, text_of, varying
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from ssl_bench.record.runs import Run
+
+MOST_TABLES = 12  # that one command prints
+MOST_NAMES = 6  # settings that a sentence names
+LABELS = "labels"  # of the columns: the shares of the labels with which a network was evaluated, `evaluate.labels`
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs in a row and a column, and their values: a share in percent."""
+
+    runs: list[Run] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Pivot:
+    """A table of means.
+
+    Attributes:
+        names: the setting of the rows and that of the columns, or several with commas between; empty if there is none.
+        name, metric: of the number.
+        of: the settings that distinguish it from the other tables.
+        cells: by the values of both.
+        below: sentences on what else varies and what is missing.
+    """
+
+    names: tuple[str, str]
+    name: str
+    metric: Metric
+    of: Mapping[str, Any]
+    cells: dict[tuple[Any, Any], Cell] = field(default_factory=dict)
+    below: list[str] = field(default_factory=list)
+
+    def axis(self, which: int) -> list[Any]:
+        """The values of the rows (0) or columns (1), in order."""
+        return in_order([key[which] for key in self.cells])
+
+    @property
+    def label(self) -> str:
+        """The metric with its unit."""
+        return f"{self.name} (%)" if self.metric.unit == "share" else self.name
+
+    @property
+    def title(self) -> str:
+        """The metric, and what distinguishes the table."""
+        return ", ".join([self.label, *(f"{name}={text_of(value)}" for name, value in self.of.items())])
+
+    def sheet(self) -> Sheet:
+        """The table as text: mean ± deviation (runs), the best mean of a column bold."""
+        rows, columns = self.axis(0), self.axis(1)
+        heads = [f"{self.names[1]}={text_of(value)}" if self.names[1] else self.label for value in columns]
+        best, records = self._best(), list[dict[str, Any]]()
+        high = "highest" if self.metric.sign > 0 else "lowest"
+        bold = [f"Bold: the {high} mean of a column; `ssl-bench compare` says whether it is better."] * bool(best)
+        sheet = Sheet([self.names[0], *heads], title=self.title, below=[*self.below, *bold])
+        for row in rows:
+            entries = [SheetEntry(text_of(row))]
+            for column in columns:
+                if (cell := self.cells.get((row, column))) is None:
+                    entries.append(SheetEntry())
+                    continue
+                is_best, footnotes = (row, column) in best, notes(cell.runs)
+                text = spread(cell.values, 2 if self.metric.unit == "share" else 3)
+                entries.append(SheetEntry(text, sheet.numbers(footnotes), is_best))
+                of_cell = {"metric": self.label, "mean": fmean(cell.values), "std": statistics.deviation(cell.values)}
+                of_cell |= {"n": len(cell.values), "best": is_best, "notes": "; ".join(footnotes)}
+                settings = _settings(self.names[0], row) | _settings(self.names[1], column)
+                records.append({**self.of, **settings, **of_cell})
+            sheet.rows.append(entries)
+        data = {"title": self.title, "rows": records, "notes": sheet.notes, "below": sheet.below}
+        return replace(sheet, records=records, data=data)
+
+    def _best(self) -> set[tuple[Any, Any]]:
+        """The cells with the best mean of their column; none of a column with one cell."""
+        means = {key: self.metric.sign * fmean(cell.values) for key, cell in self.cells.items()}
+        best = set[tuple[Any, Any]]()
+        for column in self.axis(1) if self.metric.sign else ():
+            of_column = {key: mean for key, mean in means.items() if key[1] == column and isfinite(mean)}
+            if len(of_column) > 1:
+                best |= {key for key, mean in of_column.items() if mean == max(of_column.values())}
+        return best
+
+
+def pivot(
+    table: DataFrame,
+    rows: str | None,
+    columns: str | None,
+    metric: str | None,
+    flags: tuple[str, str] = ("--rows", "--columns"),
+) -> list[Pivot]:
+    """Tables of means over seeds.
+
+    Args:
+        table: runs; those that are not finished are counted below.
+        rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``, or several of them with
+            commas between; None: of the settings that the commands vary, the first and the second. Columns may be
+            ``labels``.
+        metric: the name of a number; None: the main one of most runs.
+        flags: what a refusal calls rows and columns.
+
+    Raises:
+        ConfigError: there is no such setting or metric, too much else varies, or two folders have other numbers of one
+            training.
+    """
+    ended = runs_table.finished(table)
+    if not len(ended):
+        raise ConfigError("no run is finished: name others, or wait for these")
+    name, chosen = runs_table.choose(ended, "--metric", metric)
+    given = _full_names(flags[0], rows, ended), columns if columns == LABELS else _full_names(flags[1], columns, ended)
+    done = runs_table.once(ended, name, [one for one in f"{given[0]},{given[1]}".split(",") if one == "experiment"])
+    axes = _axes(done, *given)
+    keys = list(zip(_values(done, axes[0]), _values(done, axes[1]), strict=True))
+    inside = varying(done, keys)
+    meaning, names = runs_table.meaning(done, name), runs_table.name_numbers(done["run"])
+    below = [chosen] * bool(chosen) + runs_table.left_out(table, name)
+    pivots, places = dict[str, Pivot](), dict[str, list[Any]]()
+    for place, run, key in zip(done.index, done["run"], keys, strict=True):
+        of = {setting: done.at[place, setting] for setting in inside}
+        part = repr(of)
+        places.setdefault(part, []).append(place)
+        cells = pivots.setdefault(part, Pivot(axes, name, meaning, of)).cells
+        values = _by_labels(run, name, names) if columns == LABELS else {key[1]: done.at[place, name]}
+        for column, value in values.items():
+            cell = cells.setdefault((key[0], column), Cell())
+            cell.runs.append(run)
+            cell.values.append(meaning.scale * value)
+    if len(pivots) > MOST_TABLES:
+        words, count = "=..., ".join(inside), f"{len(pivots)} tables, more than {MOST_TABLES}"
+        raise ConfigError(f"{words}=... vary too and make {count}: set some of them")
+    for part, one in pivots.items():
+        for runs in (cell.runs for cell in one.cells.values()):
+            if len({run.recipe for run in runs}) > 1:
+                raise ConfigError(f"{runs[0].folder} and {runs[1].folder} are not of one recipe: leave one of them out")
+        one.below.extend([*below, *_between(done.loc[places[part]], axes)])
+    return list(pivots.values())
+
+
+def _axes(table: DataFrame, row: str | None, column: str | None) -> tuple[str, str]:
+    """The settings of the rows and of the columns, empty for none; those that the commands vary in place of None."""
+    names, asked = varying(table), set[str]().union(*(run.requested for run in table["run"]))
+    names = [name for name in names if name in asked] or names
+    free = (name for name in names if name not in f"{row},{column}".split(","))
+    return (next(free, "") if row is None else row), (next(free, "") if column is None else column)
+
+
+def _full_names(flag: str, wanted: str | None, table: DataFrame) -> str | None:
+    """The full names of settings with commas between; None of None."""
+    return None if wanted is None else ",".join(_full_name(flag, name, table) for name in wanted.split(","))
+
+
+def _full_name(flag: str, wanted: str, table: DataFrame) -> str:
+    """The full name of a setting, of which the end is enough if one that varies has it.
+
+    Raises:
+        InvalidValue: there is no such setting, or results do not depend on it; the name of an experiment is allowed.
+    """
+    if wanted in ("", "seed", "name", "experiment"):
+        return wanted.replace("name", "experiment")
+    if wanted in (settings := runs_table.settings(table)):
+        remedy = "a setting on which results depend, such as loss: runs that differ in this one only are one training"
+        require(is_hashed(wanted), flag, wanted, remedy)
+        return wanted
+    ends = [name for name in settings if name.endswith(f".{wanted}") and len({*map(repr_of, table[name])}) > 1]
+    if len(ends) != 1:
+        there = ends or varying(table)
+        names = ", ".join(there) or "none varies"
+        raise InvalidValue(flag, wanted, f"a setting of these runs, such as {names}{near(wanted, there)}")
+    return ends[0]
+
+
+def _values(table: DataFrame, axis: str) -> list[Any]:
+    """The value of a setting in each row, of several a tuple; None without a setting."""
+    rows = list(zip(*(table[name] for name in axis.split(",") if name in table), strict=True))
+    return [row if len(row) > 1 else row[0] for row in rows] or [None] * len(table)
+
+
+def _settings(axis: str, value: Any) -> dict[str, Any]:
+    """The settings of an axis with their values; none if there is no such axis."""
+    return dict(zip(axis.split(","), value if isinstance(value, tuple) else (value,), strict=True)) if axis else {}
+
+
+def _by_labels(run: Run, name: str, names: Mapping[Any, str]) -> dict[Any, float]:
+    """A number of a run by the share of the labels."""
+    shares = {(entry["id"], entry.get("images")): entry["settings"].get("labels", 1.0) for entry in run.evaluations}
+    same = {key: value for key, value in run.numbers.items() if _of_labels(names[key]) == _of_labels(name)}
+    return {shares[key[1:]]: value for key, value in same.items()}
+
+
+def _of_labels(name: str) -> str:
+    """The name of a number of a share of the labels without the share: ``knn/labels0.1/top1`` is ``knn/top1``."""
+    return re.sub(r"/labels[0-9.e-]+(?=/)", "", name)
+
+
+def _between(table: DataFrame, axes: Sequence[str]) -> list[str]:
+    """A sentence on the settings that vary within a column of a table, beside the rows' with the keys below them."""
+    of_rows = [name for name in table for row in axes[0].split(",") if f"{name}.".startswith(f"{row}.")]
+    names = varying(table.drop(columns=of_rows), _values(table, axes[1]))
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return [f"Between the cells of a column also vary: {', '.join(names[:MOST_NAMES])}{more}."] if names else []
+
+
+def notes(runs: Sequence[Run]) -> list[str]:
+    """Footnotes of a mean over runs: what it mixes, and what the runs warn of."""
+    warnings = [f"seed {run.seed}: {sentence}" for run in runs for sentence in run.warnings]
+    return [*filter(None, [mixed(run.conditions for run in runs)]), *warnings]
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """``mean ± std (n)``; empty without values. A mean that would be printed as 0.000 has significant digits."""
+    if not values:
+        return ""
+    mean, std = fmean(values), statistics.deviation(values)
+    form = f".{digits}f" if mean == 0 or float(f"{mean:.{digits}f}") else f".{digits}g"
+    return f"{mean:{form}}" + ("" if std is None else f" ± {std:{form}}") + f" ({len(values)})"
