@@ -34,7 +34,7 @@ from ssl_bench.papers.fill import Filled, fill
 from ssl_bench.papers.selection import Selection
 from ssl_bench.papers.sheets import sheet_of
 from ssl_bench.record.printing import markdown
-from ssl_bench.results.arrange import spread
+from ssl_bench.results.pivot import spread
 
 VERSIONS = ("ssl_bench", "python", "torch", "torchvision", "timm", "numpy")
 PLACE = {"row", "column", "metric", "value", "seed", "run_id", "seconds"}  # of a committed number

@@ -88,14 +88,11 @@ def _figure(options: Namespace, of_runs: bool) -> Any:
     if of_runs:
         from ssl_bench.results import drawing
 
+        runs, rows, columns, metric, flags = _of_runs(options)
         if options.what_matters:
-            from ssl_bench.results import former_select
             from ssl_bench.results.matters import what_matters
 
-            outputs = taken_outputs(options.overrides)
-            entries, _ = former_select.chosen([*options.names, *options.overrides], outputs)
-            return drawing.draw_matters(what_matters(entries, options.metric))
-        runs, rows, columns, metric, flags = _of_runs(options)
+            return drawing.draw_matters(what_matters(runs, metric))
         if options.x == EPOCH:
             require(rows is None, "--x", EPOCH, f"a setting, or leave out {flags[0]}")
             from ssl_bench.results.curves import curves

@@ -14,7 +14,7 @@ from ssl_bench.papers import measurements
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, CellMetric, Table
 from ssl_bench.record.runs import Run
-from ssl_bench.results.arrange import notes, spread
+from ssl_bench.results.pivot import notes, spread
 from ssl_bench.results.statistics import mean
 
 SOURCES = {  # of a paper's number, in words

@@ -14,7 +14,7 @@ from ssl_bench.commands import status
 from ssl_bench.errors import printable
 from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.results.arrange import spread
+from ssl_bench.results.pivot import spread
 from tests.door.door import enter
 from tests.evaluated import with_evaluations
 from tests.results.folders import OUTPUTS, finish, make, make_grid
