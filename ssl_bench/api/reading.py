@@ -14,12 +14,10 @@ from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.record import rows
 from ssl_bench.record import runs as record
 from ssl_bench.record.folders import find_named
-from ssl_bench.record.index import as_text
 from ssl_bench.record.printing import html, text_of
 from ssl_bench.record.runs import Run, as_value
 from ssl_bench.results import select
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.former_select import runs_where
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -256,21 +254,6 @@ def figure(
     if x == "epoch":
         return drawing.draw_curves(*curves.curves(chosen, metric))
     return drawing.draw(pivot.pivot(chosen, y or lines, x, metric, ("y" if y else "lines", "x")), bool(y))
-
-
-def _folder(outputs: str | os.PathLike[str] | None) -> Path:
-    return files.usual_outputs() if outputs is None else files.given_path(outputs)
-
-
-def _conditions(where: Mapping[str, Any] | None) -> list[str]:
-    """The conditions of a mapping, whose texts may begin with ``!=``, ``<``, ``<=``, ``>`` or ``>=``."""
-    words = list[str]()
-    for key, value in (where or {}).items():
-        texts = [as_text(one) for one in (value if isinstance(value, list | tuple) else [value])]
-        equal = [text for text in texts if not text.startswith(("!=", "<", ">"))]
-        words += [f"{key}{text}" for text in texts if text not in equal]
-        words += [f"{key}={','.join(equal)}"] if equal or not texts else []
-    return words
 
 
 def _chosen(outputs: str | os.PathLike[str] | None, where: Mapping[str, Any] | None) -> DataFrame:
