@@ -142,4 +142,4 @@ def _row(line: bytes) -> dict[str, Any] | None:
         row: Any = files.parse_json(line)
     except ValueError:
         return None
-    return None if rows.wrong(row) else row
+    return row if rows.is_row(row) else None

@@ -17,7 +17,7 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config import identity
-from ssl_bench.errors import one_line
+from ssl_bench.errors import in_one_line, one_line
 from ssl_bench.record import evaluations, results, rows
 from ssl_bench.record.claim import Owner
 from ssl_bench.record.dashboard import flat_config
@@ -240,7 +240,17 @@ def folders(outputs: Path) -> Iterator[Path]:
 
 
 def read(folder: Path) -> Run:
-    """The run in a directory; files that cannot be read are named in ``damaged``.
+    """The run in a directory; files that cannot be read, or have values of other kinds, are named in ``damaged``."""
+    try:
+        run = _read(folder)
+        run.settings, run.numbers, run.share, run.conditions  # noqa: B018 - what all readers ask for
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        run = Run(folder, {}, damaged=f"it has a value of another kind ({in_one_line(error)})")
+    return run
+
+
+def _read(folder: Path) -> Run:
+    """The run in a directory.
 
     JSON is read in a twentieth of the time of YAML: of a finished run that was not started again ``config.yaml`` is not
     read.

@@ -19,8 +19,8 @@ from ssl_bench.networks.weights import footnotes
 from ssl_bench.record import baselines, evaluations, hits, plots, rows, units
 from ssl_bench.record.environment import environment, now, peak_memory
 from ssl_bench.record.evaluations import Entry
-from ssl_bench.record.index import UNITS
 from ssl_bench.record.metrics import Tracker
+from ssl_bench.record.runs import UNITS
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.parts import Parts
@@ -88,7 +88,7 @@ class Evaluation:
         by_data = list(self.parts.targets_by_data(networks, self.state.device, self.precision))
         _write_labels(folder, (target for _, some in by_data for target in some))
         of_labels = [s for data, some in by_data for s in doubts(self.parts.evaluators_for(*data), some)]
-        recorded_rows, warmup = rows.read(tracker.path, self.config), self.parts.recipe.warmup_epochs
+        recorded_rows, warmup = rows.read(tracker.path), self.parts.recipe.warmup_epochs
         of_images = [f"{name}: {s}" if name else s for _, name, data in self.parts.evaluated for s in data.doubts()]
         of_images += self.parts.copied
         of_weights = footnotes(facts.get("init", ""))

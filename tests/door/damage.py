@@ -31,10 +31,9 @@ SHARES = [
 
 
 def environment(context: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let the caches and the papers be those of the folder, and the status keep its cache of few files."""
+    """Let the caches and the papers be those of the folder."""
     context.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     context.setenv("SSL_BENCH_PAPERS", str(folder / "papers"))
-    context.setattr("ssl_bench.record.cache.FEW_CHANGES", 0)
 
 
 def fields(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

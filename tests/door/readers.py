@@ -7,9 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
-
 from ssl_bench import files
 from ssl_bench.commands import compare, status, table
 
@@ -61,38 +58,3 @@ def pairs() -> list[tuple[list[int], float]]:
     code, out, said = asked(compare.main, "--by", "loss", "seed=0,1", "--metric", "knn/top1", "--format", "json")
     assert code == 0, said
     return [(cell["seeds"], abs(cell["difference"])) for cell in json.loads(out)["cells"]]
-
-
-class Truth:
-    """What the readers say without damage, and with one run less."""
-
-    def __init__(self, victim: Path) -> None:
-        self.victim, (self.records, said) = victim, numbers()
-        assert said == ""
-        loss, seed = (yaml.safe_load((victim / "config.yaml").read_text())[key] for key in ("loss", "seed"))
-        self.loss = "dcl" if loss["_target_"].endswith("DCL") else "infonce"
-        self.whole = means(), pairs()
-        aside = victim.rename("aside")
-        self.less = means(), pairs()
-        aside.rename(victim)
-        assert self.less[1][0][0] == [1 - seed]
-
-    def holds(self, damage: Any) -> str:
-        """Check all readers; return what was said of the run, empty if it has its numbers."""
-        records, said = numbers()
-        for name, record in self.records.items():
-            if name != self.victim.name:
-                assert records[name] == record, (damage, name)
-        own, kept = records.get(self.victim.name), self.records[self.victim.name]
-        has_results = own is not None and own["state"] == "done"
-        if has_results:
-            assert own is not None and own["metrics"] == kept["metrics"], damage
-        else:
-            lines = [line for line in said.splitlines() if self.victim.name in line]
-            assert lines and all("damaged" in line for line in lines), (damage, said)
-        expected = self.whole if has_results else self.less
-        named = damage[1][:2] == ("config", "choices") and isinstance(damage[2], str)  # an option has any name
-        if not (has_results and named):
-            assert means() == {loss: pytest.approx(values) for loss, values in expected[0].items()}, damage
-        assert pairs() == expected[1], damage
-        return "" if has_results else said
