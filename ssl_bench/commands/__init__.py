@@ -12,6 +12,6 @@ COMMANDS = {
     "report": "runs and plots as one HTML file: report [OUTPUTS | NAME ...] [--out FILE] [--open] [--watch]",
     "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",
     "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",
-    "figure": "the same as a plot: figure dcl/fig3 --out fig3.png",
+    "figure": "the same as a plot, table with --out: figure dcl/fig3 --out fig3.png",
     "prepare": "write a dataset's arrays: prepare dataset=cifar10 [--source FOLDER]",
 }

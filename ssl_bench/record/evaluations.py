@@ -126,8 +126,8 @@ def node(made_by: Mapping[str, Any]) -> dict[str, Any]:
     return {made_by["evaluator"]: made_by["settings"]}
 
 
-def on_the_way(config: Mapping[str, Any], metrics: Mapping[str, float]) -> list[Entry]:
-    """The entries of an unfinished run with the metrics that it has recorded so far; none if it cannot be known."""
+def on_the_way(config: Mapping[str, Any], metrics: Mapping[str, float] = {}) -> list[Entry]:
+    """The entries of an unfinished run, with the metrics that it has recorded so far; none if it cannot be known."""
     try:
         entries = [{**entry, "metrics": {}} for entry in asked(config) if not entry["network"]]
     except (ConfigError, ImportError):
@@ -135,7 +135,7 @@ def on_the_way(config: Mapping[str, Any], metrics: Mapping[str, float]) -> list[
     for name, value in metrics.items():
         if entry := made(name, entries):
             entry["metrics"][name] = value
-    return [entry for entry in entries if entry["metrics"]]
+    return entries
 
 
 def made(name: str, entries: Iterable[Entry]) -> Entry | None:

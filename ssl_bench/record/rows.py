@@ -1,14 +1,14 @@
 """The rows of ``metrics.jsonl``, as readers get them: what is no row is left out, and counted aloud.
 
 A row has ``step``, nearly always ``epoch``, and values by name. Rows of the training also have ``seconds``,
-``images_per_second`` and ``loss``; rows of an evaluation on the way have ``evaluations``, the marks
-(:func:`ssl_bench.record.evaluations.mark`) of what made their metrics.
+``images_per_second`` and ``loss``; rows of an evaluation have ``evaluations``, the marks
+(:func:`ssl_bench.record.evaluations.mark`) of what made their metrics; the last rows of version 0.4 have none.
 """
 
 import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple, NotRequired, TypedDict
@@ -57,12 +57,12 @@ def is_row(row: Any) -> bool:
 
 
 def progress(
-    path: Path, evaluated: bool = False, recorded: Any = None, config: Mapping[str, Any] | None = None
+    path: Path, evaluated: Collection[str] = (), recorded: Any = None, config: Mapping[str, Any] | None = None
 ) -> Progress:
     """How far a training is whose file may grow meanwhile, and end in half a row.
 
     Args:
-        evaluated: read all of it, for its best evaluation; otherwise only its end is read.
+        evaluated: marks of the evaluations whose best values are sought in all of it; none: only its end is read.
         recorded: the units of the values, which say which are best, as :func:`ssl_bench.record.units.metric` has them.
         config: of the run.
     """
@@ -89,13 +89,20 @@ def progress(
             if last.step is None:
                 step, epoch, seconds, speed, loss = (finite(row, name) for name in READ)
                 last = Progress(step, epoch, seconds, speed, loss)
-        for name in units.main(row, recorded, evaluate) if evaluated and "evaluations" in row else ():
+        made_by = marks(row)
+        for name in units.main(row, recorded, evaluate) if made_by and {*evaluated}.issuperset(made_by) else ():
             value, sign = finite(row, name), units.metric(name, recorded, evaluate).sign
             if value is not None and not name.startswith("watch/"):
                 best[name] = sign * max(sign * value, sign * best.get(name, value))
         if not evaluated and last.step is not None and (watched is not None or len(lines) < 2):
             break
     return last._replace(watched=watched, best=best, changed=changed)
+
+
+def marks(row: Mapping[str, Any]) -> list[str]:
+    """The marks of what made the metrics of a row; none of a row of the training."""
+    found = row.get("evaluations")
+    return [*map(str, found)] if isinstance(found, list) else []
 
 
 def finite(node: Any, key: str) -> float | None:
@@ -106,7 +113,7 @@ def finite(node: Any, key: str) -> float | None:
 
 BEYOND = 1e-6
 # What is read of a row beside the values of its curves; "watch/..." is a look at the network, with all its values.
-# "evaluations" are marks (ssl_bench.record.evaluations) of what made the metrics of a row on the way.
+# "evaluations" are marks (ssl_bench.record.evaluations) of what made the metrics of a row.
 Row = TypedDict(
     "Row",
     {

@@ -125,7 +125,8 @@ class Run:
         if self.folder is None:
             return rows.Progress()
         every = not self.finished and bool(self.config.get("evaluate", {}).get("every"))
-        return rows.progress(self.folder / METRICS, every, self.units, self.config)
+        wanted = evaluations.on_the_way(self.config) if every else []
+        return rows.progress(self.folder / METRICS, {*map(evaluations.mark, wanted)}, self.units, self.config)
 
     @property
     def end(self) -> float | None:
@@ -149,7 +150,8 @@ class Run:
     def evaluations(self) -> list[evaluations.Entry]:
         """What has evaluated the network after the last epoch, with the numbers; of an unfinished one the best."""
         if not self.finished:
-            return evaluations.on_the_way(self.config, self.progress.best)
+            entries = evaluations.on_the_way(self.config, self.progress.best)
+            return [entry for entry in entries if entry["metrics"]]
         return evaluations.after(self.results["evaluations"], self.config.get("epochs"))
 
     @cached_property

@@ -52,8 +52,7 @@ class Evaluation:
         if tracker is not None:
             metrics = {name: value for entry in evaluated for name, value in entry["metrics"].items()}
             files.write_json(tracker.path.with_name(UNITS), self._units(metrics))
-            marks = {"evaluations": [evaluations.mark(entry) for entry in evaluated]} if evaluated else {}
-            tracker.row(step, {"epoch": self.schedule.epoch(step), **metrics, **marks})
+            tracker.row(step, {"epoch": self.schedule.epoch(step), **metrics, **_marks(evaluated)})
         self.state.evaluated_step = step
         return True
 
@@ -98,7 +97,8 @@ class Evaluation:
             log.warning("%s", sentence)
         pictures = plots.write_artifacts(folder / "figures", artifacts, tracker.path)
         step = self.state.step
-        tracker.row(step, {"epoch": self.schedule.epoch(step), **content["metrics"]}, pictures)
+        marks = _marks(evaluations.after(entries, self.config["epochs"]))
+        tracker.row(step, {"epoch": self.schedule.epoch(step), **content["metrics"], **marks}, pictures)
         files.write_json(folder / "results.json", content)
         for path in self._kept:
             files.remove(path)
@@ -194,6 +194,12 @@ class Evaluation:
         """Names of the classes, which metrics have by number, as ``classes``, of another dataset ``classes/<name>``."""
         by_dataset = ((name, dataset.class_names()) for _, name, dataset in self.parts.evaluated)
         return {"/".join(filter(None, ("classes", name))): names for name, names in by_dataset if names}
+
+
+def _marks(entries: Iterable[Entry]) -> dict[str, list[str]]:
+    """What a row of metrics says of the evaluations that made them, the first of each evaluator first."""
+    marks = list(dict.fromkeys(map(evaluations.mark, entries)))
+    return {"evaluations": marks} if marks else {}
 
 
 def _read_baselines(entries: Sequence[Entry], paths: Mapping[str, Path]) -> list[Entry]:

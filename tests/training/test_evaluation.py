@@ -66,6 +66,7 @@ def test_another_evaluation_trains_nothing_and_computes_what_is_missing(trained:
     assert counts == [3, 6, 8]
     rows = [json.loads(line) for line in (only_run() / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1].items() >= third["metrics"].items()
+    assert rows[-1]["evaluations"] == list(dict.fromkeys(map(evaluations.mark, third["evaluations"])))
     code, printed = train("max_steps=3", *KNN, "evaluate.knn.k=5", "evaluate.knn.temperature=1e-1")
     assert code == 0 and printed.startswith(("\u250f", "already done"))
     shown = f"{100 * third['metrics']['knn[k=5]/top1']:.1f}%"
