@@ -56,8 +56,8 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
     if not (drawn or options.out or command == "figure"):
         print(text_of(_sheets(options), options.format or "rich"), end="")
         return 0
-    require(options.format is None, "--format", options.format, "nothing: a figure has the form that --out ends with")
-    require(not options.claims, "--claims", "", "nothing, and name one of the claims: they have a figure each")
+    if options.format or options.claims:
+        raise ConfigError("--format and --claims: leave them out of a figure; each claim has one under its name")
     names = [re.sub(r"(.*/)?([^/]+)\.ya?ml(?=/|$)", r"\2", name) for name in options.names] or ["figures"]
     path = output(options.out, f"{'-'.join(names).replace('/', '-')}.png", OWN["Software"].encode())
     require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")

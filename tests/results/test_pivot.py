@@ -114,6 +114,7 @@ def test_python_has_what_the_commands_have(grid: None, capsys: Output) -> None:
 def test_a_grid_is_drawn_as_lines_and_as_a_heat_map(grid: None) -> None:
     assert figure.main(["grid", "--x", "batch_size", "--lines", "loss", "--out", "lines.pdf"]) == 0
     assert Path("lines.pdf").read_bytes()[:4] == b"%PDF"
+    assert table.main(["grid", "--columns", "batch_size", "--rows", "loss", "--out", "same.pdf"]) == 0
     assert figure.main(["grid", "loss=dcl", "--x", "seed", "--y", "batch_size", "--out", "heat.png"]) == 0
     assert Path("heat.png").read_bytes()[1:4] == b"PNG"
 
