@@ -1,3 +1,2 @@
-"""Results as rows: ``runs`` and ``grids`` read the files of runs and grids, ``scan`` joins them, ``status`` shows them,
-``differing`` says in what they differ, ``arrange`` makes tables; ``comparison`` and ``statistics`` say what a
-difference is worth."""
+"""Runs are one table: ``table`` reads it, ``select`` chooses rows by words, ``status`` prints them, ``pivot`` and
+``curves`` make means over seeds; ``comparison``, ``matters`` and ``statistics`` say what a difference is worth."""
