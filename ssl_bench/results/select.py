@@ -146,8 +146,8 @@ def _of_names(table: "DataFrame", names: Sequence[str], folders: dict[str, Path]
         name = word.removeprefix(f"{outputs}/").strip("/")
         own, others = list[int](), list[int]()
         for place, run in zip(table.index, table["run"], strict=True):
-            inside = run.folder is not None and below is not None and f"{run.folder.resolve()}/".startswith(below)
-            if inside or name in (run.experiment, run.folder and run.folder.name):
+            own_names = (run.experiment, run.folder and run.folder.name) if below is None or run.folder is None else ()
+            if name in own_names or (below and run.folder and f"{run.folder.resolve()}/".startswith(below)):
                 own.append(place)
             elif name in run.asked_by:
                 others.append(place)

@@ -282,6 +282,7 @@ def missing(table: DataFrame, name: str, there: Sequence[bool] = ()) -> dict[str
     for place, label in enumerate(labels(table)) if any(lacking) else ():
         if lacking[place]:
             state, run = table["state"].iloc[place], table["run"].iloc[place]
+            label = label or table["run_id"].iloc[place] or ""
             label = f"{run.experiment} {label}".strip() if several else label
             what.setdefault(f"without {name}" if run.finished else state, []).append(label)
     return dict(sorted(what.items(), key=lambda pair: pair[0] not in STATES))
