@@ -13,7 +13,8 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import ERROR, PaperClaim
 from ssl_bench.papers.fill import Filled
-from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE, share_range
+from ssl_bench.record import plots
+from ssl_bench.record.plots import DASHES, literal
 from ssl_bench.results.statistics import deviation, half_width, mean
 
 if TYPE_CHECKING:
@@ -59,16 +60,14 @@ def draw(drawn: Sequence[Panel]) -> Figure:
     A cell without own runs has the number that is committed with the package, which the legend calls "project". A claim
     has the interval of its seeds for an error bar, and theory as a line. Panels of one quantity have one range.
     """
-    from matplotlib import style
     from matplotlib.figure import Figure
 
-    with style.context(["default", STYLE]):
-        figure = Figure((5.2 * len(drawn), max(panel.height for panel in drawn)), layout="constrained")
-        axes = figure.subplots(1, len(drawn), squeeze=False)[0]
+    size = 5.2 * len(drawn), max(panel.height for panel in drawn)
+    with plots.panels(Figure, size, len(drawn)) as (figure, axes):
         for axis, panel in zip(axes, drawn, strict=True):
             panel.draw(axis)
-        share_range(axes)
-        return figure
+        plots.share_range(axes)
+    return figure
 
 
 def _legend(axis: Any, title: str | None) -> None:
@@ -90,17 +89,14 @@ def _curves(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> No
     x = {one.cell.column: order[one.cell.column] if one.cell.x is None else one.cell.x for one in filled}
     for i, label in enumerate(dict.fromkeys(one.cell.label for one in filled)):
         row = [one for one in filled if one.cell.label == label]
-        look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
         # The axis has the measure of a claim.
-        _curve(axis, row, x, row[0].cell.row if claim else label, look, lines.get(label), claim is not None)
+        name = literal(row[0].cell.row if claim else label)
+        _curve(partial(plots.line, axis, i), row, x, name, lines.get(label), claim is not None)
     for curve, numbers in theory.items():
         if numbers:
             given = [number for column, number in zip(table.columns(), numbers, strict=True) if column in x]
-            axis.plot(list(x.values()), given, label=f"theory: {curve}", **lines[curve])
-    if table.doubling:
-        axis.set_xscale("log", base=2)
-    axis.set_xticks(list(x.values()), list(x))
-    axis.minorticks_off()
+            axis.plot(list(x.values()), given, label=literal(f"theory: {curve}"), **lines[curve])
+    plots.ticks(axis, list(x.values()), list(x), table.doubling)
     measures = {one.cell.measure for one in filled}
     metrics = {f"{one.cell.metric} (%)" if one.cell.share else one.cell.metric for one in filled}
     y = measures.pop() if claim and measures != {""} else table.y or ", ".join(sorted(metrics))
@@ -111,17 +107,17 @@ def _curves(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> No
 
 
 def _curve(
-    axis: Any,
+    line: Callable[..., None],
     row: Sequence[Filled],
     x: Mapping[str, float],
     name: str,
-    look: Mapping[str, Any],
     theory: Mapping[str, Any] | None,
     of_claim: bool,
 ) -> None:
     """Draw a row: the paper's numbers, and those of the runs, or else the committed ones.
 
     Args:
+        line: draws points in the look of the row.
         x: values of the columns.
         theory: the look of a row that measures what a formula says, which is drawn as a line.
         of_claim: the bars are intervals of the mean, not deviations; committed numbers are not marked as such.
@@ -131,18 +127,18 @@ def _curve(
     ours = [(x[one.cell.column], one.values) for one in row if one.values]
     measured = ours or [(x[one.cell.column], one.measured) for one in row if one.measured]
     if reported:
-        axis.plot(*zip(*reported, strict=True), **look, label=f"{name} (paper)", linestyle="--", mfc="white")
+        line(*zip(*reported, strict=True), label=f"{name} (paper)", linestyle="--", mfc="white")
     if not measured:
         if not reported:
-            axis.plot([], [], **look, label=f"{name} (no numbers yet)", linestyle="none")
+            line([], [], label=f"{name} (no numbers yet)", linestyle="none")
         return
     values_x, numbers = zip(*measured, strict=True)
     means = [mean(values) for values in numbers]
     if theory:
-        axis.plot(values_x, means, label=f"theory: {row[0].cell.label}", **theory)
+        line(values_x, means, label=literal(f"theory: {row[0].cell.label}"), marker="", **theory)
         return
     label = name if ours or of_claim else f"{name} (project)"
-    axis.errorbar(values_x, means, [bar(values) or 0.0 for values in numbers], **look, label=label, capsize=3)
+    line(values_x, means, [bar(values) or 0.0 for values in numbers], label=label, linestyle="-")
 
 
 def _rows(axis: Any, table: PaperClaim, filled: Sequence[Filled], title: str) -> None:
@@ -151,10 +147,9 @@ def _rows(axis: Any, table: PaperClaim, filled: Sequence[Filled], title: str) ->
     for of_seed in zip(*numbers, strict=False):
         axis.plot(of_seed, **THEORY | {"linewidth": 0.8})
     for i, values in enumerate(numbers):
-        look = {"color": COLOURS[i % len(COLOURS)], "marker": "o", "capsize": 5}
         if values:
-            axis.errorbar([i], [mean(values)], [half_width(values, ERROR)], **look)
-    axis.set_xticks(range(len(filled)), [textwrap.fill(one.cell.label, 12) for one in filled])
+            plots.line(axis, i, [i], [mean(values)], [half_width(values, ERROR)], marker="o", linestyle="-", capsize=5)
+    plots.ticks(axis, range(len(filled)), [textwrap.fill(one.cell.label, 12) for one in filled])
     lines = f"{table.x}: {filled[0].cell.column}\nmean and {1 - 2 * ERROR:.0%} interval; a thin line for each seed"
     axis.set(xlim=(-0.5, len(filled) - 0.5), xlabel=lines, ylabel=table.y)
     axis.set_title(title, fontsize="medium")

@@ -1,4 +1,4 @@
-"""Plots of a run: learning curves and the evaluators' artifacts, as PNG beside their data.
+"""The look and the parts of all figures; of a run, learning curves and the evaluators' artifacts, as PNG beside data.
 
 Matplotlib is imported when a plot is drawn, and used without pyplot: no window, no global state. The colours are those
 of Okabe and Ito, which are distinct for every kind of colour vision; lines differ in dashes and markers too.
@@ -6,12 +6,13 @@ of Okabe and Ito, which are distinct for every kind of colour vision; lines diff
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ssl_bench import files
 from ssl_bench.disk.patience import make_folder
@@ -30,6 +31,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DPI = 120
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3}
 LABELS = {"loss": "loss (nats)", "information": "information (nats)", "images_per_second": "speed (images/s)"}
+F = TypeVar("F", bound="Figure")
 CLOCKS = ("step", "epoch", "seconds")
 
 
@@ -80,6 +82,41 @@ def render(make: Callable[..., Figure | None], *given: Any) -> bytes:
         if figure is not None:
             figure.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def panels(make: Callable[..., F], size: tuple[float, float], count: int = 1) -> Iterator[tuple[F, list[Axes]]]:
+    """In matplotlib's defaults and our style, a figure of that class and size in inches, with panels side by side."""
+    import matplotlib.style
+
+    with matplotlib.style.context(["default", STYLE]):
+        figure = make(size, layout="constrained")
+        yield figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def line(axis: Any, number: int, x: Sequence[float], y: Sequence[float], halves: Any = None, **changed: Any) -> None:
+    """Draw a line in the colour, dashes and markers of its number.
+
+    Args:
+        halves: of the error bars.
+        changed: matplotlib's settings of another look.
+    """
+    look: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+    look |= {"linestyle": DASHES[number % len(DASHES)]} | changed
+    axis.plot(x, y, **look) if halves is None else axis.errorbar(x, y, halves, **{"capsize": 3} | look)
+
+
+def ticks(axis: Any, places: Sequence[float], names: Sequence[str], doubling: bool = False) -> None:
+    """Put a text at each place of the x axis, which has powers of two if the places are ``doubling``."""
+    if doubling:
+        axis.set_xscale("log", base=2)
+    axis.set_xticks(places, list(map(literal, names)))
+    axis.minorticks_off()
+
+
+def literal(text: str) -> str:
+    """A text that matplotlib takes for no formula."""
+    return text.replace("$", r"\$")
 
 
 def draw(artifact: Artifact, title: str) -> Figure:
@@ -164,11 +201,9 @@ def _distribution(distribution: Distribution, title: str) -> Figure:
 def _curve(curve: Curve, title: str) -> Figure:
     figure, panels = _grid(len(curve.lines), 2)
     for i, (panel, (name, y)) in enumerate(zip(panels, curve.lines.items(), strict=True)):
-        k = i % len(COLOURS)
-        panel.plot(curve.x, y, color=COLOURS[k], linestyle=DASHES[k], marker=MARKERS[k])
+        line(panel, i, curve.x, y)
         if curve.doubling:
-            panel.set_xscale("log", base=2)
-            panel.set_xticks(curve.x, [f"{x:g}" for x in curve.x])
+            ticks(panel, curve.x, [f"{x:g}" for x in curve.x], doubling=True)
         panel.set(xlabel=curve.label, ylabel=name)
     figure.suptitle(title)
     return figure
