@@ -69,9 +69,8 @@ class Deviation:
     @property
     def share(self) -> float:
         """Error in bounds; at most 1 if the result is right."""
-        if not math.isfinite(self.error):
-            return math.inf
-        return self.error / self.bound if self.bound else math.inf if self.error else 0.0
+        error = self.error if math.isfinite(self.error) else math.inf
+        return error / self.bound if self.bound else math.inf if error else 0.0
 
 
 def distance(name: str, result: Tensor, exact: Tensor, bound: float, least: float = 1e-12) -> Deviation:
@@ -95,7 +94,5 @@ def answer_of(name: str, deviations: Sequence[Deviation], what: str, advice: str
     if worst.share > 1:
         reason = f"{worst.name}: the error {worst.error:.2g} is above the bound {worst.bound:.2g}"
         return Answer(name, f"error {worst.error:.1e}", Verdict.WRONG, reason, advice, values)
-    if worst.bound == 0:
-        return Answer(name, f"{len(deviations)} {what} equal", Verdict.GOOD, values=values)
-    figure = f"{len(deviations)} {what}, error at most {worst.share:.0%} of the bound ({worst.name})"
-    return Answer(name, figure, Verdict.GOOD, values=values)
+    so = f", error at most {worst.share:.0%} of the bound ({worst.name})" if worst.bound else " equal"
+    return Answer(name, f"{len(deviations)} {what}{so}", Verdict.GOOD, values=values)

@@ -68,10 +68,10 @@ def maker(target: str, keys: Mapping[str, Any]) -> Make:
     Raises:
         ConfigError: it cannot be imported or made, or cannot be called with two views.
     """
-    own: Any = _imported(target) if ":" in target else None
-    paired = own is None or (inspect.isclass(own) and issubclass(own, Loss))  # computed by PairLoss
+    own: Any = None
 
     def make(cold: bool = False, tiled: bool = False) -> Any:
+        paired = own is None or (inspect.isclass(own) and issubclass(own, Loss))  # computed by PairLoss
         taken = ["temperature"] if paired else inspect.signature(own).parameters
         given: dict[str, Any] = {key: COLDEST for key in ("temperature", "tau") if cold and key in taken} | dict(keys)
         if paired:
@@ -85,22 +85,20 @@ def maker(target: str, keys: Mapping[str, Any]) -> Make:
         return module
 
     try:
+        own = _imported(target) if ":" in target else None
         inspect.signature(make().forward).bind(None, None)
     except ConfigError:
         raise
     except Exception as error:  # whatever the code of the user raises
         why = f"{type(error).__name__}: {reason(error)}"
-        raise ConfigError(f"--loss {target}: {why}: set its arguments as key=value; two views are its input") from error
+        remedy = "name FILE.py:CLASS, whose input are two views, and its arguments as key=value"
+        raise ConfigError(f"--loss {target}: {why}: {remedy}") from error
     return make
 
 
 def _imported(target: str) -> Any:
     place, _, name = target.rpartition(":")
-    try:
-        members = runpy.run_path(place) if place.endswith(".py") else vars(importlib.import_module(place))
-        return members[name]
-    except Exception as error:  # whatever the code of the user raises
-        raise ConfigError(f"--loss {target}: {type(error).__name__}: {reason(error)}: name FILE.py:CLASS") from error
+    return (runpy.run_path(place) if place.endswith(".py") else vars(importlib.import_module(place)))[name]
 
 
 # ---- what is measured
@@ -174,8 +172,7 @@ def extremes(make: Make) -> Iterator[Deviation]:
     unit, ids = batches(torch.bfloat16)[0].z[0, 0].float(), torch.arange(IMAGES)
     for positive, negative in itertools.product((1, -1), repeat=2):
         signs = torch.tensor([[1, negative], [positive, positive * negative]]).repeat(1, IMAGES // 2)
-        z = signs[..., None] * unit
-        measured = measure(partial(make, cold=True), [Batch(z, ids, ids % CLASSES)])
+        measured = measure(partial(make, cold=True), [Batch(signs[..., None] * unit, ids, ids % CLASSES)])
         yield finite(f"value or gradient at cosines of {positive} and {negative}", measured)
 
 

@@ -17,10 +17,8 @@ def section(setting: Setting) -> Iterator[Answer]:
     yield Answer("versions", ", ".join(f"{name} {facts[name]}" for name in shown), values=facts)
     built = f"torch built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch built without CUDA"
     cuda = setting.device.type == "cuda"
-    if cuda:
-        figure = f"{setting.devices} x {torch.cuda.get_device_name(setting.device)}, {built}"
-    else:
-        figure = f"{available_cores()} cores, {built}, no GPU"
+    gpus = f"{setting.devices} x {torch.cuda.get_device_name(setting.device)}, {built}" if cuda else ""
+    figure = gpus or f"{available_cores()} cores, {built}, no GPU"
     try:
         check_devices(setting.devices)
     except ConfigError as error:

@@ -26,23 +26,18 @@ STEPS = 2
 LINKS = f"set NCCL_P2P_DISABLE=1 to see whether the links between the GPUs are the cause, and {REPORT}"
 METHOD = "fork" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
 T = TypeVar("T")
-# Of a rank: of the collectives, of the training, and of replayed steps, or why there are none.
-RankDeviations = tuple[list[Deviation], list[Deviation], list[Deviation] | str]
 
 
 def section(setting: Setting) -> Iterator[Answer]:
     """Collectives of all ranks, and a training on them. This process leaves CUDA alone, so that it can be forked."""
     if setting.devices < 2:
-        reason = "one device: set devices to the number of GPUs, or of processes on a CPU"
-        yield from (Answer(name, "", Verdict.SKIPPED, reason) for name in ("collectives", "training"))
+        yield from (Answer(name, "", Verdict.SKIPPED, "there is one device") for name in ("collectives", "training"))
         return
-    check = partial(work, setting)
-    ranks = on_ranks(check, setting.devices, setting.folder)
+    ranks = on_ranks(partial(work, setting), setting.devices, setting.folder)
     yield answer_of("collectives", [deviation for first, _, _ in ranks for deviation in first], "results", LINKS)
-    _, training, replays = ranks[0]
-    yield answer_of("training", training, "weights and buffers", f"{WRONG_RESULT}; until then train with devices=1")
+    yield answer_of("training", ranks[0][1], "weights and buffers", f"{WRONG_RESULT}; until then train with devices=1")
     if setting.device.type == "cuda":
-        yield replay_answer(replays)
+        yield replay_answer(ranks[0][2])
 
 
 def on_ranks(function: Callable[[int], T], ranks: int, folder: Path) -> list[T]:
@@ -69,8 +64,10 @@ def _enter(rank: int, function: Callable[[int], T], folder: Path, parent: int) -
     leave()
 
 
-def work(setting: Setting, rank: int) -> RankDeviations:
-    """Carry out all checks on a rank; rank 0 trains alone first, before there are others.
+def work(setting: Setting, rank: int) -> tuple[list[Deviation], list[Deviation], list[Deviation] | str]:
+    """Carry out all checks on a rank: of collectives, of a training, and of replayed steps, or why there are none.
+
+    Rank 0 trains alone first, before there are others.
 
     The second one trains in float64. A step rounds the weights to u and the gradients to about sqrt(n) u for the
     n = 25,600 pixels of a batch. The network and its batch statistics enlarge a deviation, by less than ten in a step

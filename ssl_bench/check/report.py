@@ -1,15 +1,15 @@
 """The report of a check: a line of each answer, and ``checks/<host>-<time>/check.json``."""
 
 import datetime
-import math
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
 from ssl_bench.check.answer import Answer
+from ssl_bench.record.printing import plain
 
 COLUMNS = (8, 22, 52)  # characters of section, name and figure
 Found = tuple[str, Answer]  # an answer with its section
@@ -32,17 +32,11 @@ def summary(results: Sequence[Found]) -> str:
 
 def findings(results: Sequence[Found]) -> list[dict[str, Any]]:
     """The answers as JSON can hold them: NaN and infinity as text."""
-    return [
-        {"section": section, **vars(answer), "verdict": answer.verdict.value, "values": _plain(answer.values)}
-        for section, answer in results
-    ]
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value if not isinstance(value, float) or math.isfinite(value) else str(value)
-        for name, value in values.items()
-    }
+    found = list[dict[str, Any]]()
+    for section, answer in results:
+        values = {name: str(x) if x != plain(x) else x for name, x in answer.values.items()}
+        found.append({"section": section, **vars(answer), "verdict": answer.verdict.value, "values": values})
+    return found
 
 
 def save(outputs: Path, command: str, gpus: int, started: datetime.datetime, results: Sequence[Found]) -> Path:
@@ -58,7 +52,6 @@ def save(outputs: Path, command: str, gpus: int, started: datetime.datetime, res
         "machine": f"{gpus} x {device}" if gpus else f"{facts.get('cores', '?')} cores of {device}",
         "command": command,
         "started": started.isoformat(timespec="seconds"),
-        "gpus": gpus,
         "findings": findings(results),
     }
     folder = outputs / "checks" / f"{content['host']}-{started:%Y%m%d-%H%M%S}"

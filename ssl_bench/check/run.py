@@ -54,10 +54,8 @@ def run(section: Section, setting: Setting, limit: float = LIMIT) -> Iterator[An
 def _last_words(log: Path) -> list[str]:
     """The last words of a process: by faulthandler the error and the call in which it happened, or its last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    kinds = ("Fatal Python error", "Timeout")
-    if not any(line.startswith(kinds) for line in lines):
-        return lines[-1:]
-    return [line for line in lines if line.startswith((*kinds, "File "))][:2]
+    fatal = [line for line in lines if line.startswith(("Fatal Python error", "Timeout"))]
+    return fatal[:1] + [line for line in lines if line.startswith("File ")][:1] if fatal else lines[-1:]
 
 
 def _work(section: Section, setting: Setting, limit: float, log: Path, sender: Connection, parent: int) -> None:

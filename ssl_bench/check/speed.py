@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from timeit import Timer
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,26 +22,12 @@ from ssl_bench.hardware import available_cores, local_device, release_memory
 from ssl_bench.launch.ranks import out_of_memory
 from ssl_bench.training.engine import Training
 
-
-class Network(NamedTuple):
-    """A network that is timed.
-
-    Attributes:
-        options: of the configuration.
-        side: of the stored images.
-        batches: images of a step on a GPU, and on a CPU.
-    """
-
-    options: list[str]
-    side: int
-    batches: tuple[int, int]
-
-
-# ResNet-18 with the CIFAR stem, ResNet-18 and ResNet-50 with the ImageNet stem.
+# ResNet-18 with the CIFAR stem, ResNet-18 and ResNet-50 with the ImageNet stem: options of the configuration, pixels of
+# a side of the stored images, images of a step on a GPU and on a CPU.
 NETWORKS = {
-    "resnet18 32px": Network(["dataset=cifar10"], 32, (512, 64)),
-    "resnet18 96px": Network(["dataset=stl10"], 96, (256, 64)),
-    "resnet50 224px": Network(["dataset=imagenet"], 256, (128, 16)),
+    "resnet18 32px": (["dataset=cifar10"], 32, (512, 64)),
+    "resnet18 96px": (["dataset=stl10"], 96, (256, 64)),
+    "resnet50 224px": (["dataset=imagenet"], 256, (128, 16)),
 }
 SECONDS = 0.5  # that a call is repeated
 PHOTOS, HEIGHT, WIDTH = 32, 375, 500
@@ -88,10 +74,10 @@ class RandomDataset(Dataset):
 
 def training(name: str, batch: int, folder: Path, device: torch.device, *overrides: str) -> Training:
     """A run of SimCLR with a network of ``NETWORKS`` on random images in memory; nothing is written to ``folder``."""
-    network = NETWORKS[name]
+    options, side, _ = NETWORKS[name]
     others = ["tracking=off", "evaluate=[]", "evaluate.baselines=[]", "images_on=device", "batch_size.chunk=null"]
-    config = load([*network.options, f"batch_size.size={batch}", "epochs=1000", *others, *overrides])
-    return on_random_images(config, network.side, folder, device)
+    config = load([*options, f"batch_size.size={batch}", "epochs=1000", *others, *overrides])
+    return on_random_images(config, side, folder, device)
 
 
 def on_random_images(config: dict[str, Any], side: int, folder: Path, device: torch.device) -> Training:
@@ -100,8 +86,8 @@ def on_random_images(config: dict[str, Any], side: int, folder: Path, device: to
     target = f"{RandomDataset.__module__}.{RandomDataset.__name__}"
     dataset = {"_target_": target, "side": side, "count": 4 * config["batch_size"]["size"]}
     dataset |= {key: value for key, value in config["dataset"].items() if key in kept}
-    changed = {"dataset": dataset, "images_on": "device", "max_steps": None}  # which may be fewer than are timed
-    run = Training(config | changed, "check", folder, device)
+    # max_steps may be fewer than are timed.
+    run = Training(config | {"dataset": dataset, "images_on": "device", "max_steps": None}, "check", folder, device)
     run.state.method.train()
     return run
 
@@ -121,8 +107,8 @@ def seconds_of_a_step(config: dict[str, Any], folder: Path) -> float:
 def step_answer(name: str, setting: Setting) -> Answer:
     """Measure whole steps of a network, as ``ssl-bench train`` carries them out without being told otherwise."""
     device = local_device(0)
-    cuda, network = device.type == "cuda", NETWORKS[name]
-    batch = network.batches[not cuda]
+    cuda = device.type == "cuda"
+    batch = NETWORKS[name][2][not cuda]
     try:
         run = training(name, batch, setting.folder, device)
         step = run.stepper()
@@ -156,9 +142,7 @@ def photos() -> Answer:
 def constructed(seed: int) -> Tensor:
     """The bytes of a JPEG with noise at every scale."""
     generator = torch.Generator().manual_seed(seed)
-    image = torch.full((1, 3, HEIGHT, WIDTH), 0.5)
-    for cells in (2, 4, 8, 16, 32, 64, 128, 256):
-        noise = torch.randn(1, 3, cells, cells, generator=generator) * 0.25 / cells**0.15
-        image += interpolate(noise, (HEIGHT, WIDTH), mode="bilinear")
-    encoded = encode((image[0].clamp(0, 1) * 255).to(torch.uint8), HEIGHT)[0]
+    noise = (torch.randn(1, 3, n, n, generator=generator) * 0.25 / n**0.15 for n in (2, 4, 8, 16, 32, 64, 128, 256))
+    image = 0.5 + sum(interpolate(of_scale, (HEIGHT, WIDTH), mode="bilinear")[0] for of_scale in noise)
+    encoded = encode((image.clamp(0, 1) * 255).to(torch.uint8), HEIGHT)[0]
     return torch.frombuffer(bytearray(encoded), dtype=torch.uint8)

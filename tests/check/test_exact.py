@@ -216,4 +216,3 @@ def test_a_rank_computes_after_this_process_has_computed_with_several_threads(tm
 def test_one_device_has_no_ranks(setting: Setting) -> None:
     answers: list[Answer] = [*ranks.section(dataclasses.replace(setting, devices=1))]
     assert {answer.verdict for answer in answers} == {Verdict.SKIPPED}
-    assert answers[0].reason == "one device: set devices to the number of GPUs, or of processes on a CPU"

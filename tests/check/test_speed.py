@@ -12,7 +12,7 @@ from ssl_bench.check.answer import Setting, Verdict
 from ssl_bench.training.step import Stepper
 
 SMALL = ["dataset=scattered_digits", "backbone.width=4", "head.out=16"]
-NETWORK = speed.Network(SMALL, 20, (64, 16))
+NETWORK = (SMALL, 20, (64, 16))
 
 
 @pytest.fixture
