@@ -63,7 +63,7 @@ def draw(drawn: Sequence[Panel]) -> Figure:
     from matplotlib.figure import Figure
 
     size = 5.2 * len(drawn), max(panel.height for panel in drawn)
-    with plots.panels(Figure, size, len(drawn)) as (figure, axes):
+    with plots.panels(Figure, size, [1] * len(drawn)) as (figure, axes):
         for axis, panel in zip(axes, drawn, strict=True):
             panel.draw(axis)
         plots.share_range(axes)

@@ -85,13 +85,19 @@ def render(make: Callable[..., Figure | None], *given: Any) -> bytes:
 
 
 @contextlib.contextmanager
-def panels(make: Callable[..., F], size: tuple[float, float], count: int = 1) -> Iterator[tuple[F, list[Axes]]]:
-    """In matplotlib's defaults and our style, a figure of that class and size in inches, with panels side by side."""
+def panels(
+    make: Callable[..., F], size: tuple[float, float], widths: Sequence[float] = (1,)
+) -> Iterator[tuple[F, list[Axes]]]:
+    """In matplotlib's defaults and our style, a figure of that class and size in inches, with panels side by side.
+
+    Args:
+        widths: of the panels, relative to each other.
+    """
     import matplotlib.style
 
     with matplotlib.style.context(["default", STYLE]):
         figure = make(size, layout="constrained")
-        yield figure, list(figure.subplots(1, count, squeeze=False)[0])
+        yield figure, list(figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0])
 
 
 def line(axis: Any, number: int, x: Sequence[float], y: Sequence[float], halves: Any = None, **changed: Any) -> None:
@@ -121,11 +127,9 @@ def literal(text: str) -> str:
 
 def draw(artifact: Artifact, title: str) -> Figure:
     """Figure of an artifact."""
-    if isinstance(artifact, Histogram):
-        return _histogram(artifact, title)
-    if isinstance(artifact, Regions):
-        return _regions(artifact, title)
-    return _distribution(artifact, title) if isinstance(artifact, Distribution) else _curve(artifact, title)
+    kinds = {Histogram: _histogram, Regions: _regions, Distribution: _distribution, Curve: _curve}
+    made: Figure = kinds[type(artifact)](artifact, title)  # type: ignore[operator]
+    return made
 
 
 def learning_curves(recorded: Sequence[Mapping[str, Any]]) -> Figure | None:
@@ -151,14 +155,10 @@ def learning_curves(recorded: Sequence[Mapping[str, Any]]) -> Figure | None:
 
 def share_range(axes: Sequence[Any]) -> None:
     """Give the panels of one quantity, which the first line of their label says, one range of the y axis."""
-    of_quantity: dict[str, list[Any]] = {}
-    for axis in axes:
-        if label := axis.get_ylabel():
-            of_quantity.setdefault(label.partition("\n")[0], []).append(axis)
-    for same in of_quantity.values():
-        lows, highs = zip(*(axis.get_ylim() for axis in same), strict=True)
-        for axis in same:
-            axis.set_ylim(min(lows), max(highs))
+    names = [axis.get_ylabel().partition("\n")[0] for axis in axes]
+    for axis, name in zip(axes, names, strict=True):
+        ends = [end for other, its in zip(axes, names, strict=True) if its == name for end in other.get_ylim()]
+        axis.set_ylim(min(ends), max(ends))
 
 
 def _histogram(histogram: Histogram, title: str) -> Figure:
@@ -259,8 +259,6 @@ def _grid(count: int, columns: int, shared: bool = False, fixed: bool = False) -
         unused.remove()
     if fixed:
         left, below, gap = 0.75, 0.45, 0.15  # inches, of each panel
-        figure.subplots_adjust(left / across, below / up, 1 - gap / across, 1 - gap / up)
-        figure.subplots_adjust(
-            wspace=(left + gap) / (width - left - gap), hspace=(below + gap) / (height - below - gap)
-        )
+        blank = (left + gap) / (width - left - gap), (below + gap) / (height - below - gap)
+        figure.subplots_adjust(left / across, below / up, 1 - gap / across, 1 - gap / up, *blank)
     return figure, list(axes[:count])

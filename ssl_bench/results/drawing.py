@@ -10,10 +10,10 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from matplotlib import style
+import numpy as np
 from matplotlib.figure import Figure
 
-from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE, share_range
+from ssl_bench.record.plots import COLOURS, DASHES, line, literal, panels, share_range, ticks
 from ssl_bench.results.curves import SeedCurve
 from ssl_bench.results.matters import Matters
 from ssl_bench.results.pivot import Pivot
@@ -37,14 +37,13 @@ def draw(pivots: Sequence[Pivot], heat: bool) -> Picture:
     panels have one range of the y axis, and all heat maps one scale of colours.
     """
     means = [fmean(cell.values) for pivot in pivots for cell in pivot.cells.values()]
-    with style.context(["default", STYLE]):
-        figure = Picture((5.2 * len(pivots), 4.3), layout="constrained")
-        for axis, pivot in zip(figure.subplots(1, len(pivots), squeeze=False)[0], pivots, strict=True):
+    with panels(Picture, (5.2 * len(pivots), 4.3), [1] * len(pivots)) as (figure, axes):
+        for axis, pivot in zip(axes, pivots, strict=True):
             _heat(axis, pivot, means) if heat else _lines(axis, pivot)
-            axis.set_title(pivot.title, fontsize="medium")
+            axis.set_title(literal(pivot.title), fontsize="medium")
             axis.set_xlabel(pivot.names[1])
         if not heat:
-            share_range(figure.axes)
+            share_range(axes)
         _say(figure, (sentence for pivot in pivots for sentence in pivot.below))
     return figure
 
@@ -54,7 +53,7 @@ def _say(figure: Picture, sentences: Iterable[str]) -> None:
     width = round(15 * figure.get_figwidth())  # characters of a line
     lines = [textwrap.fill(sentence, width, break_on_hyphens=False) for sentence in dict.fromkeys(sentences)]
     if lines:
-        figure.supxlabel("\n".join(lines).replace("$", r"\$"), fontsize="x-small", x=0.02, ha="left")
+        figure.supxlabel(literal("\n".join(lines)), fontsize="x-small", x=0.02, ha="left")
 
 
 def _lines(axis: Any, pivot: Pivot) -> None:
@@ -67,14 +66,10 @@ def _lines(axis: Any, pivot: Pivot) -> None:
         places = _beside([*x.values()], i - (len(rows) - 1) / 2, len(rows), log)
         points = [(at, cell) for at, c in zip(places, columns, strict=True) if (cell := pivot.cells.get((row, c)))]
         means = [fmean(cell.values) for _, cell in points]
-        look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "capsize": 3}
-        label = f"{pivot.names[0]}={text_of_value(row)}" if pivot.names[0] else None
+        label = literal(f"{pivot.names[0]}={text_of_value(row)}") if pivot.names[0] else None
         halves = [half_width(cell.values) if len(cell.values) > 1 else 0.0 for _, cell in points]
-        axis.errorbar([at for at, _ in points], means, halves, **look, linestyle=DASHES[i % len(DASHES)], label=label)
-    if log:
-        axis.set_xscale("log", base=2)
-    axis.set_xticks(list(x.values()), list(map(text_of_value, columns)))
-    axis.minorticks_off()
+        line(axis, i, [at for at, _ in points], means, halves, label=label)
+    ticks(axis, list(x.values()), list(map(text_of_value, columns)), log)
     counts = sorted({len(cell.values) for cell in pivot.cells.values()})
     of = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     axis.set_ylabel(f"{pivot.label}\nmean" + f" and 95% interval of {of}" * (counts[-1] > 1))
@@ -82,36 +77,32 @@ def _lines(axis: Any, pivot: Pivot) -> None:
         axis.legend(frameon=False)
 
 
-def _beside(x: Sequence[float], line: float, lines: int, log: bool) -> list[float]:
+def _beside(x: Sequence[float], number: float, lines: int, log: bool) -> list[float]:
     """Places on the x axis for a line, a little aside of those of other lines, whose intervals would cover its own.
 
     Args:
-        line: its number, 0 for the middle one.
+        number: of the line, 0 for the middle one.
     """
     scaled = [math.log2(value) for value in x] if log else [*x]
     gap = min((after - before for before, after in pairwise(scaled)), default=1.0)
-    moved = [value + line * min(0.05, 0.3 / lines) * gap for value in scaled]
+    moved = [value + number * min(0.05, 0.3 / lines) * gap for value in scaled]
     return [2**value for value in moved] if log else moved
 
 
 def _heat(axis: Any, pivot: Pivot, scale: Sequence[float]) -> None:
     """Draw a heat map; ``scale`` has the numbers of all heat maps of the figure."""
-    import numpy as np
-
     rows, columns = pivot.axis(0), pivot.axis(1)
-    means = np.full((len(rows), len(columns)), np.nan)
-    for (row, column), cell in pivot.cells.items():
-        means[rows.index(row), columns.index(column)] = fmean(cell.values)
+    cells = [[pivot.cells.get((row, column)) for column in columns] for row in rows]
+    means = np.array([[fmean(cell.values) if cell else np.nan for cell in of_row] for of_row in cells])
     axis.grid(False)
     image = axis.imshow(means, origin="lower", aspect="auto", cmap="viridis", vmin=min(scale), vmax=max(scale))
-    middle = (min(scale) + max(scale)) / 2
-    for (row, column), cell in pivot.cells.items():
-        mean, at = fmean(cell.values), (columns.index(column), rows.index(row))
-        text = f"{mean:.1f}" if pivot.metric.unit == "share" else f"{mean:.3g}"
-        colour = "white" if mean < middle else "black"
-        axis.text(*at, f"{text}\n({len(cell.values)})", ha="center", va="center", color=colour, fontsize="small")
-    axis.set_xticks(range(len(columns)), list(map(text_of_value, columns)))
-    axis.set_yticks(range(len(rows)), list(map(text_of_value, rows)))
+    for (row, column), mean in np.ndenumerate(means):
+        if (cell := cells[row][column]) is not None:
+            text = f"{mean:.1f}" if pivot.metric.unit == "share" else f"{mean:.3g}"
+            look = {"color": "white" if mean < (min(scale) + max(scale)) / 2 else "black", "fontsize": "small"}
+            axis.text(column, row, f"{text}\n({len(cell.values)})", ha="center", va="center", **look)
+    ticks(axis, range(len(columns)), list(map(text_of_value, columns)))
+    axis.set_yticks(range(len(rows)), [literal(text_of_value(row)) for row in rows])
     axis.set_ylabel(pivot.names[0])
     axis.figure.colorbar(image, ax=axis, label=f"{pivot.label}, mean (runs)")
 
@@ -121,25 +112,18 @@ def draw_matters(matters: Matters) -> Picture:
 
     Intervals are of 95%. The panels have one axis, so that what matters little is flat.
     """
-    count = len(matters.settings)
-    with style.context(["default", STYLE]):
-        size = (4.4 + 2.2 * count, max(3.4, 1.6 + 0.3 * len(matters.shares)))
-        figure = Picture(size, layout="constrained")
-        ratios = [2.0, *[max(1.0, 0.35 * len(levels)) for levels in matters.levels]]
-        grid = figure.add_gridspec(1, 1 + count, width_ratios=ratios)
-        _bars(figure.add_subplot(grid[0]), matters)
-        first: Any = None
-        for n in range(count):
-            axis = figure.add_subplot(grid[1 + n], sharey=first)
-            _means(axis, matters, n)
-            if first is None:
-                first = axis
-                axis.set_ylabel(f"{matters.label}, mean and 95% interval")
-            else:
-                axis.tick_params(labelleft=False)
-        figure.suptitle(
-            f"What matters for {matters.label}: {matters.cells} cells, {matters.runs} runs", fontsize="medium"
-        )
+    size = 4.4 + 2.2 * len(matters.settings), max(3.4, 1.6 + 0.3 * len(matters.shares))
+    with panels(Picture, size, [2.0, *(max(1.0, 0.35 * len(of)) for of in matters.levels)]) as (figure, axes):
+        bars, first, *others = axes
+        _bars(bars, matters)
+        first.set_ylabel(f"{matters.label}, mean and 95% interval")
+        for axis in others:
+            axis.sharey(first)
+            axis.tick_params(labelleft=False)
+        for number, axis in enumerate((first, *others)):
+            _means(axis, matters, number)
+        title = f"What matters for {matters.label}: {matters.cells} cells, {matters.runs} runs"
+        figure.suptitle(title, fontsize="medium")
     return figure
 
 
@@ -162,10 +146,9 @@ def _bars(axis: Any, matters: Matters) -> None:
 def _means(axis: Any, matters: Matters, number: int) -> None:
     values, main = matters.levels[number], matters.main[number]
     halves = [0.0 if math.isnan(half) else half for half in main.halves]
-    line = "-" if all(isinstance(value, int | float) for value in values) else "none"
-    look = {"color": COLOURS[0], "marker": MARKERS[0], "linestyle": line, "capsize": 3}
-    axis.errorbar(range(len(values)), main.means, halves, **look)
-    axis.set_xticks(range(len(values)), list(map(text_of_value, values)))
+    dashes = "-" if all(isinstance(value, int | float) for value in values) else "none"
+    line(axis, 0, range(len(values)), main.means, halves, linestyle=dashes)
+    ticks(axis, range(len(values)), list(map(text_of_value, values)))
     axis.set_xlim(-0.5, len(values) - 0.5)
     if sum(len(text_of_value(value)) for value in values) > 24:
         axis.tick_params(axis="x", rotation=45)
@@ -179,16 +162,13 @@ def draw_curves(curves: Sequence[SeedCurve], label: str, below: Sequence[str] = 
         label: of the y axis.
         below: sentences on what is missing.
     """
-    with style.context(["default", STYLE]):
-        figure = Picture((6.4, 4.3), layout="constrained")
-        axis = figure.subplots()
+    with panels(Picture, (6.4, 4.3)) as (figure, (axis,)):
         for i, curve in enumerate(curves):
-            colour, line = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
-            marker = MARKERS[i % len(MARKERS)] if len(curve.x) < 30 else ""
-            axis.plot(curve.x, curve.mean, color=colour, linestyle=line, marker=marker, label=curve.legend)
+            look = {"label": literal(curve.legend)} | ({"marker": ""} if len(curve.x) >= 30 else {})
+            line(axis, i, curve.x, curve.mean, linestyle=DASHES[i // len(COLOURS) % len(DASHES)], **look)
             if curve.seeds > 1:
                 ends = curve.mean - curve.deviation, curve.mean + curve.deviation
-                axis.fill_between(curve.x, *ends, color=colour, alpha=0.2, linewidth=0)
+                axis.fill_between(curve.x, *ends, color=COLOURS[i % len(COLOURS)], alpha=0.2, linewidth=0)
         axis.set_xlabel("epoch")
         axis.set_ylabel(f"{label}\nmean" + " and standard deviation" * any(curve.seeds > 1 for curve in curves))
         axis.legend(frameon=False)
