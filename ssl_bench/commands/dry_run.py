@@ -40,20 +40,18 @@ def show(plan: Plan, as_json: bool = False) -> None:
         print(json.dumps([run | {"steps": s, "hours": h} for run, (s, h) in zip(of_runs, costs, strict=True)]))
         return
     common = set(runs[0].overrides).intersection(*(run.overrides for run in runs))
-    if left and common:
-        print("all of them:", *(override for override in runs[0].overrides if override in common))
     rows = [dict(override.split("=", 1) for override in run.overrides if override not in common) for run in left]
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    sheet = Sheet(["steps", "hours", *keys, "directory"], left=0, words=[*keys, "directory"])
+    title = " ".join(["all of them:" * bool(common), *(one for one in runs[0].overrides if one in common)])
+    sheet = Sheet(["steps", "hours", *keys, "directory"], left=0, words=[*keys, "directory"], title=title)
     for run, row, (steps, took) in zip(left, rows, costs, strict=True):
         amounts = ["" if steps is None else str(steps), "" if took is None else f"{took:.2f}"]
         sheet.rows.append([SheetEntry(t) for t in (*amounts, *(row.get(key, "") for key in keys), str(run.folder))])
-    if left:
-        print(text_of([sheet], "rich"), end="")
     known = [took for _, took in costs if took is not None]
     hours = sum(known) if len(known) == len(left) else None
     price = f", {cost.price([run.config for run in left], hours, bool(timed))}" if any(s for s, _ in costs) else ""
-    print(f"{len(left)} runs to go{price}")
+    sheet.below = [f"{len(left)} runs to go{price}"]
+    print(text_of([sheet], "rich").rstrip() if left else sheet.below[0])
     if left and plan.asked.where == "slurm":
         plan.begin("")
         assert plan.folder is not None
