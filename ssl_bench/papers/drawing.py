@@ -14,7 +14,7 @@ from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import ERROR, PaperClaim
 from ssl_bench.papers.fill import Filled
 from ssl_bench.record import plots
-from ssl_bench.record.plots import DASHES, literal
+from ssl_bench.record.plots import DASHES
 from ssl_bench.results.statistics import deviation, half_width, mean
 
 if TYPE_CHECKING:
@@ -90,12 +90,12 @@ def _curves(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> No
     for i, label in enumerate(dict.fromkeys(one.cell.label for one in filled)):
         row = [one for one in filled if one.cell.label == label]
         # The axis has the measure of a claim.
-        name = literal(row[0].cell.row if claim else label)
+        name = row[0].cell.row if claim else label
         _curve(partial(plots.line, axis, i), row, x, name, lines.get(label), claim is not None)
     for curve, numbers in theory.items():
         if numbers:
             given = [number for column, number in zip(table.columns(), numbers, strict=True) if column in x]
-            axis.plot(list(x.values()), given, label=literal(f"theory: {curve}"), **lines[curve])
+            axis.plot(list(x.values()), given, label=f"theory: {curve}", **lines[curve])
     plots.ticks(axis, list(x.values()), list(x), table.doubling)
     measures = {one.cell.measure for one in filled}
     metrics = {f"{one.cell.metric} (%)" if one.cell.share else one.cell.metric for one in filled}
@@ -135,7 +135,7 @@ def _curve(
     values_x, numbers = zip(*measured, strict=True)
     means = [mean(values) for values in numbers]
     if theory:
-        line(values_x, means, label=literal(f"theory: {row[0].cell.label}"), marker="", **theory)
+        line(values_x, means, label=f"theory: {row[0].cell.label}", marker="", **theory)
         return
     label = name if ours or of_claim else f"{name} (project)"
     line(values_x, means, [bar(values) or 0.0 for values in numbers], label=label, linestyle="-")

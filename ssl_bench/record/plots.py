@@ -30,6 +30,7 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DPI = 120
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3}
+STYLE |= {"text.parse_math": False}  # names of users are no formulas
 LABELS = {"loss": "loss (nats)", "information": "information (nats)", "images_per_second": "speed (images/s)"}
 F = TypeVar("F", bound="Figure")
 CLOCKS = ("step", "epoch", "seconds")
@@ -116,13 +117,8 @@ def ticks(axis: Any, places: Sequence[float], names: Sequence[str], doubling: bo
     """Put a text at each place of the x axis, which has powers of two if the places are ``doubling``."""
     if doubling:
         axis.set_xscale("log", base=2)
-    axis.set_xticks(places, list(map(literal, names)))
+    axis.set_xticks(places, names)
     axis.minorticks_off()
-
-
-def literal(text: str) -> str:
-    """A text that matplotlib takes for no formula."""
-    return text.replace("$", r"\$")
 
 
 def draw(artifact: Artifact, title: str) -> Figure:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ssl_bench.record.plots import COLOURS, DASHES, line, literal, panels, share_range, ticks
+from ssl_bench.record.plots import COLOURS, DASHES, line, panels, share_range, ticks
 from ssl_bench.results.curves import SeedCurve
 from ssl_bench.results.matters import Matters
 from ssl_bench.results.pivot import Pivot
@@ -40,7 +40,7 @@ def draw(pivots: Sequence[Pivot], heat: bool) -> Picture:
     with panels(Picture, (5.2 * len(pivots), 4.3), [1] * len(pivots)) as (figure, axes):
         for axis, pivot in zip(axes, pivots, strict=True):
             _heat(axis, pivot, means) if heat else _lines(axis, pivot)
-            axis.set_title(literal(pivot.title), fontsize="medium")
+            axis.set_title(pivot.title, fontsize="medium")
             axis.set_xlabel(pivot.names[1])
         if not heat:
             share_range(axes)
@@ -53,7 +53,7 @@ def _say(figure: Picture, sentences: Iterable[str]) -> None:
     width = round(15 * figure.get_figwidth())  # characters of a line
     lines = [textwrap.fill(sentence, width, break_on_hyphens=False) for sentence in dict.fromkeys(sentences)]
     if lines:
-        figure.supxlabel(literal("\n".join(lines)), fontsize="x-small", x=0.02, ha="left")
+        figure.supxlabel("\n".join(lines), fontsize="x-small", x=0.02, ha="left")
 
 
 def _lines(axis: Any, pivot: Pivot) -> None:
@@ -66,7 +66,7 @@ def _lines(axis: Any, pivot: Pivot) -> None:
         places = _beside([*x.values()], i - (len(rows) - 1) / 2, len(rows), log)
         points = [(at, cell) for at, c in zip(places, columns, strict=True) if (cell := pivot.cells.get((row, c)))]
         means = [fmean(cell.values) for _, cell in points]
-        label = literal(f"{pivot.names[0]}={text_of_value(row)}") if pivot.names[0] else None
+        label = f"{pivot.names[0]}={text_of_value(row)}" if pivot.names[0] else None
         halves = [half_width(cell.values) if len(cell.values) > 1 else 0.0 for _, cell in points]
         line(axis, i, [at for at, _ in points], means, halves, label=label)
     ticks(axis, list(x.values()), list(map(text_of_value, columns)), log)
@@ -102,7 +102,7 @@ def _heat(axis: Any, pivot: Pivot, scale: Sequence[float]) -> None:
             look = {"color": "white" if mean < (min(scale) + max(scale)) / 2 else "black", "fontsize": "small"}
             axis.text(column, row, f"{text}\n({len(cell.values)})", ha="center", va="center", **look)
     ticks(axis, range(len(columns)), list(map(text_of_value, columns)))
-    axis.set_yticks(range(len(rows)), [literal(text_of_value(row)) for row in rows])
+    axis.set_yticks(range(len(rows)), [text_of_value(row) for row in rows])
     axis.set_ylabel(pivot.names[0])
     axis.figure.colorbar(image, ax=axis, label=f"{pivot.label}, mean (runs)")
 
@@ -164,7 +164,7 @@ def draw_curves(curves: Sequence[SeedCurve], label: str, below: Sequence[str] = 
     """
     with panels(Picture, (6.4, 4.3)) as (figure, (axis,)):
         for i, curve in enumerate(curves):
-            look = {"label": literal(curve.legend)} | ({"marker": ""} if len(curve.x) >= 30 else {})
+            look = {"label": curve.legend} | ({"marker": ""} if len(curve.x) >= 30 else {})
             line(axis, i, curve.x, curve.mean, linestyle=DASHES[i // len(COLOURS) % len(DASHES)], **look)
             if curve.seeds > 1:
                 ends = curve.mean - curve.deviation, curve.mean + curve.deviation

@@ -69,7 +69,7 @@ def test_learning_curves_show_the_rows_of_metrics() -> None:
         for i in range(1, 4)
     ]
     figure = plots.learning_curves([*rows, {"step": 30, "knn/top1": 0.5}])
-    assert figure is not None
+    assert figure is not None and plots.render(plots.learning_curves, [row | {"$_{": row["step"]} for row in rows])
     assert [panel.get_ylabel() for panel in figure.axes] == ["loss (nats)", "npc/mean"]
     assert {panel.get_xlabel() for panel in figure.axes} == {"step"}
     assert figure.axes[0].lines[0].get_xydata().tolist() == [[10, 4], [20, 3], [30, 2]]  # type: ignore[union-attr]
