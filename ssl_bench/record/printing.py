@@ -101,7 +101,7 @@ def tex(text: str) -> str:
 
 
 RAISED = "<sup>{}</sup>"
-MARKDOWN = Markup(lambda text: re.sub(r"([\\|<])", r"\\\1", printable(text)), "**{}**", RAISED, RAISED)
+MARKDOWN = Markup(lambda text: re.sub(r"([\\<])", r"\\\1", printable(text)), "**{}**", RAISED, RAISED)
 HTML = Markup(lambda text: hypertext.escape(printable(text)), "<b>{}</b>", RAISED, RAISED)
 LATEX = Markup(tex, "\\textbf{{{}}}", "\\rlap{{$^{{{}}}$}}", "$^{{{}}}$")
 
@@ -200,7 +200,8 @@ def markdown(sheet: Sheet) -> str:
     """The rows and notes of a sheet as Markdown, without its title."""
     headings, *rows = MARKDOWN.table(sheet)
     sides = ["---"] * sheet.left + ["---:"] * (len(headings) - sheet.left)
-    table = "".join(f"| {' | '.join(line)} |\n" for line in (headings, sides, *rows))
+    cells = ([cell.replace("|", r"\|") for cell in line] for line in (headings, sides, *rows))
+    table = "".join(f"| {' | '.join(line)} |\n" for line in cells)
     return table + "".join(f"\n{paragraph}\n" for paragraph in map("\n".join, MARKDOWN.below(sheet)))
 
 

@@ -504,11 +504,11 @@ def test_criteria_are_those_of_the_commit_at_which_the_runs_began(
         assert "mine/better" in capsys.readouterr().err
 
 
-def test_a_claim_is_one_line_of_a_terminal_of_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    lines = text_of([verdicts.sheet(commit_numbers.judged(), True)], "rich").splitlines()
+def test_claims_fit_a_terminal_and_are_lines_of_a_wide_one() -> None:
+    sheet = verdicts.sheet(commit_numbers.judged(), True)
+    lines = text_of([sheet], "rich", 110).splitlines()
     assert [line.split()[0] for line in lines[1 : len(CLAIMS) + 2] if line] == [claim.name for claim in CLAIMS]
-    assert max(map(len, lines)) <= 100 and lines[len(CLAIMS) + 1] == ""
+    assert max(map(len, text_of([sheet], "rich", 80).splitlines())) <= 80
 
 
 @pytest.mark.parametrize("share", [60, pytest.param(1, marks=pytest.mark.exhaustive)])
