@@ -276,9 +276,12 @@ def parse_yaml(content: bytes) -> Any:
 
 def say_damaged(path: str | Path, wrong: str = NO_RECORD) -> None:
     """Say that a file is damaged, and ``wrong`` is what is wrong in it."""
-    wrong = wrong if wrong == NO_RECORD else f"({wrong})"
-    separator = "," if wrong == NO_RECORD else ""
-    say_once(printable(f"ssl-bench: {path} is damaged{separator} {wrong}: it counts as missing"), os.path.abspath(path))
+    say_once(printable(f"ssl-bench: {damage(path, wrong)}: it counts as missing"), os.path.abspath(path))
+
+
+def damage(path: str | Path, wrong: str) -> str:
+    """That a file is damaged, and what is wrong in it, in words."""
+    return f"{path} is damaged, {wrong}" if wrong == NO_RECORD else f"{path} is damaged ({wrong})"
 
 
 def say_damaged_rows(path: str | Path, rows: int, wrong: str = "") -> None:

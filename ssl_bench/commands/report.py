@@ -3,18 +3,20 @@
 ``--json`` prints the data that the file is made of and writes no file. Numbers are numbers; null is unknown.
 
     outputs, made, left     results folder; when this was collected, in seconds since 1970; seconds until all is done
+    states                  that a run may have, the most urgent first
     keys, common            names of the ``values`` of each run; settings that all runs have
-    shown, facts            those of ``keys`` that vary, and that are facts of ``results.json``
+    shown, facts            those of ``keys`` on which results depend, and that are facts of ``results.json``
     metrics, meanings       names, the main ones first; of each, and of curves: a share in [0, 1], 1 or -1 for better
                             if higher or lower, and whether it is a main one
     runs                    an object for each:
         id, folder              its place below the results folder, which ends with its run_id; null if not yet there
-        state, reason           done, running, waiting, partial or failed; why it failed
+        state, reason           one of ``states``; why it is so
         label, values           the settings that distinguish it; one for each of ``keys``
         metrics, not_finite     {metric: value}, accuracies in [0, 1]; names of those that are NaN or infinite
         epoch, epochs, ...      and its speed (images per second), seconds, command, warnings, hardware, versions, log
     curves                  for each run {name: [steps, values, number of rows, number of rows without a finite value]}
     groups                  an object for each experiment: its name, the places of its ``runs`` in the list of runs, and
+        left_out                {metric: sentences on the runs that have no part in its means and comparisons}
         matters                 {metric: what ``compare --format json`` prints, and texts of its table}
         verdicts                {metric: [the same of ``compare --by``, for each setting]}
         seeds                   {curve: means and deviations over seeds}
@@ -22,21 +24,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 import webbrowser
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import Parser, in_sentences, output, refuse
+from ssl_bench.commands.arguments import Parser, in_sentences, output
 from ssl_bench.errors import ConfigError, require
+from ssl_bench.record import runs
 from ssl_bench.report import html
-from ssl_bench.report.collect import Collector
-from ssl_bench.results.former_select import located
+from ssl_bench.report.collect import collect
 
-PAUSE = 5.0  # seconds between two looks at the runs
+PAUSE, LONGEST = 5.0, 60.0  # seconds between two looks at the files; a process that is killed changes no file
 
 
 @in_sentences
@@ -50,44 +55,53 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--watch", action="store_true", help=watch)
     parser.add_argument("--json", action="store_true", help="print the data of the file, and write none")
     options = parser.read_words(arguments)
-    outputs, words = located(options.words, options.outputs)
-    collector = Collector(outputs, words)
     if options.json:
         if options.out or options.open or options.watch:
             raise ConfigError("--json writes no file: leave --out, --open and --watch out")
-        return _print(collector)
+        return _print(options)
     path = output(options.out, "report.html", b": ssl_bench report</title>")
     require(path.suffix == ".html", "--out", path, "an .html file, which a browser prints to PDF")
-    data = collector.collect(path.parent.absolute())
-    for sentence in collector.refusals():
-        refuse(sentence)
+    seen = _seen(options)
+    data = collect(options.words, options.outputs, path.parent.absolute())
     files.write_text(path, html.render(data, options.watch))
     print(f"{path}: {len(data['runs'])} runs, {path.stat().st_size / 1e6:.1f} MB", flush=True)
     if options.open:
         webbrowser.open(path.absolute().as_uri())
     if options.watch:
-        _watch(collector, path, data)
+        _watch(options, path, data, seen)
     return 0
 
 
-def _print(collector: Collector) -> int:
-    data = collector.collect(Path.cwd())
+def _print(options: Namespace) -> int:
+    data = collect(options.words, options.outputs, Path.cwd())
     for run in data["runs"]:
         del run["pictures"]  # files in its folder, as text
     print(json.dumps(data, indent=2, allow_nan=False))
-    for sentence in collector.refusals():
-        refuse(sentence)
     return 0
 
 
-def _watch(collector: Collector, path: Path, data: Mapping[str, Any]) -> None:
+def _watch(options: Namespace, path: Path, data: dict[str, Any], seen: object) -> None:
     """Write the file again when something of its data but the time has changed, and at Ctrl-C as one that stays."""
     print("it is written again when a run has changed, until Ctrl-C", flush=True)
+    collected = time.monotonic()
     try:
         while True:
             time.sleep(PAUSE)
-            former, data = data, collector.collect(path.parent.absolute())
+            if (now := _seen(options)) == seen and time.monotonic() < collected + LONGEST:
+                continue
+            seen, collected, former = now, time.monotonic(), data
+            data = collect(options.words, options.outputs, path.parent.absolute())
             if {**data, "made": former["made"]} != former:
                 files.write_text(path, html.render(data, live=True))
     except KeyboardInterrupt:
         files.write_text(path, html.render(data))
+
+
+def _seen(options: Namespace) -> set[tuple[str, int, int]]:
+    """The files of runs and grids with their times and sizes."""
+    outputs, found = options.outputs or files.usual_outputs(), set[tuple[str, int, int]]()
+    for above in {outputs, *(folder for word in options.words if (folder := Path(word)).is_dir())}:
+        for place in (*runs.folders(above), *above.glob(".sweeps/*"), *above.glob(".sweeps/*/jobs")):
+            with contextlib.suppress(OSError), os.scandir(place) as inside:  # it is gone
+                found |= {(one.path, (status := one.stat()).st_mtime_ns, status.st_size) for one in inside}
+    return found

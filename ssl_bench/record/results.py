@@ -8,7 +8,6 @@ from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.disk.patience import exists
-from ssl_bench.disk.shapes import misfit
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations
@@ -80,16 +79,8 @@ def examined(folder: Path) -> tuple[dict[str, Any] | None, str]:
 
     They are wrong if they are no JSON or lack a part that readers need.
     """
-    content, wrong = files.examined(folder / NAME, of_a_run=True)
-    return (None, wrong or _lacking(content)) if wrong or _lacking(content) else (content, "")
-
-
-def _lacking(content: Any) -> str:
-    """What the content of a file lacks of the results of a run; empty: nothing, or there is no file."""
-    if content is None:
-        return ""
-    lacking = misfit(content, RunResults)
-    return f"lacks a whole {lacking}" if lacking else ""
+    content, wrong = files.examined(folder / NAME, RunResults, of_a_run=True)
+    return content, wrong
 
 
 def is_finished(folder: Path) -> bool:

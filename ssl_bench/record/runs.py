@@ -18,6 +18,7 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.config import identity
 from ssl_bench.errors import in_one_line, one_line
+from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, results, rows
 from ssl_bench.record.claim import Owner
 from ssl_bench.record.dashboard import flat_config
@@ -116,7 +117,9 @@ class Run:
     @cached_property
     def units(self) -> Mapping[str, Any]:
         """What its metrics mean, as :mod:`ssl_bench.record.units` has it."""
-        unfinished = {} if self.finished or self.folder is None else files.read_json(self.folder / UNITS, dict)
+        unfinished: Any = None
+        if self.folder is not None and not self.finished:
+            unfinished = files.read_json(self.folder / UNITS, dict[str, dict[str, Metric]], of_a_run=True)
         return unfinished or self.results.get("units") or {}
 
     @cached_property
@@ -271,7 +274,7 @@ def _read(folder: Path) -> Run:
     if content is None or config.get("epochs") != content["config"].get("epochs"):
         failure, _ = files.examined(folder / FAILURE, dict, of_a_run=True)
     reason = one_line(str(failure.get("reason"))) if failure else ""
-    named = "; ".join(f"{name} {wrong}" for name, wrong in damaged.items() if wrong)
+    named = "; ".join(files.damage(name, wrong) for name, wrong in damaged.items())
     command, began = _read_command(folder), times[0] or times[1]
     return Run(folder, config, content or {}, reason, named, command, began, lacks=lacks)
 
@@ -282,9 +285,9 @@ def _asked(folder: Path) -> tuple[Any, str]:
     if not config:
         return {}, wrong or "cannot be read"
     if not isinstance(config.get("choices"), dict):
-        return {}, "has no choices"
+        return {}, "choices is missing"
     given = identity.run_id(config)
-    return (config, "") if given == folder.name else ({}, f"is that of run {given}")
+    return (config, "") if given == folder.name else ({}, f"it is that of run {given}")
 
 
 def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:

@@ -1,14 +1,19 @@
 """Learning curves of a run, with at most a given number of points each."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ssl_bench.errors import ConfigError, printable
-from ssl_bench.record import rows
-from ssl_bench.record.follow import finite
-from ssl_bench.results.former_curves import SeedCurve, curves, read_rows
-from ssl_bench.results.scan import Entry
+from ssl_bench.record import evaluations, rows
+from ssl_bench.record.rows import finite
+from ssl_bench.record.runs import METRICS, Run
+from ssl_bench.record.units import evaluator_of
+from ssl_bench.results.curves import SeedCurve, curves, read_rows
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MOST_RUNS, MOST_NAMES = 300, 6  # of an experiment whose means over seeds are in the report; its curves
 CLOCKS = {"step", "epoch", "seconds"}
@@ -20,24 +25,31 @@ DIGITS = 4  # significant ones, more than a screen can show
 Curve = list[Any]
 
 
-def read(path: Path, most: int, config: Mapping[str, Any]) -> tuple[dict[str, Curve], float | None]:
-    """The curves in ``metrics.jsonl`` that have two rows or more, and the number of steps of an epoch.
+def read(run: Run, most: int) -> tuple[dict[str, Curve], float | None]:
+    """The curves in a run's ``metrics.jsonl`` that have two rows or more, and the number of steps of an epoch.
+
+    Of a metric that several evaluations made the last one has a curve.
 
     Args:
         most: largest number of points of a curve, at least 4.
-        config: of the run.
     """
-    columns: dict[str, tuple[list[float], list[float]]] = {}  # steps and values
+    columns, made_by = dict[str, tuple[list[float], list[float]]](), dict[str, list[str]]()  # steps and values
+    evaluators = {evaluations.mark(entry): entry["evaluator"] for entry in run.results.get("evaluations", ())}
     steps_per_epoch = None
-    for row in rows.read(path, config):
-        step = row["step"]
+    for row in rows.read(run.folder / METRICS) if run.folder else ():
+        step, marks = row["step"], row.get("evaluations", ())
         steps_per_epoch = step / epoch if (epoch := finite(row, "epoch")) else steps_per_epoch
         for name, value in row.items():
-            if name not in CLOCKS and type(value) in (int, float):
-                steps, values = columns.setdefault(name, ([], []))
-                steps.append(step)
-                values.append(value)
-    return {name: _curve(*column, most) for name, column in columns.items() if len(column[0]) > 1}, steps_per_epoch
+            if name in CLOCKS or type(value) not in (int, float):
+                continue
+            its = [mark for mark in marks if evaluators.get(mark) in (None, evaluator_of(name))] if "/" in name else []
+            if its and made_by.setdefault(name, its) != its:
+                columns.pop(name)
+            made_by[name] = its or made_by.get(name, its)
+            steps, values = columns.setdefault(name, ([], []))
+            steps.append(step)
+            values.append(value)
+    return {name: _curve(*of, most) for name, of in columns.items() if len(of[0]) > 1}, steps_per_epoch
 
 
 def _curve(steps: Sequence[float], values: Sequence[float], most: int) -> Curve:
@@ -70,17 +82,17 @@ def _whole(numbers: Iterable[float]) -> list[float]:
     return [int(number) if number.is_integer() and abs(number) < 1e15 else number for number in map(float, numbers)]
 
 
-def over_seeds(entries: Sequence[Entry], names: Iterable[str], most: int) -> dict[str, list[dict[str, Any]]]:
+def over_seeds(table: DataFrame, names: Iterable[str], most: int) -> dict[str, list[dict[str, Any]]]:
     """Mean and deviation over seeds of an experiment's curves, by name, with at most so many points each.
 
     There are none of a value whose runs make no lines, or if no two runs differ in their seed only.
     """
-    if len(entries) > MOST_RUNS:
+    if len(table) > MOST_RUNS:
         return {}
-    read, by_name = read_rows(entries), dict[str, list[dict[str, Any]]]()
-    for name in list(names)[:MOST_NAMES]:
+    read, by_name = read_rows(table), dict[str, list[dict[str, Any]]]()
+    for name in list(dict.fromkeys(names))[:MOST_NAMES]:
         try:
-            lines, _ = curves(entries, name, read)
+            lines, *_ = curves(table, name, read)
         except ConfigError:
             continue
         if any(line.seeds > 1 for line in lines):

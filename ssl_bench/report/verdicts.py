@@ -1,47 +1,56 @@
 """What matters among an experiment's runs, and comparisons by each setting that varies, as ``compare`` says it."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ssl_bench.errors import ConfigError, printable
+from ssl_bench.record.runs import Key
+from ssl_bench.results import table as runs_table
 from ssl_bench.results.comparison import compare
 from ssl_bench.results.matters import what_matters
-from ssl_bench.results.numbers import Numbers
-from ssl_bench.results.runs import RunFolder
-from ssl_bench.results.scan import Entry
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MOST_METRICS = 6  # metrics that have comparisons, those that most runs have first
 
 
-def of_runs(runs: Sequence[RunFolder], settings: Iterable[str], numbers: Numbers) -> dict[str, list[dict[str, Any]]]:
-    """The comparisons by metric, with the texts of a table, for each setting that has several values."""
-    done, by_all = [run for run in runs if run.done], list(settings)
-    metrics = numbers.usual(done)[:MOST_METRICS]
-    by_metric = {metric: [_sheet(done, by, metric, numbers) for by in by_all] for metric in metrics}
-    return {metric: [sheet for sheet in sheets if sheet] for metric, sheets in by_metric.items()}
+def of(table: DataFrame, names: Mapping[Key, str]) -> dict[str, dict[str, Any]]:
+    """What an experiment says by metric: ``left_out``, ``matters`` and ``verdicts``, with the texts of their tables.
 
-
-def matters(entries: Sequence[Entry], numbers: Numbers) -> dict[str, dict[str, Any]]:
-    """What matters, by metric, with the texts of its table; nothing for runs whose shares cannot be told apart."""
-    metrics = numbers.usual(entry.run for entry in entries if entry.run and entry.run.done)[:MOST_METRICS]
-    by_metric = dict[str, dict[str, Any]]()
-    for metric in metrics:
-        try:
-            told = what_matters(entries, metric, numbers)
-        except ConfigError:  # nothing varies, or settings vary together
+    Args:
+        names: of the numbers in the report, which may tell apart what the runs of the experiment need not.
+    """
+    usual, settings = runs_table.usual(table)[:MOST_METRICS], runs_table.varying(table)
+    found: dict[str, dict[str, Any]] = {"left_out": {}, "matters": {}, "verdicts": {}}
+    for key, name in runs_table.name_numbers(table["run"]).items():
+        if name not in usual or names[key] in found["left_out"]:
             continue
-        sheet = told.sheet()
-        rows = [[printable(entry.text) for entry in row] for row in sheet.rows]
-        below = [printable(line) for part in sheet.below if part != told.sentence for line in part.splitlines()]
-        words = {"columns": sheet.columns, "rows": rows, "below": below, "unit": told.label}
-        by_metric[metric] = told.record() | words | {"sentence": printable(told.sentence)}
-    return by_metric
+        found["left_out"][names[key]] = [printable(sentence) for sentence in runs_table.left_out(table, name)]
+        found["matters"] |= {names[key]: told} if (told := _matters(table, name)) else {}
+        found["verdicts"][names[key]] = [sheet for by in settings if (sheet := _sheet(table, by, name))]
+    return found
 
 
-def _sheet(runs: Sequence[RunFolder], by: str, metric: str, numbers: Numbers) -> dict[str, Any] | None:
+def _matters(table: DataFrame, metric: str) -> dict[str, Any] | None:
+    """What matters with the texts of its table; None of runs whose shares cannot be told apart."""
+    try:
+        told = what_matters(table, metric)
+    except ConfigError:  # nothing varies, or settings vary together
+        return None
+    sheet = told.sheet()
+    rows = [[printable(entry.text) for entry in row] for row in sheet.rows]
+    below = [printable(line) for part in sheet.below if part != told.sentence for line in part.splitlines()]
+    words = {"columns": sheet.columns, "rows": rows, "below": below, "unit": told.label}
+    return told.record() | words | {"sentence": printable(told.sentence)}
+
+
+def _sheet(table: DataFrame, by: str, metric: str) -> dict[str, Any] | None:
     """A comparison with the texts of its table; None if there is nothing to compare."""
     try:
-        compared = compare(runs, by, metric=metric, numbers=numbers)
+        compared = compare(table, by, metric=metric)
     except ConfigError:  # these runs have one value of it, or none has the metric
         return None
     sheet = compared.sheet()

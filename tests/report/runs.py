@@ -31,9 +31,11 @@ def curve(count: int, start: float) -> list[dict[str, Any]]:
     ]
 
 
-def run(name: str, command: str, accuracy: float | None, loss: str, size: int, tau: float, seed: int) -> Path:
+def run(
+    name: str, command: str, accuracy: float | None, loss: str, size: int, tau: float, seed: int, data: str = "mnist"
+) -> Path:
     """A run of a loss, a batch size, a temperature and a seed; finished if it has an accuracy."""
-    choices = {"dataset": "mnist", "loss": loss, "batch_size": f"b{size}"}
+    choices = {"dataset": data, "loss": loss, "batch_size": f"b{size}"}
     settings = {"choices": choices, "seed": seed, "temperature": {"tau": tau}, "batch_size": {"size": size}}
     settings["loss"] = {"of": loss}
     folder = make(name, curve(20, 3 + tau), epochs=2, **settings)
@@ -62,10 +64,11 @@ def grid() -> list[Path]:
                     word = f"loss={loss} batch_size=b{size} temperature.tau={tau} seed={seed}"
                     last = len(folders) == 23
                     accuracy = None if last else 0.5 + 0.1 * (loss == "dcl") + tau / 10 + size / 10000 + seed / 100
-                    name = f"grid/r{len(folders):09x}"
-                    folders.append(run(name, f"ssl-bench train {word}", accuracy, loss, size, tau, seed))
+                    folders.append(run("grid/", f"ssl-bench train {word}", accuracy, loss, size, tau, seed))
                     words.append(word)
-    (folders[-1] / "failed.json").write_text(json.dumps({"reason": "loss=nan: set optimizer.lr to a smaller value"}))
+    (folders[-1] / "failed.json").write_text(
+        json.dumps({"reason": "the loss is not finite: set optimizer.lr to a smaller value"})
+    )
     (folders[0] / "figures").mkdir()
     (folders[0] / "figures" / "npc.png").write_bytes(PNG)
     outcomes = {n: Outcome(State.DONE, folder=str(folder)) for n, folder in enumerate(folders[:-1])}
@@ -76,9 +79,8 @@ def grid() -> list[Path]:
 
 def hostile() -> Path:
     """A finished run whose every text tries to be more than a text; it has a log and a picture."""
-    folder = run(
-        'grid/"><img src=x onerror=window.hacked=2>', f"ssl-bench train 'loss={HOSTILE}'", 0.9, HOSTILE, 64, 0.1, 0
-    )
+    name = '"><img src=x onerror=window.hacked=2>/'
+    folder = run(name, f"ssl-bench train 'loss={HOSTILE}'", 0.9, HOSTILE, 64, 0.1, 0)
     add(folder, metrics={"knn/top1": 0.9, f"<b>{HOSTILE.replace('/', '')}/top1": 0.1}, environment={"torch": HOSTILE})
     (folder / "train.log").write_text(f"{HOSTILE}\n<b>bold</b> \x1b[31m ../../etc/passwd\n")
     (folder / "figures").mkdir()

@@ -3,19 +3,22 @@
 import base64
 import json
 import math
+import shutil
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 
 from ssl_bench.commands import report as command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.report import html, pictures
-from ssl_bench.report.collect import Collector
+from ssl_bench.report.collect import collect
+from ssl_bench.results.table import FINISHED
 from tests.report import runs
 from tests.report.test_html import content
 from tests.results.folders import OUTPUTS, configuration, finish, make, make_grid
@@ -27,23 +30,30 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_grid_has_its_states_and_only_the_keys_that_vary() -> None:
-    runs.grid()
-    data = Collector(OUTPUTS).collect(Path.cwd())
+def ordered(data: dict[str, Any], folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The runs of these folders, in this order."""
+    found = {run["folder"]: run for run in data["runs"]}
+    return [found[str(folder)] for folder in folders]
+
+
+def test_a_grid_has_its_states_and_the_settings_that_vary() -> None:
+    folders = runs.grid()
+    data = collect([], OUTPUTS, Path.cwd())
     assert data["shown"] == ["loss", "batch_size", "temperature.tau", "seed"]
-    assert data["keys"][4:] == ["negatives_per_anchor", "loss.of", "batch_size.size"]
-    assert (
-        data["common"]["dataset"] == "mnist"
-        and data["common"]["epochs"] == 2
-        and not {"loss", "paths.outputs"} & data["common"].keys()
-    )
-    assert [run["state"] for run in data["runs"]] == ["done"] * 23 + ["failed"]
-    first, last = data["runs"][0], data["runs"][-1]
-    assert first["values"] == ["dcl", 64, 0.1, 0, 126, "dcl", 64] and first["metrics"] == {"knn/top1": 0.6164}
+    assert data["keys"] == [*data["shown"], "negatives_per_anchor", "batch_size.size", "loss.of"]
+    assert (data["common"]["dataset"], data["common"]["epochs"]) == ("mnist", 2)
+    assert not {"loss", "paths.outputs"} & data["common"].keys()
+    every = ordered(data, folders)
+    assert [run["state"] for run in every] == [FINISHED] * 23 + ["diverged"]
+    first, last = every[0], every[-1]
+    assert first["values"] == ["dcl", 64, 0.1, 0, 126, 64, "dcl"] and first["metrics"] == {"knn/top1": 0.6164}
     assert (first["seconds"], first["speed"], first["hardware"]) == (20.0, 100.0, "1 x a CPU")
     assert first["command"] == "ssl-bench train loss=dcl batch_size=b64 temperature.tau=0.1 seed=0"
-    assert last["reason"] == "loss=nan: set optimizer.lr to a smaller value" and last["values"][4] is None
-    assert [group["name"] for group in data["groups"]] == ["grid/ loss x2, batch_size x3, temperature.tau x2, seed x2"]
+    assert last["reason"] == "the loss is not finite: set optimizer.lr to a smaller value" and last["values"][4] is None
+    (group,) = data["groups"]
+    assert group["name"] == "grid/ loss x2, batch_size x3, temperature.tau x2, seed x2" and group["command"]
+    (sentence,) = group["left_out"]["knn/top1"]
+    assert "diverged: 1 of 24 runs (loss=infonce" in sentence
     assert data["curves"][0]["loss"][2:] == [20, 0] and first["steps_per_epoch"] == 10
 
 
@@ -54,25 +64,27 @@ def test_a_grid_has_the_runs_that_it_found_done_under_another_name() -> None:
     new = runs.run("new/2", "ssl-bench train name=new seed=2", 0.6, "dcl", 64, 0.1, 2)
     found = {0: Outcome(State.DONE_BEFORE, folder=str(old[0])), 2: Outcome(State.DONE, folder=str(new))}
     make_grid("1", ["name=new seed=0", "name=new seed=1", "name=new seed=2"], found, pid=2**22 - 1, started=0.0)
-    data = Collector(OUTPUTS).collect(Path.cwd())
-    groups = {each["key"]: sorted(data["runs"][place]["id"] for place in each["runs"]) for each in data["groups"]}
-    assert groups == {"old": ["old/0", "old/1"], "new": ["new/2", "old/0"]}
-    names = {each["key"]: (each["name"], each["command"] is None, each["started"]) for each in data["groups"]}
-    assert names["new"] == ("new/ seed x3", False, 0.0) and names["old"][:2] == ("old/", True) and names["old"][2] > 0
-    chosen = Collector(OUTPUTS, ["new"]).collect(Path.cwd())
-    assert {run["id"] for run in chosen["runs"]} == {"old/0", "new/2"}
-    assert [(group["key"], group["runs"]) for group in chosen["groups"]] == [("new", [0, 1])]
-    assert [group["key"] for group in Collector(OUTPUTS, ["old"]).collect(Path.cwd())["groups"]] == ["old"]
+    data = collect([], OUTPUTS, Path.cwd())
+    groups = {each["key"]: {data["runs"][place]["folder"] for place in each["runs"]} for each in data["groups"]}
+    assert groups == {"old": {*map(str, old)}, "new": {str(new), str(old[0]), None}}  # and one that is not begun
+    names = {each["key"]: (each["name"], each["command"] is None) for each in data["groups"]}
+    assert names["new"][0] == "new/ seed x3" and names["old"] == ("old/ seed x2", True)
+    chosen = collect(["new"], OUTPUTS, Path.cwd())
+    assert {run["folder"] for run in chosen["runs"]} == {str(old[0]), str(new), None}
+    assert [(group["key"], group["runs"]) for group in chosen["groups"]] == [("new", [0, 1, 2])]
+    assert [group["key"] for group in collect(["old"], OUTPUTS, Path.cwd())["groups"]] == ["old"]
 
 
 def test_a_run_to_come_has_no_value_of_a_setting_that_its_command_does_not_name() -> None:
-    for k in (16, 64):
-        make(f"a/{k}", choices={"dataset": "mnist", "negatives": "random_k"}, negatives={"k": k})
+    folders = [make("a/", choices={"dataset": "mnist", "loss": "dcl"}, negatives={"k": k}, seed=0) for k in (16, 64)]
     make_grid("1", ["name=b loss=dcl batch_size.size=64"], {})
-    data = Collector(OUTPUTS).collect(Path.cwd())
+    data = collect([], OUTPUTS, Path.cwd())
     k = data["keys"].index("negatives.k")
-    assert [run["values"][k] for run in data["runs"]] == [16, 64, None]
-    assert data["runs"][2]["values"][data["keys"].index("batch_size")] == 64
+    assert [run["values"][k] for run in ordered(data, folders)] == [16, 64]
+    (to_come,) = [run for run in data["runs"] if run["folder"] is None]
+    assert to_come["state"] == "not begun" and to_come["values"][k] is None
+    assert to_come["values"][data["keys"].index("batch_size")] == 64
+    assert data["shown"] == ["batch_size", "negatives.k"]
 
 
 @pytest.mark.parametrize("part", ["environment", "facts", "warnings", "units", "evaluations", "metrics"])
@@ -80,9 +92,10 @@ def test_a_damaged_part_of_one_run_does_not_hide_the_others(part: str) -> None:
     folders = runs.grid()
     runs.add(folders[0], **{part: "x"})
     (OUTPUTS / ".sweeps" / "1" / "jobs" / "1.json").write_text('{"state": "done", "folder": true}')
-    (OUTPUTS / ".runs.json").write_text('{"version": [], "values": 3}')
-    data = Collector(OUTPUTS).collect(Path.cwd())
-    assert [run["state"] for run in data["runs"]].count("done") >= 22 and html.render(data)
+    data = collect([], OUTPUTS, Path.cwd())
+    first, *others = ordered(data, folders)
+    assert [run["state"] for run in others].count(FINISHED) == 22 and first["state"] == "damaged" and html.render(data)
+    assert f"results.json is damaged ({part}" in first["reason"] and first["metrics"] == {}
 
 
 def test_a_value_that_is_no_number_is_shown_as_text() -> None:
@@ -90,23 +103,12 @@ def test_a_value_that_is_no_number_is_shown_as_text() -> None:
     runs.add(folders[0], facts=runs.FACTS | {"lr": math.nan}, environment={"python": math.inf})
     runs.add(folders[2], facts=runs.FACTS | {"lr": 0.5})
     runs.add(folders[1], config=configuration(optimizer={"lr": math.inf}))
-    (folders[23] / "config.yaml").write_text(yaml.safe_dump(configuration(optimizer={"lr": -math.inf})))
-    data = Collector(OUTPUTS).collect(Path.cwd())
+    runs.add(folders[3], facts=runs.FACTS | {"lr": 0.25})
+    data = collect([], OUTPUTS, Path.cwd())
     assert json.dumps(data, allow_nan=False)
     scaled, rate = (data["keys"].index(name) for name in ("lr", "optimizer.lr"))
-    assert [data["runs"][n]["values"][rate] for n in (1, 23)] == ["Infinity", "-Infinity"]
-    assert [data["runs"][n]["values"][scaled] for n in (0, 2)] == ["NaN", 0.5]
-
-
-def test_only_changed_files_are_read_again() -> None:
-    folders = runs.grid()
-    collector = Collector(OUTPUTS)
-    before = collector.collect(Path.cwd())
-    with open(folders[-1] / "metrics.jsonl", "a") as file:
-        file.write(json.dumps({"step": 30, "epoch": 2.0, "loss": 0.5}) + "\n")
-    after = collector.collect(Path.cwd())
-    assert [a is b for a, b in zip(before["curves"], after["curves"], strict=True)] == [True] * 23 + [False]
-    assert after["curves"][-1]["loss"][0][-1] == 30
+    every = ordered(data, folders)
+    assert every[1]["values"][rate] == "Infinity" and [every[n]["values"][scaled] for n in (0, 2)] == ["NaN", 0.5]
 
 
 def test_pictures_are_data_while_there_is_room_and_links_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,19 +119,49 @@ def test_pictures_are_data_while_there_is_room_and_links_after_that(monkeypatch:
     (folders[0] / "figures" / "link.png").symlink_to("n c.png")
     monkeypatch.setattr(pictures, "ROOM", 1000 + len(runs.PNG) - 1)  # for one of the two
     (Path.cwd() / "elsewhere").mkdir()
-    (shown, linked) = Collector(OUTPUTS).collect(Path.cwd() / "elsewhere")["runs"][0]["pictures"]
+    (first, *_) = ordered(collect([], OUTPUTS, Path.cwd() / "elsewhere"), folders)
+    (shown, linked) = first["pictures"]
     assert shown == {"name": "a.png", "src": f"data:image/png;base64,{base64.b64encode(bytes(1000)).decode()}"}
-    assert linked == {"name": "n c.png", "href": "../outputs/grid/r000000000/figures/n%20c.png"}
+    assert linked == {"name": "n c.png", "href": f"../{folders[0]}/figures/n%20c.png"}
 
 
-def test_names_select_folders_and_run_ids() -> None:
-    runs.grid()
-    runs.run("other/abc", "ssl-bench train", 0.5, "dcl", 64, 0.1, 5)
-    assert len(Collector(OUTPUTS, ["grid"]).collect(Path.cwd())["runs"]) == 24
-    chosen = Collector(OUTPUTS, ["abc", "grid/r000000003"]).collect(Path.cwd())
-    assert [run["id"] for run in chosen["runs"]] == ["grid/r000000003", "other/abc"]
+def test_names_select_folders_and_run_ids_also_of_several_results_folders() -> None:
+    folders = [*runs.grid(), runs.run("other/", "ssl-bench train", 0.5, "dcl", 64, 0.1, 5)]
+    assert len(collect(["grid"], OUTPUTS, Path.cwd())["runs"]) == 24
+    chosen = collect([folders[24].name, f"grid/{folders[3].name}"], OUTPUTS, Path.cwd())
+    assert [run["id"] for run in chosen["runs"]] == [f"grid/{folders[3].name}", f"other/{folders[24].name}"]
     with pytest.raises(ConfigError, match=r"^gird: .*grid\b"):
-        Collector(OUTPUTS, ["gird"]).collect(Path.cwd())
+        collect(["gird"], OUTPUTS, Path.cwd())
+    (Path.cwd() / "hers").mkdir()
+    (OUTPUTS / "other").rename("hers/other")
+    both = collect(["grid", "hers/other"], OUTPUTS, Path.cwd())
+    assert both["outputs"] == str(Path.cwd()) and both["runs"][-1]["id"] == f"hers/other/{folders[24].name}"
+    assert both["runs"][0]["id"].startswith("outputs/grid/")
+
+
+def test_a_copied_folder_and_an_edited_setting() -> None:
+    """Runs that no command tells apart are not one recipe, and a copy of a run counts once in means."""
+    folders = [runs.run("a/", "ssl-bench train", 0.5 + seed / 10, "dcl", 64, 0.1, seed) for seed in (0, 1)]
+    folders.append(runs.run("a/", "ssl-bench train", 0.9, "dcl", 64, 0.2, 0))
+    shutil.copytree(OUTPUTS / "a", OUTPUTS / "b")
+    data = collect([], OUTPUTS, Path.cwd())
+    assert data["shown"] == ["temperature.tau", "seed"] and len(data["runs"]) == 6
+    assert [group["name"] for group in data["groups"]] == [f"{name}/ temperature.tau x2, seed x2" for name in "ab"]
+
+
+def test_no_file_outside_of_a_run_is_read() -> None:
+    (folder, *_) = runs.grid()
+    Path("mine.png").write_bytes(b"PRIVATE")
+    Path("mine").write_text("PRIVATE\n" * 20)
+    for name in ("command.txt", "train.log", "metrics.jsonl", "results.json", "figures/x.png"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(Path("mine").absolute())
+    (first, *_) = ordered(collect([], OUTPUTS, Path.cwd()), [folder])
+    assert (first["command"], first["log"], first["metrics"], first["state"]) == (None, "", {}, "damaged")
+    shutil.rmtree(folder / "figures")
+    (folder / "figures").symlink_to(Path.cwd())
+    (first, *_) = ordered(collect([], OUTPUTS, Path.cwd()), [folder])
+    assert first["pictures"] == []
 
 
 def test_the_command_writes_a_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +206,7 @@ def test_a_watched_report_is_written_again_when_a_run_has_changed_and_stays_at_t
 
 def done(path: Path) -> int:
     """Number of finished runs in a report."""
-    return [run["state"] for run in content(path.read_text(), "data")["runs"]].count("done")
+    return [run["state"] for run in content(path.read_text(), "data")["runs"]].count(FINISHED)
 
 
 def test_json_has_the_numbers_of_the_runs_and_writes_no_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,11 +215,15 @@ def test_json_has_the_numbers_of_the_runs_and_writes_no_file(capsys: pytest.Capt
     data = json.loads(capsys.readouterr().out)
     assert not any("pictures" in run for run in data["runs"])
     stored = {path.parent: json.loads(path.read_text()) for path in OUTPUTS.glob("grid/*/results.json")}
-    metrics = {OUTPUTS / run["id"]: run["metrics"] for run in data["runs"] if run["state"] == "done"}
+    metrics = {Path(run["folder"]): run["metrics"] for run in data["runs"] if run["state"] == FINISHED}
     assert len(metrics) == 23 and metrics == {folder: content["metrics"] for folder, content in stored.items()}
     (group,) = data["groups"]
     by_loss = next(verdict for verdict in group["verdicts"]["knn/top1"] if verdict["by"] == "loss")
-    tops = {tuple(run["values"][:4]): metrics[OUTPUTS / run["id"]]["knn/top1"] for run in data["runs"][:-1]}
+    tops = {
+        tuple(run["values"][:4]): metrics[folder]["knn/top1"]
+        for run in data["runs"]
+        if (folder := Path(run["folder"])) in metrics
+    }
     others = [("infonce", *rest) for loss, *rest in tops if loss == "dcl"]
     pairs = [(tops["dcl", *other[1:]], tops[other]) for other in others if other in tops]
     overall, difference = by_loss["cells"][0], sum(infonce - dcl for dcl, infonce in pairs) / len(pairs)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ssl_bench.record.runs import Run
 from ssl_bench.report import curves
 
 
@@ -31,12 +32,16 @@ def test_read_counts_rows_and_leaves_out_what_is_no_number(tmp_path: Path) -> No
         {"step": 2 * n, "epoch": n / 5, "loss": 1 / 3 + n, "on": True, "name": "a", "tau": 10**400} for n in range(1, 4)
     ]
     rows[1]["loss"] = math.nan
+    for n, (marks, k) in enumerate([(["1"], 0.5), (["1"], 0.25), (["2", "9"], 0.125), (["2", "9"], 0.75)]):
+        rows.append({"step": n, "knn/top1": k, "evaluations": marks})  # the last two are of another evaluation
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"loss": 9.0}]) + '{"step": 7, "lo')
-    found, steps_per_epoch = curves.read(path, 40, {})
+    entries = [{"evaluator": name, "id": mark} for name, mark in (("knn", "1"), ("knn", "2"), ("linear", "9"))]
+    found, steps_per_epoch = curves.read(Run(tmp_path, {}, {"evaluations": entries}), 40)
     assert steps_per_epoch == pytest.approx(10)
     assert found == {
         "loss": [[2, 6], [1.333, 3.333], 3, 1],
         "tau": [[], [], 3, 3],
+        "knn/top1": [[2, 3], [0.125, 0.75], 2, 0],
     }
-    assert curves.read(tmp_path / "none", 40, {}) == ({}, None)
+    assert curves.read(Run(tmp_path / "none", {}), 40) == ({}, None)

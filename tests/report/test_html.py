@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ssl_bench.report import html
-from ssl_bench.report.collect import Collector
+from ssl_bench.report.collect import collect
 from tests.report import runs
 from tests.results.folders import OUTPUTS
 
@@ -24,14 +24,14 @@ def content(text: str, name: str) -> Any:
 
 def test_hostile_texts_are_data_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    runs.hostile()
-    data = Collector(OUTPUTS).collect(tmp_path)
+    folder = runs.hostile()
+    data = collect([], OUTPUTS, tmp_path)
     text = html.render(data | {"outputs": runs.HOSTILE})
     assert "hacked" not in text.replace("&lt;/script&gt;&lt;script&gt;window.hacked=1", "")
     assert text.count("<script") == text.count("</script>") == 4
     assert content(text, "data")["runs"] == data["runs"] and content(text, "all-curves") == data["curves"]
     (run,) = data["runs"]
-    assert run["id"] == 'grid/"><img src=x onerror=window.hacked=2>' and "\\x1b[31m" in run["log"]
+    assert run["id"] == f'"><img src=x onerror=window.hacked=2>/{folder.name}' and "\\x1b[31m" in run["log"]
     assert run["pictures"][0]["name"] == "'<img src=x>.png"
 
 

@@ -22,7 +22,7 @@ from ssl_bench.commands import evaluate, export, table, train
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
-from ssl_bench.report.collect import Collector
+from ssl_bench.report.collect import collect
 from ssl_bench.results.comparison import compare
 from ssl_bench.results.conclusion import show
 from ssl_bench.results.numbers import Numbers
@@ -266,7 +266,7 @@ def status_as_json(numbers: list[Number], capfd: Capture) -> None:
 
 
 def report(numbers: list[Number], capfd: Capture) -> None:
-    data = Collector(Path("outputs")).collect(Path.cwd())
+    data = collect([], Path("outputs"), Path.cwd())
     rows = [{"folder": run["folder"], **run["metrics"]} for run in data["runs"]]
     assert shown_by(rows, "folder", numbers) == by_folder(numbers)
     assert all(name in data["metrics"] for run in data["runs"] for name in run["metrics"])

@@ -10,7 +10,7 @@ import pytest
 import ssl_bench
 from ssl_bench.config.identity import run_id
 from ssl_bench.record import evaluations, results
-from ssl_bench.report.collect import Collector
+from ssl_bench.report.collect import collect
 from tests.door.door import enter
 from tests.papers.conftest import composed
 
@@ -146,7 +146,7 @@ def test_a_renamed_experiment_is_found_by_the_name_of_its_folder(capfd: Capture)
     for outputs in ("outputs", "outputs/h"):
         found = ssl_bench.runs(outputs)
         assert len(found) == 4 and {*found["name"]} == {"h"}, outputs
-    assert len(Collector(Path("outputs"), ["h"]).collect(Path.cwd())["runs"]) == 4
+    assert len(collect(["h"], Path("outputs"), Path.cwd())["runs"]) == 4
     assert {*ssl_bench.table("outputs/h", rows="loss")["n"]} == {2}
 
 

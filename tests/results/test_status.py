@@ -21,7 +21,7 @@ from ssl_bench import files
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.report.collect import Collector
+from ssl_bench.report.collect import collect
 from ssl_bench.results.differing import labels
 from ssl_bench.results.numbers import Numbers
 from ssl_bench.results.scan import Entry, Scan
@@ -234,7 +234,7 @@ def test_one_damaged_file_does_not_hide_the_other_runs(
         capsys.readouterr()
         found = {row["path"]: row["state"] for row in ssl_bench.runs().to_dict("records") if row["state"] != "failed"}
         assert found == {"outputs/a/good": "done"} | {f"outputs/a/{name}": "partial" for name in parts}
-        Collector(OUTPUTS).collect(OUTPUTS)
+        collect([], OUTPUTS, OUTPUTS)
         assert {line.split()[1] for line in capsys.readouterr().err.splitlines()} == damaged
 
 

@@ -102,7 +102,10 @@ function command(words) {
   return el("div", { class: "copy" }, code, copy);
 }
 
-const MARKS = { done: "\u2713", running: "\u25b6", waiting: "\u2026", partial: "\u25d0", failed: "\u2715" };
+const MARKS = {
+  finished: "\u2713", busy: "\u25b6", "not begun": "\u2026", interrupted: "\u25d0", "evaluation missing": "\u25d1",
+  failed: "\u2715", diverged: "\u2197", damaged: "\u2717",
+};
 const state = (name) => el("span", { class: "state", "data-state": name }, `${MARKS[name]} ${name}`);
 
 // Compressed base64 as text.

@@ -15,7 +15,7 @@ function summaryOf(run) {
   const select = () => set({ select: list([...new Set([...names(view.select), run.id])]), run: "" });
   return [
     row(state(run.state), el("span", { class: "soft" }, facts(run)), button("Select", "select", select)),
-    run.reason && el("p", {}, state("failed"), ` ${run.reason}`),
+    run.reason && el("p", {}, run.reason),
     run.warnings.map((sentence) => el("p", { class: "warned" }, `\u26a0 ${sentence}`)),
     run.folder ? el("p", {}, "In ", el("code", {}, run.folder)) : soft("It has no folder yet."),
     command(run.command),

@@ -20,12 +20,10 @@ function heatMaps(name, numbers, runs) {
     soft(`Mean over seeds, and below it the number of runs. ${tooMany(drawn, parts, "plots")}`));
 }
 
-// What else varies but a pair of settings, and the runs of each of its values that fill more than a line of a map. What
-// follows from the settings, as the number of steps, divides nothing.
+// What else varies but a pair of settings, and the runs of each of its values that fill more than a line of a map.
 function mapsOf(pair, runs) {
   const having = runs.filter((run) => pair.every((key) => isNumber(valueOf(run, key))));
-  const asked = settings.filter((key) => !isSeed(key) && !report.facts.includes(key));
-  const others = independent([...pair, ...asked], having).filter((key) => !pair.includes(key));
+  const others = independent([...pair, ...plotted(having)], having).filter((key) => !pair.includes(key));
   return { pair, others, parts: grouped(others, having).filter(([, its]) => crossed(pair, its)) };
 }
 

@@ -12,7 +12,7 @@ function overview() {
 function card(group, runs) {
   const has = (name) => runs.some((run) => isNumber(run.metrics[name]));
   const name = has(metric()) ? metric() : metrics.find(has), top = name && best(runs, name);
-  const failed = runs.find((run) => run.state === "failed");
+  const failed = runs.find((run) => FAILED.includes(run.state));
   return el("article", { class: "card" },
     el("h3", {}, group.name),
     progress(runs),
@@ -20,7 +20,7 @@ function card(group, runs) {
       top && fact(`best ${name} of a single run`, `${shown(name, top.metrics[name])}${about(name).share ? " %" : ""}`, "main"),
       factsOf(group, runs).filter(([, value]) => value).map(([label, value]) => fact(label, value))),
     top && [el("p", {}, "It is ", link(top)), command(top.command)],
-    failed && el("p", {}, state("failed"), " ", link(failed), `: ${failed.reason}`),
+    failed && el("p", {}, state(failed.state), " ", link(failed), `: ${failed.reason}`),
     group.command && el("details", {}, el("summary", {}, "The command of the whole grid"), command(group.command)));
 }
 
@@ -39,7 +39,7 @@ function factsOf(group, runs) {
 
 // The number of runs in each state, as a bar and as buttons that keep only these.
 function progress(runs) {
-  const counts = STATES.toReversed().map((each) => [each, runs.filter((run) => run.state === each).length]);
+  const counts = report.states.toReversed().map((each) => [each, runs.filter((run) => run.state === each).length]);
   const there = counts.filter(([, count]) => count);
   const bar = el("div", { class: "share", "aria-hidden": "true" });
   for (const [name, count] of there) {

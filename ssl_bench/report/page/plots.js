@@ -12,7 +12,7 @@ function axes(runs) {
 }
 
 function plotSection() {
-  const name = metric(), runs = kept.filter((run) => isNumber(run.metrics[name]));
+  const name = metric(), runs = once(kept.filter((run) => isNumber(run.metrics[name])));
   const all = axes(runs), others = metrics.filter((each) => each !== name);
   const drawn = all.length ? all.slice(0, MOST_AXES) : plotted(runs).slice(0, 1);
   if (!name || !(drawn.length || (runs.length > 1 && others.length))) return fill(byId("plots"));
@@ -27,6 +27,7 @@ function plotSection() {
       overMetric && choice("Colour", "colour", [["", "of the line"], ...metrics.map(same)])),
     (axis ? [axis] : drawn).map((key) => smallMultiples(name, key, runs.filter((run) => !missing(valueOf(run, key))))),
     !overMetric && soft("Mean over the runs of a point; bars: \u00b1 one standard deviation."),
+    (experiment()?.left_out[name] ?? []).map((sentence) => soft(sentence)),
     heatMaps(name, all, runs));
 }
 
@@ -37,7 +38,8 @@ function smallMultiples(name, axis, runs) {
   const automatic = others.includes("dataset") ? "dataset" : "none";
   const facet = others.includes(view.facet) || view.facet === "none" ? view.facet : automatic;
   const left = others.filter((key) => key !== facet), by = chosenLines(left, runs);
-  const rest = left.filter((key) => !by.includes(key) && !metrics.includes(axis));
+  const points = grouped([axis, ...by, ...(facet === "none" ? [] : [facet])], runs);
+  const rest = metrics.includes(axis) ? [] : left.filter((key) => points.some(([, its]) => differ(key, its)));
   const lines = grouped(by, runs), drawn = lines.slice(0, MOST_LINES);
   const parts = grouped(facet === "none" ? [] : [facet], runs);
   const labels = drawn.map(([values]) => withValues(by, values));

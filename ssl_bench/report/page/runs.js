@@ -7,7 +7,7 @@ let metrics = []; // names of the metrics in scope, those that runs are told by 
 let settings = []; // names of the settings in which the runs in scope differ,
 let main = []; // and those of them that a table shows
 const ALL = "*"; // all experiments
-const STATES = ["running", "failed", "partial", "waiting", "done"];
+const FAILED = ["failed", "diverged", "damaged"]; // states with a reason
 const FIELDS = {
   state: (run) => run.state, folder: (run) => run.folder, label: (run) => run.label, run: (run) => run.id,
   epoch: (run) => run.epoch, speed: (run) => run.speed, seconds: (run) => run.seconds, reason: (run) => run.reason,
@@ -31,7 +31,7 @@ function applyExperiment() {
   const chosen = experiment();
   scope = chosen ? membersOf(chosen) : report.runs;
   metrics = report.metrics.filter((name) => scope.some((run) => name in run.metrics));
-  const begun = scope.filter((run) => run.folder); // of others only what their command sets is known
+  const begun = scope.filter((run) => run.folder && run.state !== "damaged"); // of others not all settings are known
   settings = report.keys.filter((key) => differ(key, begun.length ? begun : scope));
   main = settings.filter((key) => report.shown.includes(key) || key === "dataset"); // a plot mixes no data sets
 }
@@ -80,7 +80,7 @@ const collator = new Intl.Collator("en", { numeric: true });
 // Runs sorted by a key, "-key" in reverse. Numbers come before texts; nothing comes last in either order.
 function order(key, runs) {
   const name = key.replace(/^-/, ""), sign = key.startsWith("-") ? -1 : 1;
-  const value = (run) => (name === "state" ? STATES.indexOf(run.state) : valueOf(run, name));
+  const value = (run) => (name === "state" ? report.states.indexOf(run.state) : valueOf(run, name));
   return [...runs].sort((a, b) => {
     const [x, y] = [value(a), value(b)];
     if (missing(x) || missing(y)) return missing(x) - missing(y);
@@ -115,6 +115,12 @@ function independent(keys, runs) {
     seen.add(division);
     return true;
   });
+}
+
+// Runs without the copies of others, which have their run_id and would count twice in a mean.
+function once(runs) {
+  const seen = new Set(), name = (run) => (run.folder ? run.id.split("/").at(-1) : run.id);
+  return runs.filter((run) => !seen.has(name(run)) && seen.add(name(run)));
 }
 
 const withValues = (keys, values) => keys.map((key, i) => `${key}=${text(values[i])}`).join(" ");

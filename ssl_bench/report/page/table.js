@@ -39,7 +39,7 @@ function heading(name, label, isNumeric) {
 function entry(run, name) {
   const value = valueOf(run, name);
   if (name === "seconds") return duration(value);
-  if (name === "epoch") return number(value) + (run.state !== "done" && run.epochs ? ` of ${number(run.epochs)}` : "");
+  if (name === "epoch") return number(value) + (run.state !== "finished" && run.epochs ? ` of ${number(run.epochs)}` : "");
   if (run.not_finite.includes(name)) return "not finite";
   return metrics.includes(name) ? shown(name, value) : text(value);
 }
@@ -91,7 +91,7 @@ function warned(run) {
 // Mean, deviation and standard error of the metrics of each group; the best mean is marked.
 function groupTable(keys) {
   const wanted = [...new Set([metric(), ...usualMetrics(3)])].filter(Boolean);
-  const rows = grouped(keys, kept).map(([values, runs]) => ({
+  const rows = grouped(keys, once(kept)).map(([values, runs]) => ({
     values, runs, found: wanted.map((name) => statistics(runs.map((run) => run.metrics[name]).filter(isNumber))),
   }));
   const tops = wanted.map((name, i) => {
