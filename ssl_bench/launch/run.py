@@ -18,10 +18,10 @@ from ssl_bench.launch import grid
 from ssl_bench.launch.lock import locked, remove_locks
 from ssl_bench.launch.nodes import forget_result, nodes, restarted, under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.record import folders
+from ssl_bench.record import folders, runs
 from ssl_bench.record.metrics import show_agent
 from ssl_bench.record.results import is_complete
-from ssl_bench.record.runs import CONFIG, FAILURE
+from ssl_bench.record.runs import FAILURE
 from ssl_bench.record.summary import print_run
 
 
@@ -134,7 +134,7 @@ def threads(config: dict[str, Any], folder: Path, local: int, concurrent: int | 
     given: int | None = config["threads"]
     if given or visible_gpus(config["device"]):
         return given
-    begun = (files.read_yaml(folder / CONFIG, dict, of_a_run=True) or {}).get("threads")
+    begun = runs.read(folder).config.get("threads")
     if begun and begun > 0:
         return min(begun, available_cores())
     shared = concurrent is not None or local > 1
@@ -166,8 +166,8 @@ def tidy(folder: Path) -> None:
     remove_locks(folder)
     temporary.remove_from_run(folder)
     with contextlib.suppress(OSError, NoAnswer):
-        asked = files.read_yaml(folder / CONFIG, dict, of_a_run=True) if exists(folder / FAILURE) else None
-        if asked and is_complete(folder, asked):  # else a longer training has failed
+        run = runs.read(folder) if exists(folder / FAILURE) else None
+        if run and run.finished and not run.lacks:  # else a longer training has failed
             patiently(lambda: (folder / FAILURE).unlink(missing_ok=True))
 
 

@@ -27,7 +27,9 @@ OUTPUTS = Path("outputs")
 def configuration(**values: Any) -> dict[str, Any]:
     """Configuration of ten epochs of 100 images, two steps each."""
     known: dict[str, Any] = {"epochs": 10, "max_steps": None, "batch_size": {"size": 50}, "evaluate": {"every": 0}}
-    return known | {"choices": {"dataset": "mnist", "loss": "dcl"}, "paths": {"outputs": "outputs"}} | values
+    known |= {"choices": {"dataset": "mnist", "loss": "dcl"}, "paths": {"outputs": "outputs"}} | values
+    loss = {"_target_": f"ssl_bench.{known['choices'].get('loss')}"}  # the run_id has classes, not names of options
+    return known | {"loss": loss | (known.get("loss") or {})}
 
 
 def make(name: str, /, rows: Sequence[dict[str, Any]] = (), **values: Any) -> Path:
