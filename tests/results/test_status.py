@@ -183,6 +183,7 @@ def test_damaged_and_foreign_files_do_no_harm(status: Status) -> None:
     assert found == {
         "a": ["damaged"] * 4 + ["finished"] + ["interrupted"] * 2,
         "b": ["damaged"] * 2,
+        "default": ["not begun"] * 3,
         "down": ["interrupted"],
     }
     assert {Path(path) for path in table["path"][table["state"] == "damaged"]} >= {*damaged}
@@ -264,7 +265,7 @@ def test_a_busy_run_without_a_row_takes_as_long_as_the_others() -> None:
 # ---- grids
 
 
-def test_runs_are_not_begun_only_while_a_grid_is_at_work() -> None:
+def test_what_is_not_begun_of_the_newest_grid_of_an_experiment_and_of_those_at_work() -> None:
     begun = make("a/", rows(1))
     outcomes = {0: running(str(begun)), 1: Outcome.failed("no")}
     seeds = ["name=a seed=0", "name=a seed=1", "name=a seed=2"]
@@ -272,18 +273,16 @@ def test_runs_are_not_begun_only_while_a_grid_is_at_work() -> None:
     def states() -> list[str]:
         return [*chosen([])["state"]]
 
-    dead = make_grid("1", seeds, outcomes, started=1.0)  # of an earlier process with the number of this one
+    make_grid("1", seeds, outcomes, started=1.0)  # of an earlier process with the number of this one
+    assert states() == ["interrupted", "failed", "not begun"]
+    make_grid("2", ["name=a seed=0"], {0: running(str(begun))}, started=2.0)
     assert states() == ["interrupted", "failed"]
-    shutil.rmtree(dead)
-    remote = make_grid("2", seeds, outcomes, host="node7", started=time.time() - 5000)
+    remote = make_grid("3", seeds, outcomes, host="node7", started=time.time() - 5000)
+    make_grid("4", ["name=a seed=0"], {0: running(str(begun))}, started=time.time())
     assert states() == ["interrupted", "failed", "not begun"]  # its last record is recent
     for path in (remote / "jobs").iterdir():
         touch(path, time.time() - 4000)
     assert states() == ["interrupted", "failed"]
-    make_grid("3", seeds[1:2], {}, started=1.0)  # abandoned before it started the run
-    assert sorted(states())[-1] == "interrupted"
-    make_grid("4", seeds[1:2], {})
-    assert states() == ["interrupted", "not begun"]
 
 
 def test_runs_that_were_finished_before_the_grid_are_its_runs() -> None:
