@@ -393,7 +393,7 @@ def test_few_runs_are_listed_on_a_terminal_and_many_in_a_pipe_or_if_that_is_aske
     few = on_terminal("b", "single", width=160, until="to go")
     assert [line.split()[0] for line in few if line][:4] == ["experiment", "b", "single", "run"]
     assert "on node7" in "".join(few) and REASON not in "".join(few)
-    narrow = on_terminal(width=80, until="lists the runs")
+    narrow = on_terminal(width=80, until="go")
     assert max(map(len, narrow)) <= 80 and [line.split()[0] for line in narrow[:4]] == [
         "experiment",
         "a",
