@@ -54,18 +54,20 @@ def test_the_figure(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
 KNN = {"_target_": "ssl_bench.evaluate.knn.KNN", "temperature": 0.1}
 
 
+def evaluated(seed: int, epochs: int, k: int) -> dict[str, Any]:
+    """Keys of a configuration that evaluates on the way."""
+    node = {"every": 1, "knn": {**KNN, "k": k}}
+    return {"evaluate": node, "name": "g", "seed": seed, "epochs": epochs, "optimizer": {"schedule": "constant"}}
+
+
 def test_a_line_has_points_of_one_evaluation() -> None:
     """A run was finished after an epoch with k = 20 and goes on with k = 1; another was begun with k = 1."""
 
-    def config(seed: int, epochs: int, k: int) -> dict[str, Any]:
-        node = {"every": 1, "knn": {**KNN, "k": k}}
-        return {"evaluate": node, "name": "g", "seed": seed, "epochs": epochs, "optimizer": {"schedule": "constant"}}
-
-    (first,), (second,) = (asked(config(0, 1, k)) for k in (20, 1))
+    (first,), (second,) = (asked(evaluated(0, 1, k)) for k in (20, 1))
     for seed in (0, 1):
         points: list[dict[str, Any]] = [{"step": 2, "epoch": 1.0, "knn/top1": 0.5}]
         points.append({"step": 4, "epoch": 2.0, "knn/top1": 0.7 + 0.1 * seed, "evaluations": [mark(second)]})
-        folder = make(f"g/{seed}", points, **config(seed, 2, 1))
+        folder = make(f"g/{seed}", points, **evaluated(seed, 2, 1))
         entries = [{**one, "epochs": epoch, "metrics": {"knn/top1": 0.5}} for epoch, one in ((1, first), (2, second))]
         content: dict[str, Any] = {"run_id": folder.name, "metrics": {}, "seconds": 1.0, "evaluations": entries}
         content["config"] = yaml.safe_load((folder / "config.yaml").read_text())
@@ -73,13 +75,25 @@ def test_a_line_has_points_of_one_evaluation() -> None:
     make(
         "g/2",
         [{"step": 2 * e, "epoch": float(e), "knn/top1": 0.9, "evaluations": [mark(second)]} for e in (1, 2)],
-        **config(2, 2, 1),
+        **evaluated(2, 2, 1),
     )
     by_k = {line.label: line for line in curves(chosen(["g"]), "knn/top1")[0]}
     assert {*by_k} == {"knn[k=20]/top1", "knn[k=1]/top1"}
     of_20, of_1 = by_k["knn[k=20]/top1"], by_k["knn[k=1]/top1"]
     assert (of_20.x.tolist(), of_20.mean.tolist(), of_20.seeds) == ([1], [50], 2)
     assert (of_1.x.tolist(), of_1.seeds) == ([2], 3) and of_1.mean == pytest.approx([80])
+
+
+def test_the_best_on_the_way_is_of_the_evaluation_that_is_asked_for() -> None:
+    marks = [mark(entry) for k in (20, 1) for entry in asked(evaluated(0, 3, k))]
+    values = zip(marks, (0.9, 0.6), strict=True)
+    points: list[dict[str, Any]] = [
+        {"step": 2 * e, "epoch": float(e), "knn/top1": value, "evaluations": [made]}
+        for e, (made, value) in enumerate(values, 1)
+    ]
+    make("g/0", points, **evaluated(0, 3, 1))
+    (run,) = chosen(["g"])["run"]
+    assert [*run.numbers.values()] == [0.6]
 
 
 def test_a_copy_counts_once_and_runs_without_points_are_counted(grid: None) -> None:
