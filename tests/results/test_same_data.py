@@ -142,7 +142,7 @@ def test_a_renamed_experiment_is_found_by_the_name_of_its_folder(capfd: Capture)
     assert len(rows("table h --rows loss", capfd)) == 2
     for outputs in ("outputs", "outputs/h"):
         found = ssl_bench.runs(outputs)
-        assert len(found) == 4 and {*found["name"]} == {"h"}, outputs
+        assert len(found) == 4 and {*found["experiment"]} == {"h"}, outputs
     assert len(collect(["h"], Path("outputs"), Path.cwd())["runs"]) == 4
     assert {*ssl_bench.table("outputs/h", rows="loss")["n"]} == {2}
 
