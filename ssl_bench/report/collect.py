@@ -170,7 +170,7 @@ def _groups(table: DataFrame, named: set[str], names: Mapping[Key, str], left: s
         if name not in named and of_named.issuperset(places):
             continue
         part = runs_table.with_numbers(table.loc[places])
-        counts = {key: len({*map(repr_of, part[key])}) for key in (*runs_table.varying(part), "seed")}
+        counts = {key: len({*map(repr_of, part[key])} - {""}) for key in (*runs_table.varying(part), "seed")}
         axes = [f"{key} x{count}" for key, count in counts.items() if count > 1]
         commands = {run.grid for run in part["run"]}
         group = {

@@ -174,7 +174,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, capfd: pytest.Captur
     (tmp_path / "mi" / "config.yaml").write_text("choices: {loss: dcl}\n")
     refuses(f"export {tmp_path}/digits --format timm", "--format backbone=resnet_digits card ssl_bench", capfd)
     refuses(f"export {tmp_path}/mi", f"{tmp_path}/mi/config.yaml", capfd)
-    refuses(f"export {tmp_path}/none", f"{tmp_path}/none status", capfd)
+    refuses(f"export {tmp_path}/none", f"{tmp_path}/none paths.outputs", capfd)
 
 
 @pytest.mark.parametrize("form", [(), ("--format", "card")])

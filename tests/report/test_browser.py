@@ -279,7 +279,7 @@ def test_everything_is_reached_by_the_keyboard(page: Page) -> None:
 
 def test_hostile_names_and_values_are_texts(page: Page) -> None:
     folder = runs.hostile()
-    runs.run("grid/b", "ssl-bench train", 0.2, "<b>bold</b>", 128, 0.4, 1)
+    runs.run(f"{folder.parent.name}/", "ssl-bench train", 0.2, "<b>bold</b>", 128, 0.4, 1)
     open_report(page)
     page.locator("#run-table tbody a").first.click()
     page.wait_for_selector("dialog[open] pre")
