@@ -143,6 +143,6 @@ def constructed(seed: int) -> Tensor:
     """The bytes of a JPEG with noise at every scale."""
     generator = torch.Generator().manual_seed(seed)
     noise = (torch.randn(1, 3, n, n, generator=generator) * 0.25 / n**0.15 for n in (2, 4, 8, 16, 32, 64, 128, 256))
-    image = 0.5 + sum(interpolate(of_scale, (HEIGHT, WIDTH), mode="bilinear")[0] for of_scale in noise)
-    encoded = encode((image.clamp(0, 1) * 255).to(torch.uint8), HEIGHT)[0]
+    scales = torch.stack([interpolate(of_scale, (HEIGHT, WIDTH), mode="bilinear")[0] for of_scale in noise])
+    encoded = encode(((0.5 + scales.sum(0)).clamp(0, 1) * 255).to(torch.uint8), HEIGHT)[0]
     return torch.frombuffer(bytearray(encoded), dtype=torch.uint8)

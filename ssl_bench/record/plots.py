@@ -101,11 +101,11 @@ def panels(
         yield figure, list(figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0])
 
 
-def line(axis: Any, number: int, x: Sequence[float], y: Sequence[float], halves: Any = None, **changed: Any) -> None:
+def line(axis: Any, number: int, x: Any, y: Any, halves: Any = None, **changed: Any) -> None:
     """Draw a line in the colour, dashes and markers of its number.
 
     Args:
-        halves: of the error bars.
+        x, y: sequences of numbers, and ``halves`` of the error bars.
         changed: matplotlib's settings of another look.
     """
     look: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
