@@ -390,16 +390,12 @@ def on_terminal(*arguments: str, width: int, until: str) -> list[str]:
 
 def test_few_runs_are_listed_on_a_terminal_and_many_in_a_pipe_or_if_that_is_asked_for(status: Status) -> None:
     table = make_grids()
-    few = on_terminal("b", "single", width=160, until="to go")
+    few = on_terminal("b", "single", width=160, until="go")
     assert [line.split()[0] for line in few if line][:4] == ["experiment", "b", "single", "run"]
     assert "on node7" in "".join(few) and REASON not in "".join(few)
     narrow = on_terminal(width=80, until="go")
-    assert max(map(len, narrow)) <= 80 and [line.split()[0] for line in narrow[:4]] == [
-        "experiment",
-        "a",
-        "b",
-        "single",
-    ]
+    names = {line.split("  ")[0] for line in narrow if line[:1].strip()}
+    assert max(map(len, narrow)) <= 80 and names >= {"experiment", "a", "b", "single"}
     assert sum(line.startswith("a/") for line in on_terminal("--runs", width=80, until="to go")) == 45
     piped = status("--sort=-loss").stdout.splitlines()
     assert max(map(len, piped)) <= 80 and sum(line.startswith("a/") for line in piped) == 45
