@@ -4,6 +4,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ssl_bench.commands import grid_end
 from ssl_bench.config.asked import Asked
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import grid, local, slurm
@@ -14,7 +15,6 @@ from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run
 from ssl_bench.record.metrics import show_found
 from ssl_bench.record.wandb import under_agent
-from ssl_bench.results import conclusion
 
 
 def check_place(asked: Asked, dry_run: bool) -> None:
@@ -49,7 +49,7 @@ def train_grid(plan: Plan, rounds: Iterable[Sequence[Run]]) -> int:
     done_before = [] if _stopped(plan.ends) else [run for run in plan.runs.values() if run.done]
     if shown := sum(show_found(run.config, run.folder) for run in done_before):
         print(f"{shown} of the runs that were done are in W&B's group of this grid, too")
-    return grid.summarise(plan.folder, conclusion.show)
+    return grid.summarise(plan.folder, grid_end.show)
 
 
 def _in_place(plan: Plan, runs: Sequence[Run], live: Live) -> None:

@@ -41,11 +41,6 @@ class Metric:
         """A number as it is printed: 64.2% or 3.142."""
         return f"{100 * value:.1f}%" if self.unit == "share" else f"{value:.4g}"
 
-    def spread(self, mean: float, deviation: float) -> str:
-        """A mean with its deviation as they are printed: 64.2 ± 0.3%."""
-        form, unit = (".1f", "%") if self.unit == "share" else (".4g", "")
-        return f"{self.scale * mean:{form}} ± {self.scale * deviation:{form}}{unit}"
-
 
 Declared = Mapping[str, Metric]  # by the end of a name after the last "/", in which * is any text; the first one counts
 

@@ -22,8 +22,10 @@ from ssl_bench.disk.patience import make_folder
 from ssl_bench.disk.shapes import Bounds
 from ssl_bench.errors import ConfigError, one_line, printable
 from ssl_bench.launch.outcome import FINISHED, Job, Outcome, State
-from ssl_bench.record.summary import Groups, print_grid
 
+# Directory and epochs of runs, by what distinguishes them beside the seed: numbers are those after so many epochs.
+# None: it trains nothing.
+Groups = Mapping[str, Sequence[tuple[Path, int | None]]]
 WORDS = {
     State.DONE: "trained",
     State.DONE_BEFORE: "done before",
@@ -171,7 +173,7 @@ def _asked(folder: Path, content: Grid) -> Iterator[Asked]:
         yield Asked(overrides, command, content["command"], name, place, state, reason, when, going)
 
 
-def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:
+def summarise(folder: Path, show: Callable[[Groups], None]) -> int:
     """Print how each run ended, ``show`` a table of the finished ones, and return the exit code of the grid."""
     content = read(folder)
     if content is None:

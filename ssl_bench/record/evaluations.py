@@ -170,26 +170,6 @@ def names(made_by: Mapping[str, Mapping[Any, Mapping[str, Any]]]) -> dict[tuple[
     return named
 
 
-def told_apart(runs: Sequence[Iterable[Entry]]) -> list[dict[str, float]]:
-    """The metrics of each of some runs, by names that mean one thing in all of them.
-
-    Args:
-        runs: the entries of each, after one number of epochs.
-    """
-    made: dict[str, dict[str, Mapping[str, Any]]] = {}
-    values = list[dict[Key, float]]()
-    for entries_of_run in runs:
-        values.append({})
-        for entry in entries_of_run:
-            made_by_entry = made_by(entry)
-            key = as_key(made_by_entry)
-            for metric, value in entry["metrics"].items():
-                made.setdefault(metric, {})[key] = made_by_entry
-                values[-1][metric, key] = value
-    by_key = names(made)
-    return [{by_key[key]: value for key, value in of_run.items()} for of_run in values]
-
-
 def after(recorded: Iterable[Entry], epochs: int | None) -> list[Entry]:
     """The entries of the network after ``epochs``."""
     return [entry for entry in recorded if entry["epochs"] == epochs]

@@ -1,20 +1,16 @@
-"""Summaries on the terminal: one finished run, or the finished runs of a grid in a table."""
+"""The summary of a finished run on the terminal."""
 
-import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from ssl_bench.errors import printable
-from ssl_bench.evaluate.metric import Metric, heading
+from ssl_bench.evaluate.metric import heading
 from ssl_bench.record import evaluations, units
 from ssl_bench.record.printing import Sheet, SheetEntry, text_of
-from ssl_bench.record.results import conditions, mixed, read
+from ssl_bench.record.results import read
 
-# Directory and epochs of runs: the numbers of a run are those after so many epochs. None: it trains nothing.
-Groups = Mapping[str, Sequence[tuple[Path, int | None]]]
 TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trained"}
 
 
@@ -61,79 +57,6 @@ def _of_networks(metrics: Mapping[str, float], recorded: Any, config: Mapping[st
         texts = [meaning.text(metrics[n]) if n in metrics else "" for n, meaning in zip(names, meanings, strict=True)]
         sheet.rows += [[SheetEntry(target), *map(SheetEntry, texts)]] * any(texts)
     return sheet if columns else None
-
-
-def print_grid(groups: Groups) -> None:
-    """Print a table with a line for each group of runs that differ in their seed only.
-
-    The numbers are those after the epochs that a group names; where several evaluations made one metric, columns say
-    which. The group with the best first accuracy comes first. A line has the mean and, for several runs, the sample
-    standard deviation. Beside each accuracy stands that of the network at initialisation (``_init``), if it was
-    evaluated. The best of each accuracy is bold. Footnotes say what a mean mixes and what its runs warn of.
-
-    Args:
-        groups: the runs by what else distinguishes them.
-    """
-    results = {name: [content for run in runs if (content := _after(*run))] for name, runs in groups.items()}
-    results = {name: contents for name, contents in results.items() if contents}
-    shown = [content for contents in results.values() for content in contents]
-    for content, metrics in zip(shown, evaluations.told_apart([c["evaluations"] for c in shown]), strict=True):
-        content["metrics"] = metrics
-    columns, ranked = _columns(shown)
-    if not columns:
-        return
-    values = {
-        name: {column: [c["metrics"][column] for c in contents if column in c["metrics"]] for column in columns}
-        for name, contents in results.items()
-    }
-
-    def rank(name: str, column: str) -> float:
-        return columns[column].sign * mean(values[name][column]) if values[name][column] else -math.inf
-
-    best = {column: max(rank(name, column) for name in results) for column in ranked if len(results) > 1}
-    order = sorted(results, key=lambda name: rank(name, ranked[0]), reverse=True) if ranked else list(results)
-    sheet = Sheet(["", "runs", *columns])
-    for name in order:
-        row = [SheetEntry(name), SheetEntry(str(len(results[name])), sheet.numbers(_notes(results[name])))]
-        for column, metric in columns.items():
-            is_best = column in best and rank(name, column) == best[column]
-            row.append(SheetEntry(_mean_and_deviation(values[name][column], metric), best=is_best))
-        sheet.rows.append(row)
-    print(text_of([sheet], "rich"), end="")
-
-
-def _columns(contents: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Metric], list[str]]:
-    """The metrics that a table of some results has, with their meaning, and those of them by which it is ranked."""
-    columns, ranked = dict[str, Metric](), dict[str, None]()
-    for content in contents:
-        metrics, recorded, evaluate = content["metrics"], content.get("units"), content["config"].get("evaluate")
-        main = units.main(metrics, recorded, evaluate)
-        both = [name for one in main for name in (one, one.replace("/", "_init/", 1)) if name in metrics]
-        for name in both if "evaluate" in content["config"] else metrics:
-            columns.setdefault(name, units.metric(name, recorded, evaluate))
-        ranked |= dict.fromkeys(main)
-    return columns, list(ranked)
-
-
-def _notes(contents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One sentence if the results come from different environments, then one for each warning of their runs."""
-    notes = [mixed(conditions(content["config"], content.get("environment", {})) for content in contents)]
-    notes += [f"seed {c['config'].get('seed')}: {sentence}" for c in contents for sentence in c.get("warnings", [])]
-    return [note for note in notes if note]
-
-
-def _after(folder: Path, epochs: int | None) -> dict[str, Any] | None:
-    """The results of a run with the evaluations after ``epochs``, from which it may have gone on."""
-    if (results := read(folder)) is None:
-        return None
-    end = results["config"].get("epochs") if epochs is None else epochs
-    return {**results, "evaluations": evaluations.after(results["evaluations"], end)}
-
-
-def _mean_and_deviation(values: Sequence[float], metric: Metric) -> str:
-    if len(values) < 2:
-        return metric.text(values[0]) if values else ""
-    return metric.spread(mean(values), stdev(values) if all(map(math.isfinite, values)) else math.nan)
 
 
 def short(folder: Path, config: Mapping[str, Any]) -> str:

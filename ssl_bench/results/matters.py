@@ -221,8 +221,8 @@ def what_matters(table: DataFrame, metric: str | None = None) -> Matters:
     measured = Measured(table, metric)
     if not measured.values:
         raise ConfigError(f"no run has a finite {measured.name}: name others, or look at what has diverged")
-    blocks = _in_blocks(measured.runs)
-    settings = [*dict.fromkeys(name for members in blocks for name in runs_table.varying(members))]
+    blocks = [of for _, of in measured.runs.groupby(measured.runs["run"].map(lambda run: run.images), sort=False)]
+    settings = runs_table.varying(measured.runs, [run.images for run in measured.runs["run"]])
     gone = _gone(table, measured)
     if not settings and not gone:
         raise ConfigError("these runs differ in no setting but the seed: name a grid whose settings vary")
@@ -238,11 +238,15 @@ def what_matters(table: DataFrame, metric: str | None = None) -> Matters:
     diverged = measured.lost[measured.lost["state"] != "failed"]
     rows = [[run.settings.get(name) for name in settings] for run in diverged["run"]]
     lost = dict(zip(diverged["run"], (tuple(map(repr_of, row)) for row in rows), strict=True))
-    known = {run.images for run in measured.values}
+    known, recipes = {run.images for run in measured.values}, dict[tuple[str, ...], str]()  # of each cell
+    for run, place in places.items():
+        recipes[run.images, *place] = run.recipe
     placed = [
         run
         for run, place in lost.items()
-        if run.images in known and all(v in of for v, of in zip(place, levels, strict=True))
+        if run.images in known
+        and all(v in of for v, of in zip(place, levels, strict=True))
+        and recipes.setdefault((run.images, *place), run.recipe) == run.recipe
     ]
     with_worst = list[Share]()
     if placed and settings:
@@ -281,18 +285,13 @@ def what_matters(table: DataFrame, metric: str | None = None) -> Matters:
     )
 
 
-def _in_blocks(table: DataFrame) -> list[DataFrame]:
-    """The runs by their test images."""
-    return [members for _, members in table.groupby(table["run"].map(lambda run: run.images), sort=False)]
-
-
 def _gone(table: DataFrame, measured: Measured) -> list[str]:
     """Sentences on values of settings all of whose runs have failed or diverged."""
     begun = measured.lost[[bool(run.config) for run in measured.lost["run"]]]
     every, sentences = table.loc[measured.runs.index.union(begun.index, sort=False)], list[str]()
     if not len(begun):
         return []
-    names = dict.fromkeys(name for members in _in_blocks(every) for name in runs_table.varying(members))
+    names = runs_table.varying(every, [run.images for run in every["run"]])
     for name in names:
         there = {*map(repr_of, measured.runs[name])}
         for value in in_order([value for value in begun[name] if repr_of(value) not in there]):

@@ -258,7 +258,7 @@ def same_recipe(table: DataFrame) -> Series:
 
 def finished(table: DataFrame) -> DataFrame:
     """The runs that have results, also while a process evaluates them again, with the names of their numbers."""
-    return with_numbers(table[[run.finished for run in table["run"]]])
+    return with_numbers(table.loc[[run.finished for run in table["run"]]])
 
 
 def having(table: DataFrame, name: str) -> list[bool]:
@@ -319,7 +319,7 @@ def once(table: DataFrame, name: str, apart: Sequence[str] = ()) -> DataFrame:
     Raises:
         ConfigError: two folders have the same training and seed, and other numbers.
     """
-    there = table[having(table, name)]
+    there = table.loc[having(table, name)]
     first, kept = dict[tuple[Any, ...], int](), list[int]()
     keys = zip(same_recipe(there), there["seed"], *(there[column] for column in apart), strict=True)
     for place, key in zip(there.index, keys, strict=True):
@@ -343,7 +343,8 @@ def labels(table: DataFrame) -> list[str]:
         names += ["seed"] if len({*map(repr_of, members["seed"])}) > 1 else []
         names = names or [name for name in MAIN_GROUPS if name in members]
         for place, row in zip(members.index, members[names].to_dict("records"), strict=True):
-            texts[place] = " ".join(f"{n}={text_of(v)}" for n, v in row.items() if repr_of(v))
+            words = " ".join(f"{n}={text_of(v)}" for n, v in row.items() if repr_of(v))
+            texts[place] = words or str(table["run_id"][place] or "")
     return [texts[place] for place in table.index]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ssl_bench import files
-from ssl_bench.commands import report, status
+from ssl_bench.commands import grid_end, report, status
 from ssl_bench.disk.shapes import fits
 from ssl_bench.launch import grid, lock
 from ssl_bench.record.claim import Owner
@@ -49,7 +49,7 @@ def test_a_damaged_record_of_a_grid_changes_no_run(every: tuple[int, int, int], 
         now, said = shown()
         whole = grid.read(path.parent) is not None
         assert now == expected and whole != (f"{path} is damaged" in said), (at, value, said)
-        code, _, said = asked(lambda _: grid.summarise(path.parent))
+        code, _, said = asked(lambda _: grid.summarise(path.parent, grid_end.show))
         assert (code, said) in ((0, ""), (1, f"ssl-bench: {path} {GONE}\n")), (at, value)
     path.write_text(before)
     (job,) = path.parent.glob("jobs/0.json")

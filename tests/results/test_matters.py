@@ -9,9 +9,9 @@ import pytest
 
 import ssl_bench
 from ssl_bench.commands import compare, figure
-from ssl_bench.results.conclusion import matter
-from ssl_bench.results.former_select import runs_where
+from ssl_bench.errors import ConfigError
 from ssl_bench.results.matters import what_matters
+from ssl_bench.results.select import chosen
 from tests import given
 from tests.results.folders import finish, make, rows
 
@@ -34,14 +34,16 @@ def add(loss: str, size: int, k: int, seed: int, value: float | None, name: str 
 
 
 @pytest.fixture
-def grid() -> None:
-    """Accuracies of 18 cells and three seeds with a deviation of 2; K matters most by far."""
+def grid() -> dict[tuple[str, int, int, int], Path]:
+    """Accuracies of 18 cells and three seeds with a deviation of 2; K matters most by far. Folders by the settings."""
+    folders = dict[tuple[str, int, int, int], Path]()
     noise = iter(np.random.default_rng(5).normal(scale=2, size=54))
     for (loss, of_loss), (size, of_size), (k, of_k) in (
         (a, b, c) for a in LOSSES.items() for b in BATCHES.items() for c in KEYS.items()
     ):
         for seed in range(3):
-            add(loss, size, k, seed, 50 + of_loss + of_size + of_k + next(noise))
+            folders[loss, size, k, seed] = add(loss, size, k, seed, 50 + of_loss + of_size + of_k + next(noise))
+    return folders
 
 
 def printed(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def printed(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 
 def test_the_answer_in_every_form(
-    grid: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    grid: object, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = printed(capfd, "g")
     shares = {share["setting"]: share for share in record["shares"]}
@@ -78,10 +80,12 @@ def test_the_answer_in_every_form(
     assert len(what.figure().axes) == 4 and what.sentence == record["sentence"] and "matters most" in str(what)
 
 
-def test_what_is_left_out_is_counted(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
-    """A diverged run has a second line; a cell without runs, and runs that have no end, are counted."""
+def test_what_is_left_out_is_counted(
+    grid: dict[tuple[str, int, int, int], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A diverged run has a second line; a cell without runs, and runs that have no end, are counted by name."""
     for seed in range(3):
-        for path in Path(f"outputs/g/dcl-512-256-{seed}").iterdir():
+        for path in grid["dcl", 512, 256, seed].iterdir():
             path.unlink()
     add("dcl", 128, 256, 7, None)
     make("g/waiting", rows(1), name="g", choices={"loss": "dcl"})
@@ -91,12 +95,53 @@ def test_what_is_left_out_is_counted(grid: None, capfd: pytest.CaptureFixture[st
     assert sum(with_diverged.values()) == pytest.approx(1)
     assert compare.main(["g"]) == 0
     text = capfd.readouterr().out
-    assert "1 of 18 " in text and "1 runs have diverged" in text and "not finished" in text
+    assert "1 of 18 " in text and "1 runs have diverged" in text
+    left_out = {of["why"]: of["runs"] for of in record["left_out"]}
+    assert left_out["diverged"] == ["loss=dcl batch_size=128 negatives.k=256 seed=7"] and left_out.keys() == {
+        "diverged",
+        "interrupted",
+    }
+
+
+def test_a_value_all_of_whose_runs_have_diverged_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    for size in BATCHES:
+        for seed in range(2):
+            add("infonce", size, 4, seed, 50 + BATCHES[size] + seed)
+            add("dcl", size, 4, seed, None)
+    record = printed(capfd, "g")
+    assert {share["setting"] for share in record["shares"]} == {"batch_size", "rest"} and record["diverged"] == 6
+    assert compare.main(["g"]) == 0 and "loss=dcl " in capfd.readouterr().out
+    (cell,) = printed(capfd, "g", "--by", "loss", "--to", "infonce")["cells"]
+    assert (cell["of"], cell["to"], cell["n"], cell["verdict"]) == ("dcl", "infonce", 0, "no verdict")
+    assert compare.main(["g", "batch_size=32"]) == 0
+    assert "loss=dcl " in capfd.readouterr().out  # nothing else varies
+    with pytest.raises(ConfigError, match="6 diverged"):
+        ssl_bench.compare("outputs/g", where={"loss": "dcl"})
+
+
+@pytest.mark.parametrize(("seeds", "code"), [((), 0), ((3, 4), 3)])
+def test_a_gate_is_undecided_where_runs_of_one_side_have_diverged(
+    seeds: tuple[int, ...], code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(3):
+        add("infonce", 32, 4, seed, 50 + seed)
+        add("dcl", 32, 4, seed, 60 + seed + 0.1 * seed)
+    for loss in LOSSES:  # a seed that diverges on both sides says nothing about one of them
+        add(loss, 32, 4, 9, None)
+    for seed in seeds:
+        add("dcl", 32, 4, seed, None)
+    for expected in ("better", "not-worse"):
+        assert compare.main(["g", "--by", "loss", "--to", "infonce", "--expect", expected]) == code
+    assert compare.main(["g", "--by", "loss", "--to", "infonce", "--expect", "equivalent", "--margin", "20"]) == 0
+    capfd.readouterr()
+    (row,) = (of for of in printed(capfd, "g", "--by", "loss")["left_out"] if of["why"] == "diverged")
+    assert len(row["runs"]) == 2 + len(seeds) and {"loss=infonce seed=9", "loss=dcl seed=9"} <= {*row["runs"]}
 
 
 def test_settings_that_vary_together_have_no_shares() -> None:
     given.together()
-    assert matter(runs_where(Path("outputs"), [])) == ""
+    with pytest.raises(ConfigError, match="vary together"):
+        what_matters(chosen([]))
 
 
 def test_a_setting_that_no_command_has_set_divides_the_cells(capfd: pytest.CaptureFixture[str]) -> None:
@@ -122,14 +167,14 @@ def test_one_seed_has_no_intervals(capfd: pytest.CaptureFixture[str]) -> None:
     shares = {share["setting"]: share["share"] for share in record["shares"]}
     assert shares == pytest.approx({"loss": 0.4, "batch_size": 0.6, "loss x batch_size": 0.0, "rest": 0.0})
     assert all(share["low"] is None for share in record["shares"]) and record["deviation"] is None
-    lines = matter(runs_where(Path("outputs"), [])).splitlines()
+    lines = what_matters(chosen([])).short.splitlines()
     assert len(lines) == 3 and lines[0].startswith("Shares of the variance of knn/top1: batch_size 60%, loss 40%")
 
 
-def test_the_figure_has_a_bar_for_each_share(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_figure_has_a_bar_for_each_share(grid: object, capfd: pytest.CaptureFixture[str]) -> None:
     from ssl_bench.results.drawing import draw_matters
 
-    matters = what_matters(runs_where(Path("outputs"), []))
+    matters = what_matters(chosen([]))
     drawn = draw_matters(matters)
     bars, *panels = drawn.axes
     assert [patch.get_width() for patch in bars.patches][::-1] == pytest.approx(  # type: ignore[attr-defined]
@@ -141,7 +186,7 @@ def test_the_figure_has_a_bar_for_each_share(grid: None, capfd: pytest.CaptureFi
     assert Path("m.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_mean_over_all_cells_is_the_first_comparison(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_mean_over_all_cells_is_the_first_comparison(grid: object, capfd: pytest.CaptureFixture[str]) -> None:
     """No cell decides; all of them together do, and each interval agrees with its verdict."""
     first, *cells = printed(capfd, "g", "--by", "loss", "--to", "infonce")["cells"]
     assert (first["where"], first["n"], first["cells"], len(cells)) == ("all cells", 27, 9, 9)
@@ -167,7 +212,7 @@ def test_the_mean_over_all_cells_is_the_first_comparison(grid: None, capfd: pyte
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_gate_for_programs(grid: None, words: list[str], code: int) -> None:
+def test_a_gate_for_programs(grid: object, words: list[str], code: int) -> None:
     to = [] if "--to" in words else ["--to", "infonce"]
     assert compare.main(["g", "--by", "loss", *to, *words]) == code
 

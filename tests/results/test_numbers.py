@@ -19,14 +19,14 @@ from sklearn.datasets import load_digits
 
 import ssl_bench
 from ssl_bench.commands import evaluate, export, table, train
+from ssl_bench.commands.grid_end import show
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.report.collect import collect
+from ssl_bench.results import select
+from ssl_bench.results import table as runs_table
 from ssl_bench.results.comparison import compare
-from ssl_bench.results.conclusion import show
-from ssl_bench.results.numbers import Numbers
-from ssl_bench.results.runs import RunFolder, finished
 from tests.conftest import SMALL, no_pictures
 from tests.door.door import enter
 
@@ -340,7 +340,7 @@ def what_matters(numbers: list[Number], capfd: Capture) -> None:
 
 
 def comparison(numbers: list[Number], capfd: Capture) -> None:
-    runs = finished(Path("outputs"))
+    runs = select.chosen([])
     for metric, k in kinds(numbers):
         values: dict[tuple[int, int], dict[str, float]] = {}
         for number in once(numbers):
@@ -361,7 +361,7 @@ def comparison(numbers: list[Number], capfd: Capture) -> None:
 
 def plain_name(numbers: list[Number], capfd: Capture) -> None:
     """The plain name of several evaluations is the one that all runs have, which is said, or refused with the list."""
-    runs = finished(Path("outputs"))
+    runs = runs_table.finished(select.chosen([]))
     ks = {number.k for number in numbers if number.metric == "knn/top1"}
     counts = {k: len({n.folder for n in numbers if (n.metric, n.k) == ("knn/top1", k)}) for k in ks}
     of_all = [k for k in ks if counts[k] == len(runs)]
@@ -369,7 +369,7 @@ def plain_name(numbers: list[Number], capfd: Capture) -> None:
     code = table.main(["g", "--rows", "loss", "--metric", "knn/top1", "--format", "md"])
     printed = capfd.readouterr()
     if len(ks) == 1:
-        assert code == 0 and Numbers(runs).choose("--metric", "knn/top1", runs) == ("knn/top1", "")
+        assert code == 0 and runs_table.choose(runs, "--metric", "knn/top1") == ("knn/top1", "")
     elif len(of_all) == 1:
         assert code == 0 and f"knn[k={of_all[0]}]/top1" in printed.out
     else:
@@ -393,8 +393,7 @@ def papers_cells(numbers: list[Number], capfd: Capture) -> None:
 
 
 def card(numbers: list[Number], capfd: Capture) -> None:
-    run: RunFolder
-    for run in finished(Path("outputs")):
+    for run in runs_table.finished(select.chosen([]))["run"]:
         of_run = [number for number in numbers if number.folder == str(run.folder)]
         out = Path("cards") / f"{len(list(Path('cards').glob('*')))}"
         if "plugins" in run.config:  # whose source is there no more

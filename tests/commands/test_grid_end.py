@@ -1,6 +1,7 @@
 """The end of a grid of several seeds: tables of what it varies, the highest mean, and what one seed hides."""
 
 import itertools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from math import pi, sqrt
@@ -10,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from ssl_bench.commands.grid_end import show
 from ssl_bench.launch.grid import summarise
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.results.conclusion import of_one_seed, show
 from tests.results.folders import finish, make, make_grid, rows
 
 Capture = pytest.CaptureFixture[str]
@@ -63,15 +64,38 @@ def test_the_end_of_a_grid_is_a_table_of_what_it_varies(capfd: Capture) -> None:
     assert re.search(r"^loss +knn/top1 \(%\)$", one_size, re.MULTILINE) and "highest mean: loss=dcl (n=2)" in one_size
 
 
-def test_runs_that_have_gone_on_to_more_epochs_have_a_line_each(capfd: Capture) -> None:
-    grid = cells({("dcl", 64): (50, 51), ("infonce", 64): (40, 41)})
-    assert "highest mean: loss=" in end(grid, capfd)
-    text = end(grid | cells({("eqco", 64): (60, 61)}, epochs=20), capfd)
-    assert "highest mean:" not in text and "\nloss=dcl " in text
+def test_runs_that_have_gone_on_to_more_epochs_show_the_numbers_of_these_epochs(capfd: Capture) -> None:
+    grid = cells({("dcl", 64): (50, 51), ("infonce", 64): (40, 41)}) | cells({("eqco", 64): (60, 61)}, epochs=20)
+    for folder in grid["eqco", 64]:
+        path = folder / "results.json"
+        content = json.loads(path.read_text())
+        before = [
+            {**entry, "epochs": 10, "metrics": dict.fromkeys(entry["metrics"], 0.2)} for entry in content["evaluations"]
+        ]
+        path.write_text(json.dumps(content | {"evaluations": [*before, *content["evaluations"]]}))
+    for one_seed in (False, True):
+        text = end({cell: of[:1] if one_seed else of for cell, of in grid.items()}, capfd)
+        assert re.search(r"^(loss=)?eqco +20\.0", text, re.MULTILINE) and "60" not in text
 
 
 def test_one_cell_has_no_highest_mean(capfd: Capture) -> None:
-    assert "highest mean" not in end(cells({("dcl", 64): (50, 51)}), capfd)
+    text = end(cells({("dcl", 64): (50, 51)}), capfd)
+    assert "highest mean" not in text and "50.50 ± 0.71 (2)" in text
+    assert "what matters" not in text.lower()
+
+
+def test_a_line_of_a_run_has_its_numbers_and_warnings_and_the_best_is_first(
+    capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    grid = cells({("dcl", 64): (50,), ("infonce", 64): (70,), ("eqco", 128): (60,)})
+    path = grid["eqco", 128][0] / "results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"warnings": ["the embeddings have collapsed"]}))
+    text = end(grid, capfd)
+    lines = [line.split() for line in text.splitlines() if line.startswith("loss=")]
+    assert [line[0] for line in lines] == ["loss=infonce", "loss=eqco", "loss=dcl"]
+    assert [line[-2:] for line in lines] == [["\x1b[1m70.0%\x1b[0m", "30.0%"], ["60.0%", "30.0%"], ["50.0%", "30.0%"]]
+    assert "\n1 the embeddings have collapsed" in text and "knn_init/top1" in text
 
 
 def test_a_grid_of_one_seed_says_that_its_best_is_flattered_and_by_how_much(capfd: Capture) -> None:
@@ -84,8 +108,12 @@ def test_a_grid_of_one_seed_says_that_its_best_is_flattered_and_by_how_much(capf
     assert re.search(rf"the best of 2 .* {deviation / sqrt(pi):.3g} points .* {deviation:.3g} ", end(alone, capfd))
 
 
-def test_what_ranks_nothing_has_no_best() -> None:
-    folders = [make(f"g/{loss}", choices={"loss": loss}, seed=0, name="g") for loss in ("dcl", "infonce")]
-    for number, folder in enumerate(folders):
+def test_what_ranks_nothing_has_no_best(capfd: Capture) -> None:
+    folders = {
+        loss: make(f"g/{loss}", choices={"loss": loss}, loss={"of": loss}, seed=0, name="g")
+        for loss in ("dcl", "infonce")
+    }
+    for number, folder in enumerate(folders.values()):
         finish(folder, 1.0, **{"own/energy": float(number)})
-    assert of_one_seed(2, folders) == ""
+    text = end({(loss, 64): [folder] for loss, folder in folders.items()}, capfd)
+    assert "the best of" not in text and "own/energy" in text
