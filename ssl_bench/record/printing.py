@@ -142,7 +142,8 @@ def _rich(sheet: Sheet, width: int | None) -> str:
 def lines(sheet: Sheet, width: int | None = None, bold: bool = False) -> list[str]:
     """The headings and rows of a sheet as lines of a terminal.
 
-    What is too wide loses its ``spared`` columns, then has its numbers in several blocks and its words folded.
+    What is too wide loses its ``spared`` columns and has its words folded; without such columns its numbers stand in
+    several blocks.
 
     Args:
         width: the most characters of a line; None: as many as it needs.
@@ -166,7 +167,7 @@ def lines(sheet: Sheet, width: int | None = None, bold: bool = False) -> list[st
     names = [place for place in places if place < sheet.left]
     blocks, printed = [list(names)], list[str]()
     for place in places[len(names) :]:
-        if taken([*blocks[-1], place], NARROWEST) > width and len(blocks[-1]) > len(names):
+        if not sheet.spared and taken([*blocks[-1], place], NARROWEST) > width and len(blocks[-1]) > len(names):
             blocks.append(list(names))
         blocks[-1].append(place)
     for block in blocks:
