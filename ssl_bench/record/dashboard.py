@@ -6,6 +6,7 @@ The configuration is flat and has the names of the command line:
 ``loss``, ``negatives``, ``dataset`` ..  the chosen option of every group, such as ``infonce``
 ``loss.alpha``, ``temperature.tau``,     every other value of the resolved configuration, without ``paths`` and
 ``batch_size.size``, ``seed`` ..         ``tracking``
+``batch_size``                           the size, as ``batch_size.size``
 ``negatives.k``                          the number of negatives per anchor, also where the batch size determines it:
                                          2N - 2 under ``in_batch``
 ``facts.lr``, ``facts.parameters`` ..    the facts of ``results.json``
@@ -22,6 +23,8 @@ from ssl_bench.errors import printable
 from ssl_bench.record.streams import waiting
 
 log = logging.getLogger(__name__)
+
+SIZE = "batch_size.size"  # what batch_size says, too
 
 
 class Dashboard(ABC):
@@ -121,6 +124,8 @@ def flat_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str
             add(value, name)
     add(facts, "facts")
     flat |= {group: printable(option) for group, option in config["choices"].items() if group != "tracking"}
+    if SIZE in flat:
+        flat["batch_size"] = flat[SIZE]
     if "negatives_per_anchor" in facts:
         flat["negatives.k"] = facts["negatives_per_anchor"]
     return flat

@@ -186,6 +186,16 @@ def of(recorded: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, float]
     return {name: value for entry in found(recorded, config) for name, value in entry["metrics"].items()}
 
 
+def shown(recorded: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, float]:
+    """All metrics after the epochs of a configuration, by the names that the table of runs has for them in this run.
+
+    The plain name of a metric that several evaluations made is that of the one that the configuration asks for.
+    """
+    entries = after(recorded, config.get("epochs"))
+    (metrics,) = told_apart([entries])
+    return metrics | of(entries, config)
+
+
 def found(recorded: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
     """Those of the ``recorded`` entries that a configuration asks for."""
     wanted = asked(config)

@@ -13,7 +13,7 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.config.build import build
 from ssl_bench.disk.patience import exists
-from ssl_bench.record import results, rows
+from ssl_bench.record import evaluations, results, rows
 from ssl_bench.record.claim import Claim
 from ssl_bench.record.dashboard import Dashboard, say_failed
 from ssl_bench.record.tensorboard import TensorBoardRun
@@ -116,7 +116,7 @@ def show_agent(config: Mapping[str, Any], run_id: str, folder: Path) -> None:
     """Show a finished run to the agent of a W&B sweep that asked for it; do nothing where there is no agent."""
     content = results.read(folder) if under_agent() else None
     if content is not None:
-        Tracker(folder, config, run_id, None, content.get("facts", {})).finish(content["metrics"], 0)
+        _show(content, folder, config, run_id)
 
 
 def show_found(config: Mapping[str, Any], folder: Path) -> bool:
@@ -132,8 +132,14 @@ def show_found(config: Mapping[str, Any], folder: Path) -> bool:
     identity = f"{folder.name}-{re.sub(r'[^A-Za-z0-9_.-]', '-', config['name'])}"
     if content is None or group(content["config"]) == group(config) or any(folder.glob(f"wandb/*run-*-{identity}")):
         return False
-    Tracker(folder, config, identity, None, content.get("facts", {})).finish(content["metrics"], 0)
+    _show(content, folder, config, identity)
     return True
+
+
+def _show(content: Mapping[str, Any], folder: Path, config: Mapping[str, Any], identity: str) -> None:
+    """Show a finished run, with the numbers that a configuration asks for by their plain names."""
+    tracker = Tracker(folder, config, identity, None, content.get("facts", {}))
+    tracker.finish(evaluations.shown(content["evaluations"], config), 0)
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

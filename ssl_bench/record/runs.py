@@ -21,14 +21,13 @@ from ssl_bench.errors import in_one_line, one_line
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, results, rows
 from ssl_bench.record.claim import Owner
-from ssl_bench.record.dashboard import flat_config
+from ssl_bench.record.dashboard import SIZE, flat_config
 
 CONFIG, RESULTS, METRICS = "config.yaml", results.NAME, "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
 UNITS = "units.json"  # of the numbers of an unfinished run, as results.json has them later
 RUN_ID = re.compile(f"[0-9a-f]{{{identity.RUN_ID_DIGITS}}}")
 DEEPEST = 4  # folders of a results folder above a run: an experiment's name may have slashes
-SIZE = "batch_size.size"  # what batch_size says, too
 # What a configuration without a key stands for, by the names of settings.
 UNSAID = {name: value for name, value in identity.NOT_HASHED.items() if "." in name}
 READ = {"share", "pretrain", "mean", "std", "resize", "interpolation", "epochs", "knn_k"}  # keys of dataset
@@ -182,8 +181,6 @@ class Run:
         flat = flat_config({**counted, "choices": choices}, {})
         unsaid = {n: v for n, v in UNSAID.items() if isinstance(counted.get(n.partition(".")[0]), Mapping)}
         flat = {**unsaid, **(UNSAID_OPTIONS if "loss" in choices and not alone else {}), **flat}
-        if SIZE in flat:
-            flat["batch_size"] = flat[SIZE]
         flat |= {"name": self.experiment}
         own = {name for name, value in flat.items() if name.endswith(".seed") and value == self.seed}
         return {name: as_value(value) for name, value in flat.items() if name not in own}

@@ -1,11 +1,12 @@
 """Weights & Biases: a view of a run's files. A failure here never stops or changes a run.
 
 Its config has the names of the command line (``dashboard.py``), under which an agent of a W&B sweep adds its
-parameters. The summary has the metrics of ``results.json`` and the last values of the curves. Name: ``WANDB_NAME``,
-else dataset, framework, loss, batch size, number of negatives, temperature and seed. Group: ``WANDB_RUN_GROUP``, else
-the experiment, else ``name``; a grid that found a run done under another name gets a copy (``show_found`` in
-``metrics.py``). Tags: ``tracking.tags`` and the scale, unless it is full. State: finished, failed, or
-preempting if a signal stopped the run, which makes a sweep start it again.
+parameters. The summary has the last values of the curves and the numbers as the table of runs names them; where several
+evaluations made one, its plain name is that of the one that this command asks for. Name: ``WANDB_NAME``, else dataset,
+framework, loss, batch size, number of negatives, temperature and seed. Group: ``WANDB_RUN_GROUP``, else the experiment,
+else ``name``; a grid that found a run done under another name gets a copy (``show_found`` in ``metrics.py``). Tags:
+``tracking.tags`` and the scale, unless it is full. State: finished, failed, or preempting if a signal stopped the run,
+which makes a sweep start it again.
 
 W&B's step is the row's number in ``metrics.jsonl``. Every process that resumes a run first shows the rows that W&B
 lacks: online those after the last one that the server has; offline all, in a directory of its own. So the newest

@@ -102,7 +102,7 @@ class Evaluation:
         files.write_json(folder / "results.json", content)
         for path in self._kept:
             files.remove(path)
-        tracker.finish(content["metrics"], 0)
+        tracker.finish(evaluations.shown(entries, self.config), 0)
 
     def _evaluate(
         self, wanted: Sequence[Entry], recorded: Sequence[Entry] = (), folder: Path | None = None
