@@ -191,9 +191,12 @@ def shown(recorded: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, flo
 
     The plain name of a metric that several evaluations made is that of the one that the configuration asks for.
     """
-    entries = after(recorded, config.get("epochs"))
-    (metrics,) = told_apart([entries])
-    return metrics | of(entries, config)
+    values, made = dict[tuple[str, str], float](), dict[str, dict[str, Mapping[str, Any]]]()
+    for entry in (entries := after(recorded, config.get("epochs"))):
+        for metric, value in entry["metrics"].items():
+            made.setdefault(metric, {})[mark(entry)] = made_by(entry)
+            values[metric, mark(entry)] = value
+    return {name: values[key] for key, name in names(made).items()} | of(entries, config)
 
 
 def found(recorded: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:

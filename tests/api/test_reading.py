@@ -39,7 +39,11 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics(made: list[Path]) ->
     main = {"run_id": made[0].name, "experiment": "a", "loss": "dcl", "batch_size": 64, "dataset": "mnist", "seed": 0}
     end = {"state": "finished", "seconds": 20.0, "warnings": "", "path": str(made[0])}
     others = {"batch_size.size": 64, "dim": 128, "epochs": 10, "max_steps": None, "geometry/uniformity": -2.0}
-    others |= {"positives": "view", "similarity": "cosine"}  # which a configuration need not say
+    others |= {
+        "positives": "view",
+        "similarity": "cosine",
+        "loss.own_view": False,
+    }  # which a configuration need not say
     assert first == main | {"knn/top1": 0.5} | end | others and table["seed"].dtype == table["batch_size"].dtype == int
     names = [*main, "knn/top1", *end]
     assert list(ssl_bench.runs()) == list(first)[: len(names)] == names
