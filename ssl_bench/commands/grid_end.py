@@ -93,7 +93,7 @@ def _lines(groups: Mapping[str, Sequence[Run]], table: DataFrame) -> Sheet:
         for name, value in values.items():
             best = name in ranks and ranks[name][number] == max(filter(math.isfinite, ranks[name]), default=None)
             row.append(SheetEntry("" if math.isnan(value) else meanings[name].text(value), best=best))
-        first = next(iter(ranks.values()), [])[number:]
+        first: list[float] = next(iter(ranks.values()), [])[number:]
         rows.append((-first[0] if first and not math.isnan(first[0]) else math.inf, row))
     sheet.rows = [row for _, row in sorted(rows, key=lambda pair: pair[0])]
     return sheet

@@ -103,13 +103,13 @@ def _table(run: Run, names: Mapping[Key, str], targets: Mapping[str, str]) -> st
     """All numbers beside those of the baselines: shares in percent."""
     suffixes = ("", "_init", "_raw")
     sheet = Sheet(["metric", *(targets[suffix] for suffix in suffixes)])
-    for metric, *made_by in run.numbers:
+    for metric, evaluation, images in run.numbers:
         if units.baseline(metric):
             continue
-        values = [run.numbers.get((metric.replace("/", f"{suffix}/", 1), *made_by)) for suffix in suffixes]
+        values = [run.numbers.get((metric.replace("/", f"{suffix}/", 1), evaluation, images)) for suffix in suffixes]
         meaning = units.metric(metric, run.units, run.config.get("evaluate"))
         texts = ["" if value is None else meaning.text(value) for value in values]
-        sheet.rows.append([SheetEntry(text) for text in (f"`{names[metric, *made_by]}`", *texts)])
+        sheet.rows.append([SheetEntry(text) for text in (f"`{names[metric, evaluation, images]}`", *texts)])
     return markdown(sheet).rstrip("\n")
 
 

@@ -55,8 +55,8 @@ def _recorded(run: Run, name: str) -> Recorded:
 @lru_cache(maxsize=32)  # a curve asks for its run once per point
 def _read(path: Path, mark: files.Mark, name: str) -> Recorded:
     """Values of a metric in a file; ``mark`` is that of the file."""
-    numbers = ((row.get("epoch", math.nan), row.get(name)) for row in rows.read(path))
-    return [(float(epoch), float(number)) for epoch, number in numbers if type(number) in (int, float)]
+    numbers = [(row.get("epoch", math.nan), row.get(name)) for row in rows.read(path)]
+    return [(float(epoch), float(number)) for epoch, number in numbers if isinstance(number, int | float)]
 
 
 def _chosen(wanted: CellMetric, recorded: Recorded) -> float | None:

@@ -129,7 +129,7 @@ def node(made_by: Mapping[str, Any]) -> dict[str, Any]:
 def on_the_way(config: Mapping[str, Any], metrics: Mapping[str, float] = {}) -> list[Entry]:
     """The entries of an unfinished run, with the metrics that it has recorded so far; none if it cannot be known."""
     try:
-        entries = [{**entry, "metrics": {}} for entry in asked(config) if not entry["network"]]
+        entries: list[Entry] = [{**entry, "metrics": {}} for entry in asked(config) if not entry["network"]]
     except (ConfigError, ImportError):
         return []
     for name, value in metrics.items():

@@ -9,13 +9,10 @@ import contextlib
 import math
 import os
 from collections.abc import Collection, Mapping
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple, NotRequired, TypedDict
+from typing import Any, BinaryIO, NamedTuple
 
 from ssl_bench import files
-from ssl_bench.config.identity import evaluators
-from ssl_bench.disk.shapes import Bounds, misfit, said
 from ssl_bench.record import units
 
 READ = ("step", "epoch", "seconds", "images_per_second", "loss")  # of the last row
@@ -46,7 +43,7 @@ class Progress(NamedTuple):
     changed: float = 0.0
 
 
-def read(path: Path, config: Any = None) -> list[dict[str, Any]]:
+def read(path: Path) -> list[dict[str, Any]]:
     """The rows of a file; none without a file."""
     return files.read_json_lines(path, lambda row: "" if is_row(row) else "no row")
 
@@ -109,55 +106,3 @@ def finite(node: Any, key: str) -> float | None:
     """The finite number at ``node[key]``; None if there is anything else, or ``node`` is not a mapping."""
     value: Any = node.get(key) if isinstance(node, dict) else None
     return value if type(value) in (int, float) and math.isfinite(value) else None
-
-
-BEYOND = 1e-6
-# What is read of a row beside the values of its curves; "watch/..." is a look at the network, with all its values.
-# "evaluations" are marks (ssl_bench.record.evaluations) of what made the metrics of a row.
-Row = TypedDict(
-    "Row",
-    {
-        "step": Annotated[int, Bounds(0)],
-        "epoch": NotRequired[Annotated[float, Bounds(0)]],
-        "seconds": NotRequired[Annotated[float, Bounds(0)]],
-        "images_per_second": NotRequired[Annotated[float, Bounds(0)]],
-        "loss": NotRequired[float],
-        "information": NotRequired[float],
-        "evaluations": NotRequired[list[str]],
-        "watch/mean_cosine": NotRequired[float],
-        "watch/effective_rank": NotRequired[float],
-    },
-)
-
-
-def wrong(row: Any, config: Mapping[str, Any] | None = None) -> str:
-    """What in a row cannot be: a type, an epoch beyond the end, an accuracy beyond [0, 1]; empty: nothing."""
-    if misfitting := misfit(row, Row):
-        return misfitting if misfitting[0] != "=" else "no row"
-    if config is None:
-        return ""
-    epoch, end = row.get("epoch", 0.0), config.get("epochs")
-    if end is not None and epoch > end * (1 + BEYOND):
-        return f"epoch={epoch:g}, and the training has {end}"
-    ours = _of_package(config)
-    for name, value in row.items():
-        meaning = _meaning(name, ours) if "/" in name else None
-        if meaning is not None and (not isinstance(value, int | float) or not meaning.possible(value)):
-            return f"{name}{said(value)}, which is no share"
-    return ""
-
-
-def _of_package(config: Mapping[str, Any]) -> frozenset[str]:
-    """The evaluators of a configuration whose numbers this package knows; a plugin's may mean anything."""
-    nodes = evaluators(config.get("evaluate") or {})
-    names = (name for name, node in nodes.items() if str(node.get("_target_")).startswith("ssl_bench."))
-    return frozenset(["watch", *names])
-
-
-@cache
-def _meaning(name: str, ours: frozenset[str]) -> Any:
-    """The metric of an accuracy of an evaluator of this package; None of any other value."""
-    if units.evaluator_of(name) not in ours:
-        return None
-    metric = units.metric(name, {}, {})
-    return metric if metric.unit == "share" else None

@@ -342,8 +342,9 @@ def _not_certain(of: _Cells, measured: Measured) -> effects.Grid:
         joint, step = 0.0, measured.metric.scale / min(counts)
     if joint is not None and at_least(grid.variance, grid.degrees, step, joint) > grid.variance:
         every = [[measured.bits(run) for run in of_cell] for of_cell in of.runs if len(of_cell) > 1]
-        if all(bits is not None and len(bits) == len(of_cell[0]) for of_cell in every for bits in of_cell):
-            of_cells = [joint_of(np.array(of_cell)) / len(of_cell[0]) for of_cell in every]
+        lengths = [{-1 if bits is None else len(bits) for bits in of_cell} for of_cell in every]
+        if all(len(of_cell) == 1 and -1 not in of_cell for of_cell in lengths):
+            of_cells = [joint_of(np.array(of)) / count for of, (count,) in zip(every, lengths, strict=True)]
             weights = [len(of_cell) - 1 for of_cell in every]
             joint = float(measured.metric.scale**2 * np.average(of_cells, weights=weights))
     return replace(grid, variance=float(at_least(grid.variance, grid.degrees, step, joint)))

@@ -6,6 +6,7 @@ with what is wrong in it, and has no numbers.
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_a_field_of_another_kind_damages_its_run_alone(
         (victim / "results.json").unlink()
         kept, _ = numbers()
     rows = [json.loads(line) for line in (victim / "metrics.jsonl").read_text().splitlines()]
-    contents = [("results.json", json.dumps, every[0])] * finished
+    contents: list[tuple[str, Callable[[Any], str], int]] = [("results.json", json.dumps, every[0])] * finished
     contents += [("config.yaml", as_yaml, every[1]), ("metrics.jsonl", as_lines, every[2])]
     for name, write, share in contents:
         path = victim / name

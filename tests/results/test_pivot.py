@@ -123,7 +123,7 @@ def test_a_setting_that_no_command_named_divides_tables_and_panels() -> None:
     """The learning rate of an edited file, the source of a plugin, and other images under the same name."""
     for seed, (rate, source, images) in enumerate([(0.1, "1 #a", "x"), (0.1, "1 #b", "x"), (0.2, "1 #a", "x")]):
         for place in range(2):
-            of = {"optimizer__lr": rate, "plugins__mine": source, "dataset__content": images}
+            of: dict[str, Any] = {"optimizer__lr": rate, "plugins__mine": source, "dataset__content": images}
             write(0.5 + 0.1 * seed, "loss=dcl", f"seed={2 * seed + place}", **of)
     for seed in (0, 1):
         write(0.9, "loss=dcl", f"seed={seed}", optimizer__lr=0.1, plugins__mine="1 #a", dataset__content="y")

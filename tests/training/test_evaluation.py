@@ -19,8 +19,7 @@ from ssl_bench.commands.evaluate import main
 from ssl_bench.errors import RunError
 from ssl_bench.files import read_cache, write_cache
 from ssl_bench.record import baselines, evaluations
-from ssl_bench.results.numbers import Numbers
-from ssl_bench.results.scan import Scan
+from ssl_bench.results import table
 from tests.conftest import SMALL, only_run, stopped_at
 from tests.door.door import refused, refuses
 from tests.ranks import Command, wait_for
@@ -96,24 +95,23 @@ def test_a_stop_in_a_second_evaluation_loses_nothing(
 
 
 def test_a_kill_in_a_second_evaluation_leaves_the_run_done_and_trained(trained: Path, train: Train) -> None:
-    def shown() -> tuple[str, str, dict[str, float]]:
-        (entry,) = Scan(Path("outputs")).update(time.time())[0]
-        assert entry.run
-        return entry.state.value, entry.doing, Numbers([entry.run]).main(entry.run)
+    def shown() -> tuple[str, float]:
+        (row,) = table.read(Path("outputs")).to_dict("records")
+        return row["state"], row["knn/top1"]
 
     first, saved = results(), weights(only_run())
-    best = {"knn/top1": first["metrics"]["knn/top1"]}
+    best = first["metrics"]["knn/top1"]
     more = ["max_steps=3", "evaluate=[linear,knn]", "evaluate.baselines=[init,raw]"]
     command = Command("train", *SMALL, *more, "evaluate.linear.epochs=1000000")
-    wait_for(lambda: shown() == ("running", "evaluating", best))
+    wait_for(lambda: shown() == ("busy", best))
     time.sleep(1)
     command.send_signal(signal.SIGKILL)
     command.wait()
-    assert shown() == ("done", "", best) and results() == first
+    assert shown() == ("evaluation missing", best) and results() == first
     code, printed = train(*more, "evaluate.linear.epochs=2")
     assert code == 0 and "step 3/3" not in printed and equal(weights(only_run()), saved)
     assert results()["metrics"].items() > first["metrics"].items()
-    assert shown()[:2] == ("done", "") and "linear/top1" in shown()[2]
+    assert shown()[0] == "finished"
 
 
 def test_a_baseline_is_computed_once_for_all_runs_that_share_it(trained: Path, train: Train) -> None:
