@@ -60,10 +60,10 @@ def test_wandb_has_the_rows_results_and_facts_of_a_run(train: Train) -> None:
     metrics = json.loads((folder / "results.json").read_text())["metrics"]
     assert [h["step"] for h in history(entries)] == [1, 2, 3, 3, 3] and "knn[k=3]/top1" in metrics
     assert metrics.items() <= history(entries)[-1].items()
-    shown = {name: number for name, number in summary(entries).items() if name.endswith("/top1")}
+    top1 = {name: number for name, number in summary(entries).items() if name.endswith("/top1")}
     first = f"knn[k={load(overrides)['evaluate']['knn']['k']}]"
-    assert shown["knn/top1"] == shown["knn[k=3]/top1"] == metrics["knn[k=3]/top1"]  # which was asked for last
-    assert shown[f"{first}/top1"] == metrics["knn/top1"]
+    assert top1["knn/top1"] == top1["knn[k=3]/top1"] == metrics["knn[k=3]/top1"]  # which was asked for last
+    assert top1[f"{first}/top1"] == metrics["knn/top1"]
 
 
 @pytest.mark.parametrize(
