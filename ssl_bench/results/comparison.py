@@ -145,13 +145,12 @@ def compare(
     alone = measured.runs.index[[run not in paired for run in measured.runs["run"]]]
     missing = measured.missing | ({ALONE: measured.labels(alone)} if len(alone) else {})
     uneven = [arm for arm in arms.names if arms.lost[arm] != arms.lost[reference] and arm != reference]
-    lost = [f"{len(arms.lost[arm])} of {arms.names[arm]}" for arm in (*uneven, reference)]
+    full = {arm: name if "=" in name else f"{' '.join(by)}={name}" for arm, name in arms.names.items()}
+    counted = [f"{full[arm]} ({len(arms.lost[arm])} runs)" for arm in (*uneven, reference)]
     said = [measured.chosen] * bool(measured.chosen)
-    said += [
-        f"{arms.names[arm]} has no number: all its {len(arms.lost[arm])} runs have failed or diverged." for arm in gone
-    ]
+    said += [f"{full[arm]} has no number: its {len(arms.lost[arm])} runs have failed or diverged." for arm in gone]
     if uneven:
-        said.append(f"Failed or diverged: {', '.join(lost)}. Verdicts are about the runs that are left.")
+        said.append(f"Failed or diverged: {', '.join(counted)}. Verdicts are about the runs that are left.")
     return Comparisons(
         by, measured.name, measured.metric, margin, rows, len(alone), missing, len(table), bool(uneven), said
     )

@@ -16,12 +16,12 @@ import numpy as np
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
-from ssl_bench.record.results import mixed
 from ssl_bench.record.runs import Run
 from ssl_bench.results import effects
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.comparison import Measured
 from ssl_bench.results.effects import Confounded, Levels, Share, Trend
+from ssl_bench.results.pivot import notes
 from ssl_bench.results.statistics import at_least, joint_of
 from ssl_bench.results.table import in_order, repr_of, text_of
 
@@ -50,7 +50,7 @@ class Matters:
             worst run of the grid.
         data_sets: what distinguishes the data sets within which effects are; empty of one.
         missing_runs: the labels of all runs without the number, by why they have none; of ``total`` runs.
-        notes: what the numbers mix.
+        notes: what the numbers mix, or what the runs warn of.
         said: sentences on the number that was chosen, and on values all of whose runs have failed.
     """
 
@@ -280,7 +280,7 @@ def what_matters(table: DataFrame, metric: str | None = None) -> Matters:
         ],
         missing_runs=measured.missing,
         total=len(table),
-        notes=[*filter(None, (mixed(run.conditions for run in members["run"]) for members in blocks))][:1],
+        notes=[note for members in blocks for note in notes(list(members["run"]))][:1],
         said=[measured.chosen] * bool(measured.chosen) + gone,
     )
 

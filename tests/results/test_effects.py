@@ -178,3 +178,24 @@ def test_the_trend_is_the_slope_over_doublings() -> None:
     trend = effects.trend(grid, 0, [4, 16, 64])
     half = stats.t.isf(0.025, grid.degrees) * math.sqrt(grid.variance / (6 * 8))
     assert (trend.slope, trend.high - trend.slope) == pytest.approx((expected.slope, half))
+
+
+def test_blocks_are_not_compared_and_effects_are_those_within_each() -> None:
+    """Numbers of two data sets that are 40 apart: shares, levels and noise as if each had the mean 0."""
+    levels, blocks = np.concatenate([full(3), full(3)]), [0, 0, 0, 1, 1, 1]
+    values = np.random.default_rng(3).normal(size=(6, 4)) + np.array([0.0, 2.0, 5.0] * 2)[:, None]
+    apart = effects.grid(levels, *runs(np.repeat([0.0, 40.0], 3), values), blocks)
+    centred = values - np.repeat([values[:3].mean(), values[3:].mean()], 3)[:, None]
+    ones = effects.grid(levels, *runs(np.zeros(6), centred), blocks)
+    assert apart.variance == pytest.approx(ones.variance) and apart.degrees == ones.degrees == 12  # 18 less 2 x 3 seeds
+    residual = sum(
+        ((of - of.mean(0) - of.mean(1, keepdims=True) + of.mean()) ** 2).sum() for of in (values[:3], values[3:])
+    )
+    assert apart.variance == pytest.approx(residual / 12)
+    assert [(one.share, one.high) for one in effects.shares(apart)] == [
+        (pytest.approx(one.share), pytest.approx(one.high)) for one in effects.shares(ones)
+    ]
+    of_levels = (centred[:3] + centred[3:]).mean(1) / 2
+    assert np.diff(effects.levels(apart, 0).means) == pytest.approx(np.diff(of_levels))
+    with pytest.raises(effects.Confounded):  # a factor that is the block
+        effects.shares(effects.grid(np.array(blocks)[:, None], *runs(np.zeros(6), values), blocks))

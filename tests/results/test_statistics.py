@@ -223,3 +223,15 @@ def test_seeds_that_agree_by_chance_are_not_certain() -> None:
     assert over is not None and float(over.estimate.seeds) == pytest.approx(2 * 0.5**2 / 12 / 6) and not over.by_seed
     large = statistics.paired(np.array([3.0, 5.0]), step=0.1)  # an ordinary variance stays
     assert float(large.seeds) == pytest.approx(1.0)
+
+
+def test_cells_of_other_test_images_have_no_image_in_common() -> None:
+    """The part of the images in the mean of two cells: a quarter of the sum of those of each, not that of sums."""
+    rng = np.random.default_rng(0)
+    bits = [np.repeat(rng.integers(-1, 2, size=(1, 400)), 3, axis=0).astype(float) for _ in range(2)]
+    cells = [dict(enumerate(of_cell.mean(1).tolist())) for of_cell in bits]
+    over = statistics.over_cells(cells, bits, 1 / 400, ["one", "other"])
+    assert over is not None
+    assert float(over.estimate.images) == pytest.approx(sum(of_cell[0].var(ddof=1) / 400 for of_cell in bits) / 4)
+    twice = statistics.over_cells(cells, [bits[0], bits[0]], 1 / 400)
+    assert twice is not None and float(twice.estimate.images) == pytest.approx(bits[0][0].var(ddof=1) / 400)
