@@ -24,9 +24,8 @@ column for each setting, the seed, the seconds of the run and a column for each 
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -40,6 +39,8 @@ from ssl_bench.results.status import doing, screen, time_left
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from rich.console import Console
+    from rich.text import Text
 
 PAUSE = 2.0  # seconds between two updates
 LISTED = 40  # more runs than these are listed on a terminal only if that is asked for
@@ -58,27 +59,29 @@ def main(arguments: Sequence[str]) -> int:
     forms.add_argument("--json", action="store_true", help="print a list of objects, one for each run")
     forms.add_argument("--csv", action="store_true", help="print a table of these fields, settings and metrics")
     options = parser.read_words(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper) and options.csv:  # not for people to read
-        sys.stdout.reconfigure(encoding=sys.getfilesystemencoding(), errors="surrogateescape")
     if options.watch:
         return _watch(options)
-    table = chosen(options.words, options.outputs, options.sort)
     if options.json:
-        print(json.dumps(records(table), indent=2))
+        print(json.dumps(records(_table(options)), indent=2))
     elif options.csv:
-        if len(table):
-            print(text_of([Sheet([], records=_rows(table))], "csv"), end="")
+        print(text_of([Sheet([], records=_rows(_table(options)))], "csv"), end="")
     else:
         from rich.console import Console
 
         console = Console(highlight=False)
-        console.print(screen(table, _listed(options, table) or not console.is_terminal, time.time(), console.width))
+        console.print(_screen(options, console))
     return 0
 
 
-def _listed(options: Namespace, table: DataFrame) -> bool:
-    """Whether to list the runs."""
-    return bool(options.runs or options.sort or len(table) <= LISTED)
+def _table(options: Namespace) -> DataFrame:
+    return chosen(options.words, options.outputs, options.sort)
+
+
+def _screen(options: Namespace, console: Console, live: bool = False) -> Text:
+    """What a terminal shows; in a file all runs are listed."""
+    table = _table(options)
+    listed = options.runs or options.sort or len(table) <= LISTED or not console.is_terminal
+    return screen(table, bool(listed), time.time(), console.width, live)
 
 
 def _watch(options: Namespace) -> int:
@@ -86,15 +89,11 @@ def _watch(options: Namespace) -> int:
     from rich.live import Live
 
     console = Console(highlight=False)
-    try:
-        with Live(console=console, auto_refresh=False) as live:
-            while True:
-                table = chosen(options.words, options.outputs, options.sort)
-                now = screen(table, _listed(options, table), time.time(), console.width, live=True)
-                live.update(now, refresh=True)
-                time.sleep(PAUSE)
-    except KeyboardInterrupt:
-        return 0
+    with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(_screen(options, console, live=True), refresh=True)
+            time.sleep(PAUSE)
+    return 0
 
 
 def records(table: DataFrame) -> list[dict[str, Any]]:
@@ -103,27 +102,13 @@ def records(table: DataFrame) -> list[dict[str, Any]]:
     found, columns = list[dict[str, Any]](), table[["run", "run_id", "path", "state", "reason"]]
     labels = runs_table.labels(table)
     for (place, run, run_id, path, state, reason), label in zip(columns.itertuples(), labels, strict=True):
-        found.append(
-            {
-                "folder": path,
-                "run_id": run_id,
-                "state": state,
-                "doing": doing(run) or None,
-                "label": label,
-                "overrides": run.overrides,
-                "epoch": run.progress.epoch,
-                "epochs": run.end,
-                "images_per_second": run.progress.speed,
-                "eta_seconds": left.get(place),
-                "host": run.owner.host if run.owner else None,
-                "pid": run.owner.pid if run.owner else None,
-                "watched": run.progress.watched if run.owner else None,
-                "warnings": run.warnings,
-                "reason": reason,
-                "best": runs_table.main(run, names),
-                "metrics": {names[key]: plain(value) for key, value in run.numbers.items()},
-            }
-        )
+        at, owner = run.progress, run.owner
+        record = {"folder": path, "run_id": run_id, "state": state, "doing": doing(run) or None, "label": label}
+        record |= {"overrides": run.overrides, "epoch": at.epoch, "epochs": run.end, "images_per_second": at.speed}
+        record |= {"eta_seconds": left.get(place), "host": owner and owner.host, "pid": owner and owner.pid}
+        record |= {"watched": owner and at.watched, "warnings": run.warnings, "reason": reason}
+        record["best"] = runs_table.main(run, names)
+        found.append(record | {"metrics": {names[key]: plain(value) for key, value in run.numbers.items()}})
     return found
 
 

@@ -146,14 +146,6 @@ def difference(mean: Array, of_seeds: Array, free: Array, of_images: Array, coun
     return Estimate(mean, of_seeds, of_images, np.maximum(degrees, 1))
 
 
-def expected_best(count: int) -> float:
-    """The expected maximum of some independent standard normal numbers: 0 of one, 0.564 of two, 1.63 of twelve."""
-    from scipy.integrate import quad
-    from scipy.special import ndtr
-
-    return float(quad(lambda x: 1 - ndtr(x) ** count - ndtr(-x) ** count, 0, math.inf)[0])
-
-
 def holm(p: np.ndarray, planned: int, error: float = ERROR) -> tuple[np.ndarray, np.ndarray]:
     """The step-down of Holm (1979): which hypotheses it rejects, and the error at which it decides each [..., C].
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ssl_bench.errors import printable
 from ssl_bench.evaluate.metric import Metric, heading
@@ -63,23 +63,22 @@ def screen(table: DataFrame, listed: bool, now: float, width: int, live: bool = 
 
 def experiments(table: DataFrame, left: Left) -> Sheet:
     """A row for each experiment, by the name of its folder, with the best value of the metric that most runs have."""
-    rows = list[dict[str, str]]()
-    for name, members in table.groupby("experiment", sort=False):
+    rows = list[tuple[str, ...]]()
+    for name, members in runs_table.by_experiment(table).items():
         metric, unit, values = main_metric(members)
-        known = [value for value in values if value is not None] if unit.sign else []
-        best = f"{heading(metric)} {unit.text(max(known, key=lambda one: unit.sign * one))}" if known else ""
-        row = {"experiment": str(name), "runs": str(len(members)), "states": _states(members)}
-        rows.append(row | {"ETA": clock(left[name]) if name in left else "", "best": best})
-    return _sheet({name: [row[name] for row in rows] for name in rows[0]})
+        best = max(values.values(), key=lambda one: unit.sign * one) if values and unit.sign else None
+        text = "" if best is None else f"{heading(metric)} {unit.text(best)}"
+        eta = clock(left[name]) if name in left else ""
+        rows.append((str(name), str(len(members)), _states(members), eta, text))
+    return _sheet(dict(zip(("experiment", "runs", "states", "ETA", "best"), zip(*rows, strict=True), strict=True)))
 
 
 def list_of_runs(table: DataFrame, left: Left) -> Sheet:
     """A row for each run, with the main metric of its experiment; columns that would be empty are left out."""
-    texts = dict[int, tuple[str, str]]()  # the name and the value of each run's
-    for _, members in table.groupby("experiment", sort=False):
+    texts = dict[Any, tuple[str, str]]()  # the name and the value of each run's
+    for members in runs_table.by_experiment(table).values():
         metric, unit, values = main_metric(members)
-        known = {place: value for place, value in zip(members.index, values, strict=True) if value is not None}
-        texts |= {place: (heading(metric), unit.text(value)) for place, value in known.items()}
+        texts |= {place: (heading(metric), unit.text(value)) for place, value in values.items()}
     metrics = {metric for metric, _ in texts.values()}
     several, found = table["experiment"].nunique() > 1, list(table["run"])
     columns = {
@@ -91,20 +90,17 @@ def list_of_runs(table: DataFrame, left: Left) -> Sheet:
         "ETA": [clock(left[place]) if place in left else "" for place in table.index],
         "loss": [_number(run.progress.loss, ".4g") if run.owner else "" for run in found],
         "watched kNN": [_number(run.progress.watched, ".1%") if run.owner else "" for run in found],
-        " ".join(metrics) if len(metrics) == 1 else "metric": [
-            " ".join(texts.get(place, ())[len(metrics) == 1 :]) for place in table.index
-        ],
     }
+    named = len(metrics) != 1
+    columns["metric" if named else metrics.pop()] = [" ".join(texts.get(n, ())[not named :]) for n in table.index]
     return _sheet(columns)
 
 
-def main_metric(table: DataFrame) -> tuple[str, Metric, list[float | None]]:
-    """The name of the main metric that most runs have, its unit, and the value of each run."""
-    names = runs_table.name_numbers(table["run"])
-    values = [runs_table.main(run, names) for run in table["run"]]
-    counts = Counter(name for of_run in values for name in of_run).most_common(1)
-    metric = counts[0][0] if counts else ""
-    return metric, runs_table.meaning(table, metric), [of_run.get(metric) for of_run in values]
+def main_metric(table: DataFrame) -> tuple[str, Metric, dict[Any, float]]:
+    """The name of the main metric that most runs have, its unit, and its values by the places of the runs."""
+    names, metric = runs_table.name_numbers(table["run"]), next(iter(runs_table.usual(table)), "")
+    values = {place: runs_table.main(run, names).get(metric) for place, run in table["run"].items()}
+    return metric, runs_table.meaning(table, metric), {n: value for n, value in values.items() if value is not None}
 
 
 def doing(run: Run) -> str:
@@ -120,7 +116,7 @@ def time_left(table: DataFrame, now: float) -> Left:
     those that are not begun, divided by the number of busy ones. What is not known is missing.
     """
     left = dict[int | str, float]()
-    for name, members in table.groupby("experiment", sort=False):
+    for name, members in runs_table.by_experiment(table).items():
         busy = members["run"][members["state"] == "busy"]
         if not len(busy):
             continue
@@ -173,7 +169,7 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _sheet(columns: Mapping[str, list[str]]) -> Sheet:
+def _sheet(columns: Mapping[str, Sequence[str]]) -> Sheet:
     columns = {name: texts for name, texts in columns.items() if any(texts)}
     rows = [[SheetEntry(text) for text in row] for row in zip(*columns.values(), strict=True)]
     return Sheet([*columns], rows, words=WORDS, spared=SPARED)

@@ -335,10 +335,18 @@ def once(table: DataFrame, name: str, apart: Sequence[str] = ()) -> DataFrame:
     return with_one_name(there.loc[kept])
 
 
+def by_experiment(table: DataFrame) -> dict[str, DataFrame]:
+    """The runs of each experiment; a name may be no UTF-8, which an index of pandas refuses."""
+    places = dict[str, list[Any]]()
+    for place, name in zip(table.index, table["experiment"], strict=True):
+        places.setdefault(name, []).append(place)
+    return {name: table.loc[of] for name, of in places.items()}
+
+
 def labels(table: DataFrame) -> list[str]:
     """What distinguishes each run from the others of its experiment, such as ``loss=dcl seed=1``."""
     texts = dict[Any, str]()
-    for _, members in table.groupby("experiment", sort=False):
+    for members in by_experiment(table).values():
         names = varying(members)
         names += ["seed"] if len({*map(repr_of, members["seed"])}) > 1 else []
         names = names or [name for name in MAIN_GROUPS if name in members]

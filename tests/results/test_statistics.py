@@ -82,14 +82,6 @@ def test_parts_with_degrees_of_their_own() -> None:
     assert found.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
 
 
-def test_the_expected_best_of_equal_settings_is_that_of_normal_numbers() -> None:
-    """One to five have closed forms (Jones 1948)."""
-    a, b = math.asin(1 / 3) / math.pi, math.sqrt(math.pi)
-    closed = [0.0, 1 / b, 1.5 / b, 3 / b * (0.5 + a), 5 / b * (0.25 + 1.5 * a)]
-    assert [statistics.expected_best(count) for count in range(1, 6)] == pytest.approx(closed, abs=1e-9)
-    assert statistics.expected_best(1000) == pytest.approx(3.2414, abs=1e-4)
-
-
 def test_the_step_down_of_holm() -> None:
     """Of planned comparisons of which some have no p-value; a larger p-value stops it."""
     p = np.array([[0.011, 0.001, 0.2], [0.02, 0.03, 0.012]])
