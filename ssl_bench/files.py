@@ -17,7 +17,6 @@ import errno
 import functools
 import hashlib
 import io
-import itertools
 import json
 import math
 import os
@@ -141,12 +140,6 @@ def write_json(path: Path, value: Any) -> None:
 def as_json(value: Any) -> str:
     """``value`` as :func:`write_json` writes it."""
     return json.dumps(value, indent=2) + "\n"
-
-
-def unused(path: Path) -> Path:
-    """The first of ``<path>.damaged-1``, ``<path>.damaged-2`` ... that does not exist, to keep a damaged file there."""
-    names = (path.with_name(f"{path.name}.damaged-{n}") for n in itertools.count(1))
-    return next(name for name in names if not os.path.lexists(name))
 
 
 def of_run(path: Path | str) -> Path | str:

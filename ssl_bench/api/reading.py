@@ -53,8 +53,8 @@ def runs(
         table.groupby(["loss", "batch_size"])["knn/top1"].agg(["mean", "std", "count"])
 
     The columns are ``run_id``, ``experiment``, the main groups (``loss``, ``negatives``, ``temperature``,
-    ``batch_size``, ``framework``, ``dataset``), what else varies, ``seed``, the main metrics (accuracies in [0, 1]; of
-    an unfinished run the best so far), the keys of ``where``, ``state``, ``seconds``, ``warnings`` and ``path``. What a
+    ``batch_size``, ``framework``, ``dataset``), what else varies, ``seed``, the main metrics (accuracies in [0, 1]) of
+    finished runs, the keys of ``where``, ``state``, ``seconds``, ``warnings`` and ``path``. What a
     run does not have is None, or NaN among numbers.
 
     Args:

@@ -11,7 +11,7 @@ of. ``--json`` prints a list of objects, one for each run and for each run that 
     epoch, epochs           epochs done, epochs of the whole training
     images_per_second       of its last row of metrics
     eta_seconds             until it is done; only of a busy one
-    best                    {metric: value}: the main ones of a finished run, else the best so far
+    best                    {metric: value}: the main ones of a finished run
     metrics                 {metric: value}: all of a finished run; accuracies in [0, 1]
     host, pid               of the process; only of a busy one
     watched                 kNN accuracy of its last watching; only of a busy one

@@ -13,7 +13,6 @@ from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run
-from ssl_bench.record.metrics import show_found
 from ssl_bench.record.wandb import under_agent
 
 
@@ -46,9 +45,6 @@ def train_grid(plan: Plan, rounds: Iterable[Sequence[Run]]) -> int:
     for number in {outcome.signal for outcome in plan.ends.values() if outcome.state is State.INTERRUPTED}:
         name = signal.Signals(number).name
         print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
-    done_before = [] if _stopped(plan.ends) else [run for run in plan.runs.values() if run.done]
-    if shown := sum(show_found(run.config, run.folder) for run in done_before):
-        print(f"{shown} of the runs that were done are in W&B's group of this grid, too")
     return grid.summarise(plan.folder, grid_end.show)
 
 

@@ -23,7 +23,6 @@ from ssl_bench.launch.workers import LOST, call_in_workers
 from ssl_bench.record import results
 from ssl_bench.record.claim import Claim
 from ssl_bench.record.log import logging_to
-from ssl_bench.record.streams import waiting
 from ssl_bench.signals import Interrupted
 from ssl_bench.surroundings import stay_on_this_machine
 from ssl_bench.training.engine import train
@@ -178,15 +177,14 @@ def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
     timeout = config["timeout"]
     if config["devices"] == 1:
         return device
-    with waiting(lambda: f"rank {number} waits for the other {count - 1} ranks, {timeout} seconds at most"):
-        if isinstance(meeting, Path):
-            join_local(meeting, number, count, device, timeout)
-        elif meeting is not None:
-            join_group(device, timeout, init_method=f"tcp://{meeting}", rank=number, world_size=count)
-        else:
-            if beside == count:
-                stay_on_this_machine()
-            join_group(device, timeout)
+    if isinstance(meeting, Path):
+        join_local(meeting, number, count, device, timeout)
+    elif meeting is not None:
+        join_group(device, timeout, init_method=f"tcp://{meeting}", rank=number, world_size=count)
+    else:
+        if beside == count:
+            stay_on_this_machine()
+        join_group(device, timeout)
     return device
 
 

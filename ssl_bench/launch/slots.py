@@ -5,7 +5,6 @@ A slot is a set of file locks in a folder of the user. The kernel releases them 
 
 import contextlib
 import fcntl
-import itertools
 import os
 import stat
 import tempfile
@@ -14,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from ssl_bench import files
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import visible_gpus
-from ssl_bench.record.streams import waiting
 
 
 class Slot:
@@ -66,32 +65,27 @@ def _reserve(kind: str, names: Sequence[str], per_name: int, count: int, patient
     All are locked at once or none, so that two runs never wait for each other. None are returned once the caller is no
     longer patient.
     """
-    files = {name: [f"{kind}-{name}.{place}" for place in range(per_name)] for name in names}
-
-    def sentence() -> str:
-        holders = sorted({_holder(file) for file in ("all", *itertools.chain(*files.values()))} - {""})
-        of = f"{count} {kind}{'s' * (count > 1)} of {', '.join(names)}"
-        return f"waiting for {of}: processes {', '.join(holders)} have them (locks in {_folder()})"
-
-    with waiting(sentence):
-        while True:
-            if (everything := _try_lock("all")) is not None:
-                locks = dict[str, int]()
-                try:
-                    for place in range(per_name):  # the first place of every GPU before the second place of any
-                        for name in names:
-                            if name not in locks and len(locks) < count:
-                                lock = _try_lock(files[name][place])
-                                locks |= {} if lock is None else {name: lock}
-                    if len(locks) == count:
-                        return locks
-                    for lock in locks.values():
-                        os.close(lock)
-                finally:
-                    os.close(everything)
-            if not patient():
-                return {}
-            time.sleep(0.5 if everything is not None else 0.05)
+    places = {name: [f"{kind}-{name}.{place}" for place in range(per_name)] for name in names}
+    while True:
+        if (everything := _try_lock("all")) is not None:
+            locks = dict[str, int]()
+            try:
+                for place in range(per_name):  # the first place of every GPU before the second place of any
+                    for name in names:
+                        if name not in locks and len(locks) < count:
+                            lock = _try_lock(places[name][place])
+                            locks |= {} if lock is None else {name: lock}
+                if len(locks) == count:
+                    return locks
+                for lock in locks.values():
+                    os.close(lock)
+            finally:
+                os.close(everything)
+            of = f"{count} {kind}{'s' * (count > 1)} of {', '.join(names)}"
+            files.say_once(f"ssl-bench: waiting for {of}, which other runs have (locks in {_folder()})")
+        if not patient():
+            return {}
+        time.sleep(0.5 if everything is not None else 0.05)
 
 
 def _try_lock(name: str) -> int | None:
@@ -105,18 +99,6 @@ def _try_lock(name: str) -> int | None:
     os.ftruncate(file, 0)
     os.write(file, str(os.getpid()).encode())
     return file
-
-
-def _holder(name: str) -> str:
-    """The number of the process that has locked a file; empty if none has."""
-    file = _open(name)
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return os.pread(file, 20, 0).decode()
-    finally:
-        os.close(file)
-    return ""
 
 
 def _open(name: str) -> int:

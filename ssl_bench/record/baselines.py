@@ -4,9 +4,7 @@ A baseline is evaluated on the raw pixels or on the network at initialisation. I
 weights, the dataset and the seed, not on how the run is trained.
 """
 
-import contextlib
 import hashlib
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from torch import nn
 
 from ssl_bench import files
 from ssl_bench.config.identity import text
-from ssl_bench.disk.shapes import fits
 
 FOLDER = ".baselines"
 # Groups and keys that an evaluation of a baseline depends on.
@@ -56,20 +53,7 @@ def results_folder(run: Path, name: str) -> Path:
     return outputs if run.parent.parts[-len(names) :] == names or (outputs / FOLDER).is_dir() else run
 
 
-def read(path: Path, start: str) -> dict[str, float] | None:
-    """The metrics, finite numbers whose names begin with ``start``; None if there are no such, or a damaged file."""
-    metrics: dict[str, float] | None = files.read_cache(path)
-    return metrics if _whole(metrics, start) else None
-
-
-def write(path: Path, start: str, metrics: Mapping[str, float]) -> None:
-    """Write the metrics, if all of them can be read again; a folder that cannot be written gets none."""
-    with contextlib.suppress(OSError):
-        if _whole(metrics, start):
-            path.parent.mkdir(exist_ok=True)
-            files.write_cache(path, metrics)
-
-
-def _whole(metrics: Any, start: str) -> bool:
-    numbers = bool(metrics) and fits(metrics, dict[str, float])
-    return numbers and all(name.startswith(start) and math.isfinite(value) for name, value in metrics.items())
+def write(path: Path, metrics: Mapping[str, float]) -> None:
+    """Write the metrics; :func:`ssl_bench.files.read_cache` reads them."""
+    path.parent.mkdir(exist_ok=True)
+    files.write_cache(path, metrics)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import printable
-from ssl_bench.record.streams import waiting
+from ssl_bench.record.evaluations import leaves
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +66,7 @@ class Dashboard(ABC):
             summary: metrics of a finished run.
         """
         if self._client is not None:
-            with waiting(lambda: f"waiting for {self.name} to take over the rest of {self.folder}"):
-                self._attempt(lambda client: self.end(client, summary, exit_code))
+            self._attempt(lambda client: self.end(client, summary, exit_code))
 
     def _attempt(self, action: Callable[[Any], None]) -> None:
         """Call ``action`` with the client; after a first failure, the other program is not used any more."""
@@ -76,8 +75,7 @@ class Dashboard(ABC):
         try:
             # The client is imported and started with the first row, so that it does not delay the first step.
             if self._client is None:
-                with waiting(lambda: f"waiting for {self.name} to start"):
-                    self._client = self.open()
+                self._client = self.open()
             action(self._client)
         except Exception as error:  # the clients raise many kinds of errors, and none may fail the run
             self._failed = True
@@ -110,19 +108,12 @@ def say_failed(name: str, error: Exception) -> None:
 
 def flat_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a run, as described at the head of this file."""
-    flat: dict[str, Any] = {}
-
-    def add(value: Any, name: str) -> None:
-        if isinstance(value, Mapping):
-            for key, part in value.items():
-                add(part, f"{name}.{key}")
-        elif not name.endswith("._target_"):
-            flat[name] = printable(value) if isinstance(value, str) else value
-
-    for name, value in config.items():
-        if name not in ("paths", "tracking", "choices", "steady"):
-            add(value, name)
-    add(facts, "facts")
+    counted = {name: node for name, node in config.items() if name not in ("paths", "tracking", "choices", "steady")}
+    flat = {
+        name: printable(value) if isinstance(value, str) else value
+        for name, value in leaves({**counted, "facts": facts})
+        if not name.endswith("._target_") and not isinstance(value, Mapping)
+    }
     flat |= {group: printable(option) for group, option in config["choices"].items() if group != "tracking"}
     if SIZE in flat:
         flat["batch_size"] = flat[SIZE]

@@ -3,7 +3,6 @@
 An entry is a mapping, as JSON has it: :class:`Evaluated`.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -19,37 +18,10 @@ from ssl_bench.config.identity import (
 )
 from ssl_bench.config.labelled import with_labels
 from ssl_bench.disk.shapes import Bounds
-from ssl_bench.errors import ConfigError
 from ssl_bench.record.units import evaluator_of
 
 Entry = Mapping[str, Any]
-Key = tuple[str, str]  # of a number: its metric, and the key of what made it
 NETWORKS = ("", "_init", "_raw")
-
-
-class Images(TypedDict):
-    """What is read of a node of ``evaluate.on``."""
-
-    dataset: str
-
-
-class ListOfImages(TypedDict):
-    """One of ``evaluate.labels``: a file, its hash and how many images it lists."""
-
-    file: str
-    content: str
-    images: NotRequired[int]
-
-
-Labels = Annotated[float, Bounds(0, 1)] | ListOfImages
-
-
-class Settings(TypedDict, total=False):
-    """What is read of the settings of an evaluation."""
-
-    _target_: str
-    on: Images | None
-    labels: Labels
 
 
 class Hits(TypedDict):
@@ -75,7 +47,7 @@ class Evaluated(TypedDict):
 
     evaluator: str
     id: str
-    settings: Settings
+    settings: dict[str, Any]
     images: NotRequired[str | None]
     network: Literal["", "_init", "_raw"]
     epochs: Annotated[int, Bounds(0)] | None
@@ -111,31 +83,9 @@ def made_by(entry: Entry) -> dict[str, Any]:
     return {**{key: entry[key] for key in ("evaluator", "id")}, "settings": settings, "images": entry.get("images")}
 
 
-def as_key(made_by: Mapping[str, Any]) -> str:
-    """What made a number as a text, equal for equal evaluations."""
-    return json.dumps(made_by, sort_keys=True)
-
-
 def mark(entry: Entry) -> str:
     """The identity of an evaluation and of its images, as a row of ``metrics.jsonl`` has it."""
     return " ".join(filter(None, (entry["id"], entry.get("images"))))
-
-
-def node(made_by: Mapping[str, Any]) -> dict[str, Any]:
-    """The node ``evaluate`` of a configuration with what made a number."""
-    return {made_by["evaluator"]: made_by["settings"]}
-
-
-def on_the_way(config: Mapping[str, Any], metrics: Mapping[str, float] = {}) -> list[Entry]:
-    """The entries of an unfinished run, with the metrics that it has recorded so far; none if it cannot be known."""
-    try:
-        entries: list[Entry] = [{**entry, "metrics": {}} for entry in asked(config) if not entry["network"]]
-    except (ConfigError, ImportError):
-        return []
-    for name, value in metrics.items():
-        if entry := made(name, entries):
-            entry["metrics"][name] = value
-    return entries
 
 
 def made(name: str, entries: Iterable[Entry]) -> Entry | None:
@@ -158,15 +108,16 @@ def _data_names(entry: Entry) -> list[str]:
 
 
 def names(made_by: Mapping[str, Mapping[Any, Mapping[str, Any]]]) -> dict[tuple[str, Any], str]:
-    """A name for each number of a set in which it means one thing.
+    """A name for each number of a set in which it means one thing: knn_init/top1 may be knn[k=5]_init/top1.
 
     Args:
         made_by: by metric, then by a key, what made it.
     """
     named: dict[tuple[str, Any], str] = {}
     for metric, of_metric in made_by.items():
+        start = evaluator_of(metric)
         for key, difference in zip(of_metric, _differences(list(of_metric.values())), strict=True):
-            named[metric, key] = _with_difference(metric, difference)
+            named[metric, key] = f"{start}[{difference}]{metric.removeprefix(start)}" if difference else metric
     return named
 
 
@@ -186,17 +137,32 @@ def of(recorded: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, float]
     return {name: value for entry in found(recorded, config) for name, value in entry["metrics"].items()}
 
 
+def flat(recorded: Iterable[Entry], epochs: int | None) -> dict[str, float]:
+    """All metrics after ``epochs``: knn/top1 is of the first evaluation that made it, others are as knn[k=5]/top1."""
+    metrics = dict[str, float]()
+    for metric, name, value in _named(after(recorded, epochs)):
+        metrics[name if metric in metrics else metric] = value
+    return metrics
+
+
 def shown(recorded: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, float]:
     """All metrics after the epochs of a configuration, by the names that the table of runs has for them in this run.
 
     The plain name of a metric that several evaluations made is that of the one that the configuration asks for.
     """
+    entries = after(recorded, config.get("epochs"))
+    return {name: value for _, name, value in _named(entries)} | of(entries, config)
+
+
+def _named(entries: Iterable[Entry]) -> list[tuple[str, str, float]]:
+    """The numbers of entries: metric, name among all of them, value."""
     values, made = dict[tuple[str, str], float](), dict[str, dict[str, Mapping[str, Any]]]()
-    for entry in (entries := after(recorded, config.get("epochs"))):
+    for entry in entries:
         for metric, value in entry["metrics"].items():
             made.setdefault(metric, {})[mark(entry)] = made_by(entry)
             values[metric, mark(entry)] = value
-    return {name: values[key] for key, name in names(made).items()} | of(entries, config)
+    named = names(made)
+    return [(key[0], named[key], value) for key, value in values.items()]
 
 
 def found(recorded: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
@@ -211,43 +177,11 @@ def filled(entry: Entry, metrics: Mapping[str, float]) -> Entry:
     return {**entry, "metrics": {name: value for name, value in metrics.items() if name.startswith(start)}}
 
 
-def flat(recorded: Iterable[Entry], epochs: int | None, before: bool = False) -> dict[str, float]:
-    """All metrics after ``epochs`` by one name each, that of :func:`named`, or ``before`` that of version 0.3.0."""
-    kept, name_of = after(recorded, epochs), _named_before if before else named
-    return {name_of(name, entry, kept): value for entry in kept for name, value in entry["metrics"].items()}
-
-
 def named(name: str, entry: Entry, recorded: Iterable[Entry]) -> str:
-    """The name of a metric or an artifact of an entry among all that are ``recorded``.
-
-    Of several settings of an evaluator the first on data of a name has the plain name, knn/top1; the others name what
-    differs from it: knn[k=5]/top1. That may be the data: knn[labels=0123456789abcdef]/labels_few/top1.
-    """
+    """The name of an artifact of an entry among all that are ``recorded``, as :func:`names` has it."""
     start, data = entry["evaluator"], _data_names(entry)
-    first = next(other for other in recorded if other["evaluator"] == start and _data_names(other) == data)
-    if same(entry, first):
-        return name
-    with_images = None not in (entry.get("images"), first.get("images"))
-    settings = [_settings(one) | ({"images": one["images"]} if with_images else {}) for one in (entry, first)]
-    return f"{start}[{_difference(*settings)}]{name.removeprefix(start)}"
-
-
-def _named_before(name: str, entry: Entry, recorded: Iterable[Entry]) -> str:
-    """As :func:`named`, in results of version 0.3.0: of other data of the same name the name said nothing."""
-
-    def data(of: Entry) -> Any:
-        return of["settings"].get("on"), of["settings"].get("labels", 1.0)
-
-    start, settings = entry["evaluator"], entry["settings"]
-    first = next(other for other in recorded if other["evaluator"] == start and data(other) == data(entry))
-    plain = first["settings"]
-    texts = list[str]()
-    for key in sorted(settings.keys() | plain.keys()):
-        value = settings.get(key)
-        if value != plain.get(key):
-            text = value.rpartition(".")[2] if isinstance(value, str) else str(value).replace(" ", "").replace("'", "")
-            texts.append(f"{key}={text}")
-    return name if entry["id"] == first["id"] else f"{start}[{','.join(texts)}]{name.removeprefix(start)}"
+    same_data = [other for other in recorded if other["evaluator"] == start and _data_names(other) == data]
+    return names({name: {mark(other): made_by(other) for other in same_data}})[name, mark(entry)]
 
 
 def _same(one: Entry, other: Entry) -> bool:
@@ -261,42 +195,19 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return bool(one["id"] == other["id"]) and (None in images or images[0] == images[1])
 
 
-def _settings(entry: Entry) -> dict[str, Any]:
-    """The settings of an entry without the places of its data, those of its data by their paths."""
-    settings = settings_of_evaluation(entry["evaluator"], entry["settings"])
-    on = settings.pop("on", None)
-    return settings | dict(_flat({"on": on} if on else {}))
-
-
-def _difference(settings: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
-    """The settings that are not those of ``plain``, in a line."""
-    names = sorted(settings.keys() | plain.keys())
-    return ",".join(f"{n}={_short(n, settings.get(n))}" for n in names if settings.get(n) != plain.get(n))
-
-
-def _with_difference(metric: str, difference: str) -> str:
-    """A metric with what distinguishes its evaluation: knn_init/top1 is knn[k=5]_init/top1."""
-    if not difference:
-        return metric
-    evaluator = evaluator_of(metric)
-    return f"{evaluator}[{difference}]{metric.removeprefix(evaluator)}"
-
-
 def _differences(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     """What distinguishes each of some evaluations from the others; an empty text for a single one."""
-    if len(evaluations) == 1:
-        return [""]
-    rows = [dict(_flat({**made_by["settings"], "images": made_by["images"]})) for made_by in evaluations]
+    rows = [dict(leaves({**made_by["settings"], "images": made_by["images"]})) for made_by in evaluations]
     names = dict.fromkeys(name for row in rows for name in row)
     differing = [name for name in names if len({repr(row.get(name)) for row in rows}) > 1]
     return [",".join(f"{name}={_short(name, row.get(name))}" for name in differing) for row in rows]
 
 
-def _flat(node: Any, path: str = "") -> Iterable[tuple[str, Any]]:
+def leaves(node: Any, path: str = "") -> Iterable[tuple[str, Any]]:
     """The values in a node by their paths."""
     if isinstance(node, Mapping) and node:
         for name, part in node.items():
-            yield from _flat(part, f"{path}.{name}" if path else str(name))
+            yield from leaves(part, f"{path}.{name}" if path else str(name))
     else:
         yield path, node
 

@@ -9,7 +9,7 @@ from ssl_bench import files
 from ssl_bench.config.identity import on_disk, recipe_id, run_dir
 from ssl_bench.disk.patience import exists, is_file, patiently, unwritable
 from ssl_bench.record import runs
-from ssl_bench.record.results import examined, is_finished, set_damaged_aside
+from ssl_bench.record.results import examined, is_finished
 
 
 def find(config: Mapping[str, Any]) -> Path:
@@ -47,7 +47,6 @@ def begin(folder: Path, config: Mapping[str, Any], command: str) -> None:
         ConfigError: the directory cannot be written.
     """
     try:
-        set_damaged_aside(folder)
         patiently(lambda: (folder / "failed.json").unlink(missing_ok=True))
         files.write_text(folder / "command.txt", command + "\n")
         files.write_text(folder / "config.yaml", as_yaml(config))

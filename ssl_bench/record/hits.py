@@ -7,9 +7,8 @@ seeds.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ssl_bench import files
 from ssl_bench.disk.patience import make_folder
@@ -42,38 +41,17 @@ def written(folder: Path, entry: Entry) -> Entry:
 
 
 def read(folder: Path, entry: Entry, metric: str) -> np.ndarray | None:
-    """The bits of an accuracy, 0 or 1 [N]; None if the run has none, or a damaged file."""
+    """The bits of an accuracy, 0 or 1 [N]; None if the run has none, or a file that does not give the accuracy."""
     record = entry.get("hits", {}).get(metric)
-    packed = _packed(folder, record) if record else b""
-    if not packed or _differ(packed, record, entry["metrics"].get(metric)):
+    if record is None:
         return None
     import numpy as np
 
-    return np.unpackbits(np.frombuffer(packed, dtype=np.uint8))[: record["images"]]
-
-
-def wrong(folder: Path, entries: Iterable[Entry]) -> str:
-    """Where the bits of an accuracy do not give it; empty: nowhere. A file that is not there says nothing."""
-    for entry in entries:
-        for metric, record in entry.get("hits", {}).items():
-            packed, value = _packed(folder, record), entry["metrics"].get(metric)
-            if packed is not None and _differ(packed, record, value):
-                return f"{metric}={value}, and {record['file']} does not give it"
-    return ""
-
-
-def _packed(folder: Path, record: Mapping[str, Any]) -> bytes | None:
-    """The content of a file of bits; None if it cannot be read."""
     try:
-        return files.read_bytes(files.of_run(f"{files.of_run(folder / FOLDER)}/{os.path.basename(record['file'])}"))
+        name = os.path.basename(record["file"])
+        packed = files.read_bytes(files.of_run(f"{files.of_run(folder / FOLDER)}/{name}"))
     except (OSError, ValueError):  # a name may have a null character
         return None
-
-
-def _differ(packed: bytes, record: Mapping[str, Any], value: float | None) -> bool:
-    """Whether bits are not those of an accuracy: so many, of which this share is 1."""
-    count = record["images"]
-    if value is None or len(packed) != -(-count // 8):
-        return True
-    right = (int.from_bytes(packed) >> (8 * len(packed) - count)).bit_count()  # the bits that fill the last byte are 0
-    return not abs(right / count - value) * count < 0.5
+    bits: np.ndarray = np.unpackbits(np.frombuffer(packed, dtype=np.uint8))[: record["images"]]
+    whole = len(bits) == record["images"] and abs(bits.sum() - entry["metrics"][metric] * len(bits)) < 0.5
+    return bits if whole else None

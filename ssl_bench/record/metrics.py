@@ -2,9 +2,6 @@
 
 import copy
 import json
-import logging
-import re
-import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,9 +14,7 @@ from ssl_bench.record import evaluations, results, rows
 from ssl_bench.record.claim import Claim
 from ssl_bench.record.dashboard import Dashboard, say_failed
 from ssl_bench.record.tensorboard import TensorBoardRun
-from ssl_bench.record.wandb import WandbRun, group, under_agent
-
-log = logging.getLogger(__name__)
+from ssl_bench.record.wandb import WandbRun, under_agent
 
 DASHBOARDS: dict[str, type[Dashboard]] = {"offline": WandbRun, "online": WandbRun, "tensorboard": TensorBoardRun}
 
@@ -62,19 +57,13 @@ class Tracker:
         self._dashboard = _dashboard(folder, config, run_id, facts, lines)
 
     def _lines(self, step: int | None, evaluated_step: int) -> list[str]:
-        """The rows to keep. If rows are removed that are damaged and not the last one, the whole file is kept too."""
-        lines, damaged, incomplete = list[str](), 0, False
-        for line in files.read_lines(self.path):
-            damaged += incomplete
-            row = _row(line)
-            incomplete = row is None  # the last row may have been cut short by a crash
-            if row is not None and (step is None or row["step"] <= (step if "loss" in row else evaluated_step)):
-                lines.append(line.decode().rstrip("\r\n"))
-        if damaged and step is not None:
-            aside = files.unused(self.path)
-            shutil.copyfile(self.path, aside)
-            log.warning("%s has %d damaged rows: they are left out, %s has them", self.path, damaged, aside.name)
-        return lines
+        """The rows to keep, without those that a crash has cut short."""
+        found = [(line, rows.parse(line)) for line in files.read_lines(self.path)]
+        return [
+            line.decode().rstrip("\r\n")
+            for line, row in found
+            if row is not None and (step is None or row["step"] <= (step if "loss" in row else evaluated_step))
+        ]
 
     def __enter__(self) -> "Tracker":
         return self
@@ -116,36 +105,5 @@ def show_agent(config: Mapping[str, Any], run_id: str, folder: Path) -> None:
     """Show a finished run to the agent of a W&B sweep that asked for it; do nothing where there is no agent."""
     content = results.read(folder) if under_agent() else None
     if content is not None:
-        _show(content, folder, config, run_id)
-
-
-def show_found(config: Mapping[str, Any], folder: Path) -> bool:
-    """Show a finished run in W&B's group of a grid that found it done under another name, once; return whether it did.
-
-    A run of W&B has one group: the grid's has a copy of it, with the grid's name behind its run_id.
-
-    Args:
-        config: that the grid asked for.
-        folder: of the run.
-    """
-    content = results.read(folder) if DASHBOARDS.get(config["tracking"].get("mode")) is WandbRun else None
-    identity = f"{folder.name}-{re.sub(r'[^A-Za-z0-9_.-]', '-', config['name'])}"
-    if content is None or group(content["config"]) == group(config) or any(folder.glob(f"wandb/*run-*-{identity}")):
-        return False
-    _show(content, folder, config, identity)
-    return True
-
-
-def _show(content: Mapping[str, Any], folder: Path, config: Mapping[str, Any], identity: str) -> None:
-    """Show a finished run, with the numbers that a configuration asks for by their plain names."""
-    tracker = Tracker(folder, config, identity, None, content.get("facts", {}))
-    tracker.finish(evaluations.shown(content["evaluations"], config), 0)
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    """A row; None for anything else, such as one that was cut short."""
-    try:
-        row: Any = files.parse_json(line)
-    except ValueError:
-        return None
-    return row if rows.is_row(row) else None
+        tracker = Tracker(folder, config, run_id, None, content.get("facts", {}))
+        tracker.finish(evaluations.shown(content["evaluations"], config), 0)

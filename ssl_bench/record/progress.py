@@ -32,18 +32,14 @@ class Progress:
         self._look = ""  # the last one at the network
         self.restart(done)
         self._bar: Any = None
-        self._task: Any = None
 
     def __enter__(self) -> "Progress":
         if self.shown and sys.stdout.isatty() and not is_quiet():
             from rich.progress import BarColumn, Progress, TextColumn
 
-            columns = [TextColumn("epoch {task.fields[epoch]}"), BarColumn(None), TextColumn("{task.fields[text]}")]
-            self._bar = Progress(*columns, transient=True)
+            self._bar = Progress(TextColumn("{task.description}"), BarColumn(None), transient=True)
+            self._bar.add_task(f"epoch {self._epoch(self.done)}", total=self.steps, completed=self.done)
             self._bar.start()
-            self._task = self._bar.add_task(
-                "", total=self.steps, completed=self.done, epoch=self._epoch(self.done), text=""
-            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,11 +59,6 @@ class Progress:
         self.restart(step)
         return steps / seconds
 
-    def advance(self, step: int) -> None:
-        """Move the bar to ``step``."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step)
-
     def show(self, step: int, row: Mapping[str, float]) -> None:
         """Show the row of metrics of ``step``. Without a bar: a line at most every PAUSE, and one at the end."""
         if not self.shown:
@@ -81,10 +72,9 @@ class Progress:
         numbers += self._look
         numbers += f"  {clock(left)} left" if left is not None else ""
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, epoch=self._epoch(step), text=numbers)
-        now = time.monotonic()
-        if self._bar is None and (now - self._printed >= PAUSE or step == self.steps):
-            self._printed = now
+            self._bar.update(self._bar.task_ids[0], completed=step, description=f"epoch {self._epoch(step)}  {numbers}")
+        elif time.monotonic() - self._printed >= PAUSE or step == self.steps:
+            self._printed = time.monotonic()
             log.info("epoch %s  step %d/%d  %s", self._epoch(step), step, self.steps, numbers)
 
     def _epoch(self, step: int) -> str:
@@ -92,12 +82,6 @@ class Progress:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as 42s, 3m07s, 2h05m or 3d04h."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole // 60 % 60:02d}m"
-    return f"{whole // 86400}d{whole // 3600 % 24:02d}h"
+    """Seconds as 3m07s, from an hour on as 52h05m."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m{rest:02d}s"

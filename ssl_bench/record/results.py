@@ -1,14 +1,10 @@
 """``results.json``: the last file that a run writes. A run is finished if the file is there and whole."""
 
-import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
-from ssl_bench.disk.patience import exists
-from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations
 
@@ -29,13 +25,11 @@ class RunResults(TypedDict):
     units: NotRequired[dict[str, dict[str, Metric]]]
 
 
-# Conditions that the bits of a result depend on beside what its run_id says, in words: by the names of its
-# ``environment``, and the keys of its configuration that say how it is computed.
-ENVIRONMENT = {"device": "processors", "instructions": "instructions", "threads": "numbers of threads"}
-ENVIRONMENT |= {"ranks": "numbers of ranks", "torch": "versions of torch", "cuda": "versions of CUDA"}
-ENVIRONMENT |= {"precision": "number formats", "images": "images"}
+# Conditions that the bits of a result depend on beside what its run_id says: names of its ``environment``, and keys of
+# its configuration that say how it is computed.
+ENVIRONMENT = ("device", "instructions", "threads", "ranks", "torch", "cuda", "precision", "images")
 OF_CPUS, OF_GPUS = ("instructions", "threads"), ("compile_views", "graph", "images_on")
-SETTINGS = {name: f"values of {name}" for name in ("cosines", *OF_GPUS)}
+SETTINGS = ("cosines", *OF_GPUS)
 
 
 def conditions(config: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,19 +39,15 @@ def conditions(config: Mapping[str, Any], environment: Mapping[str, Any]) -> dic
     return {name: value for name, value in every.items() if value is not None and name not in without}
 
 
-def different(results: Sequence[Mapping[str, Any]], names: Mapping[str, str] = ENVIRONMENT | SETTINGS) -> list[str]:
-    """The conditions in which results differ, each in words with its values.
+def different(results: Sequence[Mapping[str, Any]], names: Sequence[str] = (*ENVIRONMENT, *SETTINGS)) -> list[str]:
+    """The conditions in which results differ, each with its values.
 
     Args:
         results: the conditions of each.
-        names: in words, of those that count.
+        names: of those that count.
     """
-    values = {name: {_text(of[name]) for of in results if of.get(name) is not None} for name in names}
-    return [f"{names[name]} ({', '.join(sorted(those))})" for name, those in values.items() if len(those) > 1]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    values = {name: {of[name]: None for of in results if of.get(name) is not None} for name in names}
+    return [f"{name} ({', '.join(sorted(map(str, those)))})" for name, those in values.items() if len(those) > 1]
 
 
 def mixed(results: Iterable[Mapping[str, Any]]) -> str:
@@ -97,24 +87,3 @@ def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:
     if (results["config"].get("epochs") or 0) < (config.get("epochs") or 0):
         return False
     return not evaluations.missing(results["evaluations"], config)
-
-
-def set_damaged_aside(folder: Path) -> None:
-    """Rename a ``results.json`` that is no result of the run in ``folder``, and say so; to be called by its owner.
-
-    Raises:
-        ConfigError: the file cannot be read, so that it may be a good one.
-        OSError: it cannot be renamed.
-    """
-    path = folder / NAME
-    if not exists(path) or is_finished(folder):
-        return
-    try:
-        files.read_bytes(path)
-    except PermissionError as error:
-        raise ConfigError(f"{path}: {error.strerror}; make it readable, or remove it to compute it again") from error
-    except OSError:
-        pass  # a directory, a pipe, a link to nothing
-    aside = files.unused(path)
-    os.rename(path, aside)
-    print(f"{path} is no result of this run: it is now {aside.name}, and the run goes on", flush=True)

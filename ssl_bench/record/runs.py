@@ -18,14 +18,12 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.config import identity
 from ssl_bench.errors import in_one_line, one_line
-from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, results, rows
 from ssl_bench.record.claim import Owner
 from ssl_bench.record.dashboard import SIZE, flat_config
 
 CONFIG, RESULTS, METRICS = "config.yaml", results.NAME, "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
-UNITS = "units.json"  # of the numbers of an unfinished run, as results.json has them later
 RUN_ID = re.compile(f"[0-9a-f]{{{identity.RUN_ID_DIGITS}}}")
 DEEPEST = 4  # folders of a results folder above a run: an experiment's name may have slashes
 # What a configuration without a key stands for, by the names of settings.
@@ -113,22 +111,16 @@ class Run:
         """The sentences in which it warns of its result."""
         return list(self.results.get("warnings", []))
 
-    @cached_property
+    @property
     def units(self) -> Mapping[str, Any]:
         """What its metrics mean, as :mod:`ssl_bench.record.units` has it."""
-        unfinished: Any = None
-        if self.folder is not None and not self.finished:
-            unfinished = files.read_json(self.folder / UNITS, dict[str, dict[str, Metric]], of_a_run=True)
-        return unfinished or self.results.get("units") or {}
+        units: Mapping[str, Any] = self.results.get("units", {})
+        return units
 
     @cached_property
     def progress(self) -> rows.Progress:
         """How far its training is, by its rows."""
-        if self.folder is None:
-            return rows.Progress()
-        every = not self.finished and bool(self.config.get("evaluate", {}).get("every"))
-        wanted = evaluations.on_the_way(self.config) if every else []
-        return rows.progress(self.folder / METRICS, {*map(evaluations.mark, wanted)}, self.units, self.config)
+        return rows.Progress() if self.folder is None else rows.progress(self.folder / METRICS)
 
     @property
     def end(self) -> float | None:
@@ -150,11 +142,9 @@ class Run:
 
     @cached_property
     def evaluations(self) -> list[evaluations.Entry]:
-        """What has evaluated the network after the last epoch, with the numbers; of an unfinished one the best."""
-        if not self.finished:
-            entries = evaluations.on_the_way(self.config, self.progress.best)
-            return [entry for entry in entries if entry["metrics"]]
-        return evaluations.after(self.results["evaluations"], self.config.get("epochs"))
+        """What has evaluated the network after the last epoch, with the numbers; nothing of an unfinished run."""
+        entries = self.results["evaluations"] if self.finished else []
+        return evaluations.after(entries, self.config.get("epochs"))
 
     @cached_property
     def numbers(self) -> dict[Key, float]:

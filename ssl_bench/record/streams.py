@@ -1,16 +1,8 @@
-"""Standard output and error outlive their reader: a closed terminal or pipe ends no run, and no grid between runs.
+"""Standard output and error outlive their reader: a closed terminal or pipe ends no run, and no grid between runs."""
 
-Nothing waits in silence: :func:`waiting` says for what.
-"""
-
-import contextlib
 import io
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator
-
-PATIENCE = 5.0  # seconds
 
 
 class LastingStream(io.TextIOWrapper):
@@ -46,19 +38,3 @@ def drop(descriptor: int = 1) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, descriptor)
     os.close(null)
-
-
-@contextlib.contextmanager
-def waiting(sentence: Callable[[], str]) -> Iterator[None]:
-    """Print a sentence once if the block takes longer than five seconds: for what it waits, and who has it."""
-
-    def say() -> None:
-        print(f"ssl-bench: {sentence()}", file=sys.stderr, flush=True)
-
-    timer = threading.Timer(PATIENCE, say)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

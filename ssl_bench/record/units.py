@@ -11,8 +11,6 @@ from typing import Any
 
 from ssl_bench.evaluate.metric import ACCURACIES, NUMBER, Declared, Metric, declared
 
-Units = Mapping[str, Mapping[str, Mapping[str, str]]]
-
 
 def written(evaluators: Mapping[str, Declared], names: Iterable[str]) -> dict[str, dict[str, dict[str, str]]]:
     """The units of some metrics, to be recorded.
@@ -21,14 +19,8 @@ def written(evaluators: Mapping[str, Declared], names: Iterable[str]) -> dict[st
         evaluators: what each declares, by name.
         names: of the metrics that there are.
     """
-    units: dict[str, dict[str, dict[str, str]]] = {}
-    for name in names:
-        evaluator, end = evaluator_of(name), name.rpartition("/")[2]
-        for pattern, metric in evaluators.get(evaluator, {}).items():
-            if declared({pattern: metric}, end):
-                units.setdefault(evaluator, {})[pattern] = vars(metric)
-                break
-    return units
+    there = {evaluator_of(name) for name in names}
+    return {name: {p: vars(m) for p, m in of.items()} for name, of in evaluators.items() if name in there}
 
 
 def metric(name: str, units: Any, evaluate: Any) -> Metric:

@@ -4,9 +4,8 @@ Its config has the names of the command line (``dashboard.py``), under which an 
 parameters. The summary has the last values of the curves and the numbers as the table of runs names them; where several
 evaluations made one, its plain name is that of the one that this command asks for. Name: ``WANDB_NAME``, else dataset,
 framework, loss, batch size, number of negatives, temperature and seed. Group: ``WANDB_RUN_GROUP``, else the experiment,
-else ``name``; a grid that found a run done under another name gets a copy (``show_found`` in ``metrics.py``). Tags:
-``tracking.tags`` and the scale, unless it is full. State: finished, failed, or preempting if a signal stopped the run,
-which makes a sweep start it again.
+else ``name``. Tags: ``tracking.tags`` and the scale, unless it is full. State: finished, failed, or preempting if a
+signal stopped the run, which makes a sweep start it again.
 
 W&B's step is the row's number in ``metrics.jsonl``. Every process that resumes a run first shows the rows that W&B
 lacks: online those after the last one that the server has; offline all, in a directory of its own. So the newest
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import surroundings
-from ssl_bench.errors import printable
 from ssl_bench.record.dashboard import Dashboard, flat_config
 
 
@@ -39,7 +37,17 @@ class WandbRun(Dashboard):
         super().finish(summary, exit_code)
 
     def show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
-        client.log(_loggable(row) | _images(pictures), step=number, commit=True)
+        import numpy as np
+        import wandb
+
+        def loggable(value: Any) -> Any:
+            """Shares of equal bins from 0 to 1 as a W&B histogram, any other value as it is."""
+            edges = np.linspace(0, 1, len(value) + 1) if isinstance(value, list) else None
+            return value if edges is None else wandb.Histogram(np_histogram=(np.array(value), edges))
+
+        values = {name: loggable(value) for name, value in row.items() if name != "evaluations"}
+        images = {f"figures/{name}": wandb.Image(str(path)) for name, path in pictures.items()}
+        client.log(values | images, step=number, commit=True)
 
     def end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
         client.summary.update(dict(summary))
@@ -49,8 +57,6 @@ class WandbRun(Dashboard):
 
     def open(self) -> Any:
         settings, folder = self.config["tracking"], self.folder.resolve()
-        if str(folder).encode(errors="replace") != os.fsencode(folder):
-            raise ValueError(f"it needs a folder whose name is UTF-8, not {printable(str(folder))}")
         surroundings.of_wandb(settings["mode"])
         import wandb
 
@@ -90,25 +96,3 @@ def _label(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 def under_agent() -> bool:
     """Whether an agent of a W&B sweep started this process."""
     return "WANDB_SWEEP_ID" in os.environ
-
-
-def _loggable(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row without ``evaluations``; its lists, which are shares of equal bins from 0 to 1, as W&B histograms."""
-    row = {name: value for name, value in row.items() if name != "evaluations"}
-    if not any(isinstance(value, list) for value in row.values()):
-        return row
-    import numpy as np
-    import wandb
-
-    def histogram(shares: list[float]) -> Any:
-        return wandb.Histogram(np_histogram=(np.array(shares), np.linspace(0, 1, len(shares) + 1)))
-
-    return {name: histogram(value) if isinstance(value, list) else value for name, value in row.items()}
-
-
-def _images(pictures: Mapping[str, Path]) -> dict[str, Any]:
-    if not pictures:
-        return {}
-    import wandb
-
-    return {f"figures/{name}": wandb.Image(str(path)) for name, path in pictures.items()}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Seeds = dict[int, Run]  # runs that differ in nothing but the seed, by seed
-UNNAMED = results.ENVIRONMENT | results.SETTINGS | {"git": "versions of the code"}
+UNNAMED = (*results.ENVIRONMENT, *results.SETTINGS, "git")
 LOST = ("failed", "diverged")  # states of runs that will have no number
 NOT_FINITE, ALONE = "not finite", "without a partner"
 

@@ -130,7 +130,7 @@ def _made_by(row: Mapping[str, Any], name: str, own: Sequence[Entry], known: Map
         own: the evaluations of the run, which have made a row of an earlier version that does not say it.
         known: those of all runs, by their marks.
     """
-    if marks := rows.marks(row):
+    if marks := row.get("evaluations"):
         entry = evaluations.made(name, [known[mark] for mark in marks if mark in known])
         return evaluations.mark(entry) if entry else " ".join(mark for mark in marks if mark not in known)
     entry = evaluations.made(name, evaluations.after(own, row["epoch"])) or evaluations.made(name, own)

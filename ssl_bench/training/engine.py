@@ -160,7 +160,6 @@ class Training:
                 diagnostics = step(logged)
                 if logged:
                     self._log(diagnostics, progress, tracker)
-                progress.advance(state.step)
                 stop = interrupt.agreed()
                 if stop or self._is_saved(state.step):
                     self.save(tracker)

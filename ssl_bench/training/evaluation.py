@@ -20,7 +20,6 @@ from ssl_bench.record import baselines, evaluations, hits, plots, rows, units
 from ssl_bench.record.environment import environment, now, peak_memory
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.metrics import Tracker
-from ssl_bench.record.runs import UNITS
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.parts import Parts
@@ -51,7 +50,6 @@ class Evaluation:
         evaluated, _ = self._evaluate([entry for entry in evaluations.asked(self.config) if not entry["network"]])
         if tracker is not None:
             metrics = {name: value for entry in evaluated for name, value in entry["metrics"].items()}
-            files.write_json(tracker.path.with_name(UNITS), self._units(metrics))
             tracker.row(step, {"epoch": self.schedule.epoch(step), **metrics, **_marks(evaluated)})
         self.state.evaluated_step = step
         return True
@@ -133,7 +131,7 @@ class Evaluation:
                 artifacts |= {evaluations.named(name, entry, [*recorded, *wanted]): a for name, a in drawn.items()}
                 if suffix and rank() == 0 and not drawn:
                     numbers = {name: float(value) for name, value in entry["metrics"].items()}
-                    baselines.write(paths[entry["id"]], _start(entry), numbers)
+                    baselines.write(paths[entry["id"]], numbers)
         set_rng_state(kept)
         return evaluated, artifacts
 
@@ -206,7 +204,7 @@ def _read_baselines(entries: Sequence[Entry], paths: Mapping[str, Path]) -> list
     """Those of the entries whose metrics an earlier run has written, with the metrics (None on ranks after 0)."""
     shared = list[Entry]()
     for entry in entries:
-        metrics = baselines.read(paths[entry["id"]], _start(entry)) if rank() == 0 else None
+        metrics = files.read_cache(paths[entry["id"]]) if rank() == 0 else None
         if broadcast(metrics is not None):  # rank 0 decides for all
             shared.append({**entry, "metrics": metrics})
     return shared
@@ -224,11 +222,6 @@ def _write_labels(folder: Path, targets: Iterable[tuple[str, Target]]) -> None:
             make_folder(folder / "labels")
             name = infix.strip("/").replace("/", "-")
             files.write_text(folder / "labels" / f"{name}.txt", "\n".join(target.names()) + "\n")
-
-
-def _start(entry: Entry) -> str:
-    """The start of the names of an entry's metrics and artifacts."""
-    return f"{entry['evaluator']}{entry['network']}/"
 
 
 def _data(entry: Entry) -> tuple[Any, Any]:

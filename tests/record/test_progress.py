@@ -20,7 +20,7 @@ def test_the_time_left(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.Mon
     start = [f"epoch {n}/5  step {n}0/50  loss 1.0000  lr 0.1  64 images/s" for n in range(1, 6)]
     # 30 steps of 1 s; 20 of 0.8 x 1 s + 0.2 x 2 s; 10 of 0.8 x 1.2 s + 0.2 x 2 s
     assert caplog.messages == [
-        a + b for a, b in zip(start, ["", "  30s left", "  24s left", "  14s left", ""], strict=True)
+        a + b for a, b in zip(start, ["", "  0m30s left", "  0m24s left", "  0m14s left", ""], strict=True)
     ]
 
 

@@ -96,24 +96,6 @@ def test_variables_of_wandb_name_a_run(monkeypatch: pytest.MonkeyPatch, train: T
     assert (run.display_name, run.run_group, run.project, list(run.tags)) == ("mine", "ours", "theirs", ["c"])
 
 
-def test_a_run_that_a_grid_found_done_is_in_its_group_too(train: Train) -> None:
-    overrides = ("tracking=offline", "max_steps=1", "evaluate=knn")
-    assert train(*overrides, "name=old", "seed=0")[0] == 0
-    old = only_run()
-    for counted in ("1 of the runs ", "2 done before"):
-        time.sleep(1)  # W&B names its directories by the second
-        code, printed = train("-m", *overrides, "name=new", "seed=0,1")
-        assert code == 0 and counted in printed
-    directories = wandb_directories(old)
-    of_grid = [records(each) for each in directories]
-    runs = [of_kind(entries, "run")[0] for entries in of_grid]
-    found = sorted((run.run_group, run.run_id) for run in runs)
-    assert found == [("new", f"{old.name}-new"), ("old", old.name)]
-    for entries in of_grid:
-        assert [(h["step"], h.get("loss")) for h in history(entries)] == [(r["step"], r.get("loss")) for r in rows(old)]
-        assert json.loads((old / "results.json").read_text())["metrics"].items() <= summary(entries).items()
-
-
 def test_a_failure_of_wandb_does_not_fail_the_run(train: Train) -> None:
     """W&B refuses a tag of this length."""
     code, printed = train("tracking=offline", f"tracking.tags=[{'long' * 20}]", "max_steps=2")

@@ -193,7 +193,7 @@ def finish(
         "run_id": folder.name,
         "name": config["name"],
         "config": config,
-        "metrics": evaluations.flat(entries, config["epochs"], before),
+        "metrics": evaluations.flat(entries, config["epochs"]),
         "units": {name: {"*top1": top, "*top5": top} for name in {entry["evaluator"]: None for entry in entries}},
         "evaluations": entries,
         "environment": environment,

@@ -90,7 +90,7 @@ def test_verdicts_hold_together_and_other_code_is_said(capfd: pytest.CaptureFixt
                 content = json.loads((folder / "results.json").read_text())
                 (folder / "results.json").write_text(json.dumps(content | {"environment": {"git": loss}}))
     (cell,) = printed(capfd, "--by", "loss", "--to", "infonce", "optimizer.lr=0.1")["cells"]
-    assert (cell["verdict"], cell["differ"]) == ("better", ["versions of the code (dcl, infonce)"])
+    assert (cell["verdict"], cell["differ"]) == ("better", ["git (dcl, infonce)"])
     over, *both = printed(capfd, "--by", "loss", "--to", "infonce")["cells"]
     assert over["where"] == "all cells" and over["verdict"] == "better"
     assert [cell["verdict"] for cell in both] == ["undecided", "undecided"]

@@ -84,18 +84,6 @@ def test_a_line_has_points_of_one_evaluation() -> None:
     assert (of_1.x.tolist(), of_1.seeds) == ([2], 3) and of_1.mean == pytest.approx([80])
 
 
-def test_the_best_on_the_way_is_of_the_evaluation_that_is_asked_for() -> None:
-    marks = [mark(entry) for k in (20, 1) for entry in asked(evaluated(0, 3, k))]
-    values = zip(marks, (0.9, 0.6), strict=True)
-    points: list[dict[str, Any]] = [
-        {"step": 2 * e, "epoch": float(e), "knn/top1": value, "evaluations": [made]}
-        for e, (made, value) in enumerate(values, 1)
-    ]
-    make("g/0", points, **evaluated(0, 3, 1))
-    (run,) = chosen(["g"])["run"]
-    assert [*run.numbers.values()] == [0.6]
-
-
 def test_a_copy_counts_once_and_runs_without_points_are_counted(grid: None) -> None:
     (folder, *_) = (run.place for run in chosen(["g", "loss=dcl", "seed=2"])["run"])
     shutil.copytree(folder, Path("outputs/h") / folder.name)

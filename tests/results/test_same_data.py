@@ -121,12 +121,12 @@ def test_what_changes_bits_and_is_in_no_run_id_is_named(capfd: Capture) -> None:
     write("infonce", 0, entry(0.6), graph=True, environment=gpu)
     write("infonce", 1, entry(0.6), graph="auto", environment=gpu | {"precision": "fp16", "cuda": "12.8"})
     notes = {row["loss"]: row["notes"] for row in rows("table g --rows loss", capfd)}
-    assert notes["dcl"].endswith(" values of cosines (dense, tiled)")
-    of_gpus = "versions of CUDA (12.6, 12.8), number formats (bf16, fp16), values of graph (auto, true)"
+    assert notes["dcl"].endswith(" cosines (dense, tiled)")
+    of_gpus = "cuda (12.6, 12.8), precision (bf16, fp16), graph (True, auto)"
     assert notes["infonce"].endswith(of_gpus)
     (cell,) = rows("compare --by loss --to infonce g", capfd)
     cuda, formats, graph = of_gpus.replace("), ", ")/").split("/")
-    assert cell["differ"] == [cuda, formats, "values of cosines (auto, dense, tiled)", graph]
+    assert cell["differ"] == [cuda, formats, "cosines (auto, dense, tiled)", graph]
 
 
 def test_a_renamed_experiment_is_found_by_the_name_of_its_folder(capfd: Capture) -> None:

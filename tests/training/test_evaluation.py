@@ -1,7 +1,6 @@
 """A run is a training and its evaluations: what is there is not computed again, whichever command asks for it."""
 
 import json
-import math
 import os
 import shutil
 import signal
@@ -18,7 +17,7 @@ from ssl_bench import load
 from ssl_bench.commands.evaluate import main
 from ssl_bench.errors import RunError
 from ssl_bench.files import read_cache, write_cache
-from ssl_bench.record import baselines, evaluations
+from ssl_bench.record import evaluations
 from ssl_bench.results import table
 from tests.conftest import SMALL, only_run, stopped_at
 from tests.door.door import refused, refuses
@@ -124,23 +123,6 @@ def test_a_baseline_is_computed_once_for_all_runs_that_share_it(trained: Path, t
     assert other["knn_init/top1"] == other["knn_raw/top1"] == 0.125 != other["knn/top1"]
     assert train("max_steps=3", *KNN, "seed=1", "name=third")[0] == 0
     assert len(list(Path("outputs/.baselines").iterdir())) == 4
-
-
-def test_a_damaged_or_foreign_baseline_counts_as_missing() -> None:
-    """It would replace a number of the trained network, or leave the baseline out."""
-    path = Path(".baselines/0.json")
-    path.parent.mkdir()
-    for metrics in ({"knn/top1": 1.0}, {}, {"knn_init/top1": math.nan}, {"knn_init/top1": None}):
-        baselines.write(path, "knn_init/", metrics)  # type: ignore[arg-type]
-        assert not path.exists()
-        write_cache(path, metrics)
-        assert baselines.read(path, "knn_init/") is None
-        path.unlink()
-    baselines.write(path, "knn_init/", {"knn_init/top1": 0.5})
-    assert baselines.read(path, "knn_init/") == {"knn_init/top1": 0.5} and baselines.read(path, "knn_raw/") is None
-    for content in ('{"knn/top1": 1.0}', '{"knn_init/top1": 1.0}', "{}", "[]", path.read_text().replace("0.5", "0.6")):
-        path.write_text(content)
-        assert baselines.read(path, "knn_init/") is None
 
 
 def test_the_same_training_is_found_under_another_name(trained: Path, train: Train) -> None:
