@@ -205,7 +205,7 @@ def _differences(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def leaves(node: Any, path: str = "") -> Iterable[tuple[str, Any]]:
     """The values in a node by their paths."""
-    if isinstance(node, Mapping) and node:
+    if isinstance(node, dict) and node:
         for name, part in node.items():
             yield from leaves(part, f"{path}.{name}" if path else str(name))
     else:

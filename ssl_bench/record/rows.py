@@ -5,6 +5,7 @@ A row has ``step``, nearly always ``epoch``, and values by name. Rows of the tra
 (:func:`ssl_bench.record.evaluations.mark`) of what made their metrics; the last rows of version 0.4 have none.
 """
 
+import itertools
 import math
 import os
 from pathlib import Path
@@ -55,8 +56,8 @@ def parse(line: bytes) -> dict[str, Any] | None:
     return row if is_row(row) else None
 
 
-def progress(path: Path) -> Progress:
-    """How far a training is, by the end of its file, which may grow meanwhile."""
+def progress(path: Path, ended: bool = False) -> Progress:
+    """How far a training is, by the end of its file, which may grow meanwhile; ``watched`` unless it has ended."""
 
     def end(file: BinaryIO) -> tuple[float, list[bytes]]:
         status = os.fstat(file.fileno())
@@ -67,13 +68,14 @@ def progress(path: Path) -> Progress:
         changed, lines = files.read_with(files.of_run(path), end)
     except OSError:
         return Progress()
-    of_training = [row for line in lines if (row := parse(line)) is not None and "seconds" in row]
-    watched = [row for row in of_training if "watch/knn_top1" in row][-1:] or [{}]
-    last = of_training[-1] if of_training else {}
+    of_training = (row for line in reversed(lines) if (row := parse(line)) is not None and "seconds" in row)
+    last = next(of_training, {})
+    watching = (finite(row, "watch/knn_top1") for row in itertools.chain([last], of_training))
+    watched = None if ended else next((value for value in watching if value is not None), None)
     step, epoch, seconds, speed, loss = (
         finite(last, name) for name in ("step", "epoch", "seconds", "images_per_second", "loss")
     )
-    return Progress(step, epoch, seconds, speed, loss, finite(watched[0], "watch/knn_top1"), changed)
+    return Progress(step, epoch, seconds, speed, loss, watched, changed)
 
 
 def finite(node: Any, key: str) -> float | None:

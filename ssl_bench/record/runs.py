@@ -29,6 +29,7 @@ DEEPEST = 4  # folders of a results folder above a run: an experiment's name may
 # What a configuration without a key stands for, by the names of settings.
 UNSAID = {name: value for name, value in identity.NOT_HASHED.items() if "." in name}
 READ = {"share", "pretrain", "mean", "std", "resize", "interpolation", "epochs", "knn_k"}  # keys of dataset
+PLAIN = {str, int, float, bool, type(None)}
 UNSAID_OPTIONS = {"positives": "view", "similarity": "cosine"}
 
 Key = tuple[str, str, str | None]  # of a number: its metric, the identity of its evaluation, the hash of its images
@@ -120,7 +121,7 @@ class Run:
     @cached_property
     def progress(self) -> rows.Progress:
         """How far its training is, by its rows."""
-        return rows.Progress() if self.folder is None else rows.progress(self.folder / METRICS)
+        return rows.Progress() if self.folder is None else rows.progress(self.folder / METRICS, self.finished)
 
     @property
     def end(self) -> float | None:
@@ -172,8 +173,9 @@ class Run:
         unsaid = {n: v for n, v in UNSAID.items() if isinstance(counted.get(n.partition(".")[0]), Mapping)}
         flat = {**unsaid, **(UNSAID_OPTIONS if "loss" in choices and not alone else {}), **flat}
         flat |= {"name": self.experiment}
-        own = {name for name, value in flat.items() if name.endswith(".seed") and value == self.seed}
-        return {name: as_value(value) for name, value in flat.items() if name not in own}
+        for name in [name for name, value in flat.items() if name.endswith(".seed") and value == self.seed]:
+            del flat[name]
+        return {name: value if type(value) in PLAIN else as_value(value) for name, value in flat.items()}
 
     @cached_property
     def groups(self) -> set[str]:
@@ -235,7 +237,7 @@ def read(folder: Path) -> Run:
     """The run in a directory; files that cannot be read, or have values of other kinds, are named in ``damaged``."""
     try:
         run = _read(folder)
-        run.settings, run.numbers, run.share, run.conditions  # noqa: B018 - what all readers ask for
+        run.settings, run.numbers, run.conditions, run.finished or run.share  # noqa: B018 - what all readers ask for
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         run = Run(folder, {}, damaged=f"it has a value of another kind ({in_one_line(error)})")
     return run
