@@ -4,15 +4,14 @@ ssl-bench compare grid                               what matters: each setting'
 ssl-bench compare grid --by loss --to infonce        each value against one
 """
 
-from argparse import Namespace
 from collections.abc import Sequence
 
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.printing import FORMS, text_of
-from ssl_bench.results.compared import EXPECTED, Comparisons, check_margin
+from ssl_bench.results.compared import EXPECTED, check_margin
 from ssl_bench.results.comparison import compare
-from ssl_bench.results.matters import Matters, what_matters
+from ssl_bench.results.matters import what_matters
 from ssl_bench.results.select import chosen
 
 
@@ -32,17 +31,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--format", choices=FORMS, default="rich")
     options = parser.read_words(arguments)
     check_margin(options.margin)
-    result = _result(options)
     of_pairs = [f"--{name}" for name in ("to", "margin", "expect") if getattr(options, name) is not None]
-    if isinstance(result, Matters) and of_pairs:
+    if of_pairs and not options.by:
         raise ConfigError(f"{' and '.join(of_pairs)}: say what to compare, such as --by loss")
-    code = result.code(options.expect) if options.expect and isinstance(result, Comparisons) else 0
-    print(text_of([result.sheet()], options.format), end="")
+    table, code = chosen(options.words, options.outputs), 0
+    if options.by:
+        compared = compare(table, options.by, options.to, options.metric, options.margin)
+        code, sheet = compared.code(options.expect) if options.expect else 0, compared.sheet()
+    else:
+        sheet = what_matters(table, options.metric).sheet()
+    print(text_of([sheet], options.format), end="")
     return code
-
-
-def _result(options: Namespace) -> Comparisons | Matters:
-    table = chosen(options.words, options.outputs)
-    if not options.by:
-        return what_matters(table, options.metric)
-    return compare(table, options.by, options.to, options.metric, options.margin)

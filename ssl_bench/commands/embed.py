@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     from ssl_bench.signals import Interrupt
 
     config = options.weights and weights.configuration(options.weights, [*options.overrides, "evaluate=[]"])
-    found = [run_dir(config)] if config else finished_folders([options.run], taken_outputs(options.overrides))[0]
+    found = [run_dir(config)] if config else finished_folders([options.run], taken_outputs(options.overrides))
     folder, *others = found
     require(not others, "RUN", options.run, f"one run: these are {1 + len(others)}")
     name, target, images = embed.opened(config or folder, options.overrides)

@@ -44,9 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     overrides = [word for word in overrides if word not in conditions]
     from ssl_bench.results.select import finished_folders
 
-    folders, left = finished_folders([*options.words, *conditions], outputs)
-    if left:
-        print(f"{left} of {left + len(folders)} runs are not finished, and left out", file=sys.stderr)
+    folders = finished_folders([*options.words, *conditions], outputs)
     for folder in folders[1:]:  # all refusals before the first evaluation
         configuration(folder, overrides)
     codes = list[int]()

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--format", choices=FORMATS, help="card: a folder for the Hugging Face hub")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to, in the run unless it is given")
     options = parser.read_words(arguments)
-    folders, _ = finished_folders(options.words, options.outputs)
+    folders = finished_folders(options.words, options.outputs)
     require(options.out is None or len(folders) == 1, "--out", options.out, f"nothing, for {len(folders)} runs")
     for folder in folders:
         print(export(folder, options.format, options.out))

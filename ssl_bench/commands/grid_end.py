@@ -31,7 +31,7 @@ def show(groups: Groups) -> None:
     sheets = sheets or [list_of_runs(table, {})]
     with contextlib.suppress(ConfigError):  # nothing varies, or settings vary together
         told = what_matters(table)
-        sheets += [told.sheet()] if len(told.settings) > 1 and told.metric.sign else []
+        sheets += [told.sheet()] if len(told.settings) > 1 and told.measured.metric.sign else []
     print(text_of(sheets, "rich"), end="")
     if 1 < len(found) == len(groups) and main and runs_table.meaning(table, main[0]).sign:
         print(f"The best of {len(found)} settings with one seed looks better than it is: repeat it with several seeds.")

@@ -78,9 +78,8 @@ def _sheets(options: Namespace) -> list[Sheet]:
         results = _results(selection, [cell for claim in claims for cell in claim.cells])
         judged = [verdicts.judge(claim, results) for claim in claims]
         return [verdicts.sheet(judged, options.format in (None, "rich"))]
-    selected = [(table, selection.cells(table)) for table in selection.tables()]
-    results = _results(selection, [cell for _, cells in selected for cell in cells])
-    return [whole(t, fill(t, cells, results), results, selection.call(t), selection.changes) for t, cells in selected]
+    results, filled = _filled(selection)
+    return [whole(table, cells, results, selection.call(table), selection.changes) for table, cells in filled]
 
 
 def _figure(options: Namespace, of_runs: bool) -> Any:
@@ -100,14 +99,12 @@ def _figure(options: Namespace, of_runs: bool) -> Any:
             return drawing.draw_curves(*curves(runs, metric))
         return drawing.draw(pivot(runs, rows, columns, metric, flags), bool(options.y))
     selection = _selection(options)
-    selected = [(table, selection.cells(table)) for table in selection.tables()]
-    for table, _ in selected:
+    for table in selection.tables():
         if not table.x:
             figures = [selection.call(other) for other in tables.read(table.source)[0] if other.x]
             one = f"set it to one of {', '.join(figures)}" if figures else "set its key x to a mapping with label"
             raise ConfigError(f"{table.name} is no figure: {one}")
-    results = _results(selection, [cell for _, cells in selected for cell in cells])
-    filled = [(table, fill(table, cells, results)) for table, cells in selected]
+    results, filled = _filled(selection)
     from ssl_bench.papers.drawing import draw, panels
 
     return draw([panel for table, cells in filled for panel in panels(table, cells, results)])
@@ -131,3 +128,10 @@ def _selection(options: Namespace) -> Selection:
 
 def _results(selection: Selection, cells: Sequence[Any]) -> Results:
     return Results(selection.outputs, cells, show_progress, selection.folder)
+
+
+def _filled(selection: Selection) -> tuple[Results, list[tuple[Any, Any]]]:
+    """The results for the selected tables, and each with its cells."""
+    selected = [(table, selection.cells(table)) for table in selection.tables()]
+    results = _results(selection, [cell for _, cells in selected for cell in cells])
+    return results, [(table, fill(table, cells, results)) for table, cells in selected]

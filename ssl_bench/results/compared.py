@@ -6,20 +6,104 @@ Accuracies, their differences and the margin are in percent.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.evaluate.metric import Metric
+from ssl_bench.record import hits
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
+from ssl_bench.record.runs import Run
 from ssl_bench.results import statistics
+from ssl_bench.results import table as runs_table
 from ssl_bench.results.statistics import Estimate
-from ssl_bench.results.table import in_sentences
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+LOST = ("failed", "diverged")  # states of runs that will have no number
+NOT_FINITE = "not finite"
 ALL_CELLS = "all cells"
+NOT_PRINTED = {"estimate", "differences", "step", "test_images", "bits"}  # what a verdict rests on
 EXPECTED = ("better", "not-worse", "equivalent")
 SO, NOT_SO, UNDECIDED = 0, 1, 3  # exit codes
+
+
+class Measured:
+    """One number of the runs of a table.
+
+    Args:
+        metric: its name; None: the main one of most runs.
+
+    Attributes:
+        name, metric: the number, and what it means.
+        said: sentences on which number was chosen among several, and on values all of whose runs have failed.
+        runs: those that have a finite value, each training with its seed once.
+        values: of these runs, accuracies in percent.
+        lost: the runs that have failed or diverged, also those whose value is not finite.
+        missing: the labels of all runs without a finite value, by why they have none; of ``total`` runs.
+
+    Raises:
+        ConfigError: no run is finished, or none has the number.
+    """
+
+    def __init__(self, table: DataFrame, metric: str | None) -> None:
+        self._table, done = table, runs_table.finished(table)
+        if not len(done):
+            states = ", ".join(f"{count} {state}" for state, count in Counter(table["state"]).items())
+            raise ConfigError(f"no run is finished ({states or 'there is none'}): name others, or wait for these")
+        self.name, chosen = runs_table.choose(done, "--metric", metric)
+        self.said, self.total = [chosen] * bool(chosen), len(table)
+        self.metric = runs_table.meaning(done, self.name)
+        self._names = runs_table.name_numbers(done["run"])
+        there = runs_table.once(done, self.name)
+        finite = np.isfinite(there[self.name].to_numpy(float))
+        self.runs, endless = there[finite], there.index[~finite]
+        values = zip(self.runs["run"], self.metric.scale * self.runs[self.name], strict=True)
+        self.values = {run: float(value) for run, value in values}
+        self.missing = runs_table.missing(table, self.name)
+        if len(endless):
+            self.missing[NOT_FINITE] = self.labels(endless)
+        self.lost = table[table["state"].isin(LOST) | table.index.isin(endless)]
+
+    def labels(self, places: Iterable[Any]) -> list[str]:
+        """The labels of some runs of the table."""
+        every = dict(zip(self._table.index, runs_table.labels(self._table), strict=True))
+        return [every[place] for place in places]
+
+    @property
+    def title(self) -> str:
+        """The number with its unit."""
+        return self.name + ", percent" * (self.metric.scale == 100)
+
+    @property
+    def below(self) -> list[str]:
+        """What stands below a table of it: sentences, also on the runs that are left out."""
+        return self.said + runs_table.in_sentences(self.missing, self.total)
+
+    def record(self) -> dict[str, Any]:
+        """What it is as plain data, with the runs that are left out."""
+        left_out = [{"why": why, "runs": labels} for why, labels in self.missing.items()]
+        unit = "percent" if self.metric.scale == 100 else "number"
+        return {"metric": self.name, "unit": unit, "better": self.metric.better, "left_out": left_out}
+
+    @property
+    def gap(self) -> float:
+        """The smallest difference between two values. Raises ConfigError if all are equal."""
+        if not (gap := statistics.smallest_gap([*self.values.values()])):
+            raise ConfigError(f"all runs have the same {self.name}: nothing to compare")
+        return gap
+
+    def bits(self, run: Run) -> np.ndarray | None:
+        """Which test images a run has right [M]; None: that was not recorded."""
+        for entry in run.evaluations:
+            for metric in entry["metrics"]:
+                if self._names[metric, entry["id"], entry.get("images")] == self.name:
+                    return hits.read(run.place, entry, metric)
+        return None
 
 
 @dataclass
@@ -44,6 +128,10 @@ class Comparison:
         differ: what the runs differ in that was not named, in words.
         commands: that train what is missing.
         estimate: the difference with the parts of its variance; None of fewer than two pairs.
+        differences: of the pairs of a cell, by their seed.
+        bits: which images only one of a pair has right, as :func:`ssl_bench.results.statistics.paired` takes them.
+        step: as of it.
+        test_images: their name.
     """
 
     where: str
@@ -67,6 +155,10 @@ class Comparison:
     differ: list[str] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
     estimate: Estimate | None = None
+    differences: dict[int, float] = field(default_factory=dict)
+    step: float = 0.0
+    test_images: str = ""
+    bits: np.ndarray | None = None
 
     def bound(self, estimate: Estimate, images: bool) -> None:
         """Set the interval of the difference.
@@ -97,7 +189,7 @@ class Comparison:
 
     def record(self) -> dict[str, Any]:
         """The comparison as plain data."""
-        return {name: plain(value) for name, value in vars(self).items() if name != "estimate"}
+        return {name: plain(value) for name, value in vars(self).items() if name not in NOT_PRINTED}
 
 
 @dataclass
@@ -106,24 +198,18 @@ class Comparisons:
 
     Attributes:
         by: the named settings.
-        name, metric: what is compared.
+        measured: what is compared.
         margin: a smaller difference does not matter; None: it was not asked.
         unpaired: number of runs whose counterpart is missing.
-        missing: the labels of all runs that no difference has, by why it has them not; of ``total`` runs.
         uneven: an arm has failed or diverged runs whose counterparts have not.
-        said: sentences on the number that was chosen, and on arms with failed runs.
     """
 
     by: Sequence[str]
-    name: str
-    metric: Metric
+    measured: Measured
     margin: float | None
     rows: list[Comparison]
     unpaired: int
-    missing: Mapping[str, Sequence[str]]
-    total: int
     uneven: bool
-    said: Sequence[str]
 
     def code(self, expected: str) -> int:
         """The exit code of a gate: whether the first comparison, that over all cells if there are several, is so.
@@ -143,12 +229,12 @@ class Comparisons:
             )
         if expected == "equivalent" and self.margin is None:
             raise ConfigError("--expect equivalent: set --margin to the largest difference that does not matter")
-        if not self.metric.sign and expected != "equivalent":
-            raise ConfigError(f"--expect {expected}: {self.name} does not say what is better")
+        if not self.measured.metric.sign and expected != "equivalent":
+            raise ConfigError(f"--expect {expected}: {self.measured.name} does not say what is better")
         row = next(iter(first), None)
         if row is None or row.estimate is None or (self.uneven and expected != "equivalent"):
             return UNDECIDED
-        sign, margin = self.metric.sign or 1, self.margin or 0.0
+        sign, margin = self.measured.metric.sign or 1, self.margin or 0.0
         low, high = sorted(sign * float(end) for end in row.estimate.interval(2 * statistics.ERROR))
         if expected == "better":
             equal = self.margin is not None and -margin < low and high < margin
@@ -160,20 +246,16 @@ class Comparisons:
 
     def record(self) -> dict[str, Any]:
         """The comparisons as plain data."""
-        unit = "percent" if self.metric.scale == 100 else "number"
-        record: dict[str, Any] = {"by": list(self.by), "metric": self.name, "unit": unit, "better": self.metric.better}
-        record |= {"margin": self.margin, "alone": self.unpaired, "error": statistics.ERROR}
-        record |= {"left_out": [{"why": why, "runs": [*labels]} for why, labels in self.missing.items()]}
-        return record | {"cells": [comparison.record() for comparison in self.rows]}
+        record = {"by": list(self.by), **self.measured.record(), "margin": self.margin, "alone": self.unpaired}
+        return record | {"error": statistics.ERROR, "cells": [comparison.record() for comparison in self.rows]}
 
     def sheet(self) -> Sheet:
         """The comparisons as rows."""
-        what = f"{self.name}{', percent' * (self.metric.scale == 100)}"
-        title = f"{what}, by {', '.join(self.by)}, in pairs by seed"
+        title = f"{self.measured.title}, by {', '.join(self.by)}, in pairs by seed"
         columns = ["runs", "n", "mean", "other", "difference", "interval", "varies by", "verdict", "more seeds"]
         spared = ("varies by", "other", "mean", "more seeds")
         sheet = Sheet(columns, words=("varies by", "verdict"), spared=spared, title=title)
-        form = ".2f" if self.metric.scale == 100 else ".4g"
+        form = ".2f" if self.measured.metric.scale == 100 else ".4g"
         for name in dict.fromkeys(f"{row.of} less {row.to}" for row in self.rows):
             rows = [row for row in self.rows if f"{row.of} less {row.to}" == name]
             if len(rows) > 1:
@@ -192,16 +274,12 @@ class Comparisons:
 
     def _below(self) -> list[str]:
         """The sentences below the table."""
-        sentences = [*self.said, *in_sentences(self.missing, self.total)]
+        sentences = self.measured.below
         overall = [row for row in self.rows if row.where == ALL_CELLS]
-        decided = sum(row.n > 1 for row in self.rows) - len(overall)
-        margin = "" if self.margin is None else f" The margin is {self.margin:g}."
-        first = "that over all cells" if len(overall) == 1 else f"the {len(overall)} over all cells together"
-        parts = [first] * bool(overall)
-        parts += [f"those of {decided} cells together" if overall else f"all {decided} together"] * (decided > 1)
-        if parts or decided:
-            together = f": {', '.join(parts)} (Holm)" if parts else ""
-            sentences.append(f"Verdicts and intervals have an error of {statistics.ERROR:.0%}{together}.{margin}")
+        together = "those over all cells together, and those of the cells" if overall else "all together"
+        if any(row.n > 1 for row in self.rows):
+            margin = "" if self.margin is None else f" The margin is {self.margin:g}."
+            sentences.append(f"Verdicts and intervals have an error of 5%: {together} (Holm).{margin}")
         for row in overall:
             chance = "differ by more than chance: look at each" if row.vary else "differ no more than by chance"
             of_seeds = " Seeds move it alike in all of them: add seeds." * row.by_seed

@@ -9,90 +9,29 @@ over images (:mod:`ssl_bench.results.statistics`). The verdicts of the cells hol
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ssl_bench.config import identity
 from ssl_bench.config.build import near
-from ssl_bench.errors import ConfigError, InvalidValue, printable, require
+from ssl_bench.errors import ConfigError, InvalidValue, printable
 from ssl_bench.evaluate.metric import Metric
-from ssl_bench.record import hits, results, runs
+from ssl_bench.record import results, runs
 from ssl_bench.record.runs import Run
 from ssl_bench.results import statistics
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.compared import ALL_CELLS, Comparison, Comparisons
-from ssl_bench.results.table import repr_of, text_of
+from ssl_bench.results.compared import ALL_CELLS, Comparison, Comparisons, Measured
+from ssl_bench.results.table import repr_of, text_of, words_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 Seeds = dict[int, Run]  # runs that differ in nothing but the seed, by seed
 UNNAMED = (*results.ENVIRONMENT, *results.SETTINGS, "git")
-LOST = ("failed", "diverged")  # states of runs that will have no number
-NOT_FINITE, ALONE = "not finite", "without a partner"
-
-
-class Measured:
-    """One number of the runs of a table.
-
-    Args:
-        metric: its name; None: the main one of most runs.
-
-    Attributes:
-        name, metric: the number, and what it means.
-        chosen: a sentence on which number was chosen among several.
-        runs: those that have a finite value, each training with its seed once.
-        values: of these runs, accuracies in percent.
-        lost: the runs that have failed or diverged, also those whose value is not finite.
-        missing: the labels of all runs without a finite value, by why they have none.
-
-    Raises:
-        ConfigError: no run is finished, or none has the number.
-    """
-
-    def __init__(self, table: DataFrame, metric: str | None) -> None:
-        self._table, done = table, runs_table.finished(table)
-        if not len(done):
-            states = ", ".join(f"{count} {state}" for state, count in Counter(table["state"]).items())
-            raise ConfigError(f"no run is finished ({states or 'there is none'}): name others, or wait for these")
-        self.name, self.chosen = runs_table.choose(done, "--metric", metric)
-        self.metric = runs_table.meaning(done, self.name)
-        self._names = runs_table.name_numbers(done["run"])
-        there = runs_table.once(done, self.name)
-        finite = np.isfinite(there[self.name].to_numpy(float))
-        self.runs, endless = there[finite], there.index[~finite]
-        values = zip(self.runs["run"], self.metric.scale * self.runs[self.name], strict=True)
-        self.values = {run: float(value) for run, value in values}
-        self.missing = runs_table.missing(table, self.name)
-        if len(endless):
-            self.missing[NOT_FINITE] = self.labels(endless)
-        self.lost = table[table["state"].isin(LOST) | table.index.isin(endless)]
-
-    def labels(self, places: Iterable[Any]) -> list[str]:
-        """The labels of some runs of the table."""
-        every = dict(zip(self._table.index, runs_table.labels(self._table), strict=True))
-        return [every[place] for place in places]
-
-    @property
-    def gap(self) -> float:
-        """The smallest difference between two values. Raises ConfigError if all are equal."""
-        if not (gap := statistics.smallest_gap([*self.values.values()])):
-            raise ConfigError(f"all runs have the same {self.name}: nothing to compare")
-        return gap
-
-    def bits(self, run: Run) -> np.ndarray | None:
-        """Which test images a run has right [M]; None: that was not recorded."""
-        for entry in run.evaluations:
-            for metric in entry["metrics"]:
-                if self._names[metric, entry["id"], entry.get("images")] == self.name:
-                    return hits.read(run.place, entry, metric)
-        return None
+ALONE = "without a partner"
 
 
 def compare(
@@ -114,28 +53,23 @@ def compare(
     Raises:
         ConfigError: there are no such runs, results do not depend on ``by``, or ``to`` is not one thing.
     """
-    by = ["batch_size" if name == runs.SIZE else name for name in ([by] if isinstance(by, str) else by)]
-    _check(table, by)
+    by = [
+        _setting(table, "batch_size" if name == runs.SIZE else name) for name in ([by] if isinstance(by, str) else by)
+    ]
     measured = Measured(table, metric)
     arms = _Arms(table, measured, by)
     reference = arms.find(to)
-    pairs = [
-        (arm, rest, sides[arm], sides[reference])
-        for rest, sides in arms.conditions.items()
-        if sides.get(reference)
-        for arm in sides
-        if arm != reference and sides[arm]
-    ]
+    both = [(rest, sides) for rest, sides in arms.conditions.items() if sides.get(reference)]
+    others = ((arm, rest, sides) for rest, sides in both for arm in sides if arm != reference and sides[arm])
+    pairs = [(arm, rest, sides[arm], sides[reference]) for arm, rest, sides in others]
     where = _where(table, {rest: next(iter(to_runs.values())) for _, rest, _, to_runs in pairs}, by)
-    gap, cells = (
-        measured.gap if pairs else 0.0,
-        dict[str, list[_Cell]](),
-    )  # by the arm that is compared with the reference
+    gap, cells = measured.gap if pairs else 0.0, dict[str, list[Comparison]]()  # by the arm compared with the reference
     for arm, rest, of, to_runs in pairs:
-        comparison = Comparison(where[rest], arms.names[arm], arms.names[reference])
-        cells.setdefault(arm, []).append(_cell(comparison, of, to_runs, measured, gap))
+        cell = Comparison(where[rest], arms.names[arm], arms.names[reference], step=gap)
+        cells.setdefault(arm, []).append(cell)
+        _measure(cell, of, to_runs, measured)
     over = [overall for of_arm in cells.values() if (overall := _over_cells(of_arm)) is not None]
-    of_cells = [cell.comparison for of_arm in cells.values() for cell in of_arm]
+    of_cells = [cell for of_arm in cells.values() for cell in of_arm]
     for together in (over, of_cells):
         _decide(together, measured.metric, margin)
     gone = [arm for arm in arms.names if not arms.counts[arm]]
@@ -143,39 +77,27 @@ def compare(
     rows = [*over, *of_cells, *(Comparison("", arms.names[arm], arms.names[reference]) for arm in without)]
     paired = {side[seed] for _, _, of, its in pairs for seed in of.keys() & its.keys() for side in (of, its)}
     alone = measured.runs.index[[run not in paired for run in measured.runs["run"]]]
-    missing = measured.missing | ({ALONE: measured.labels(alone)} if len(alone) else {})
-    uneven = [arm for arm in arms.names if arms.lost[arm] != arms.lost[reference] and arm != reference]
+    measured.missing |= {ALONE: measured.labels(alone)} if len(alone) else {}
     full = {arm: name if "=" in name else f"{' '.join(by)}={name}" for arm, name in arms.names.items()}
-    counted = [f"{full[arm]} ({len(arms.lost[arm])} runs)" for arm in (*uneven, reference)]
-    said = [measured.chosen] * bool(measured.chosen)
-    said += [f"{full[arm]} has no number: its {len(arms.lost[arm])} runs have failed or diverged." for arm in gone]
+    measured.said += [f"{full[a]} has no number: its {len(arms.lost[a])} runs have failed or diverged." for a in gone]
+    uneven = [arm for arm in arms.names if arms.lost[arm] != arms.lost[reference] and arm != reference]
     if uneven:
-        said.append(f"Failed or diverged: {', '.join(counted)}. Verdicts are about the runs that are left.")
-    return Comparisons(
-        by, measured.name, measured.metric, margin, rows, len(alone), missing, len(table), bool(uneven), said
-    )
+        lost = ", ".join(f"{full[arm]} ({len(arms.lost[arm])} runs)" for arm in (*uneven, reference))
+        measured.said.append(f"Failed or diverged: {lost}. Verdicts are about the runs that are left.")
+    return Comparisons(by, measured, margin, rows, len(alone), bool(uneven))
 
 
-def _check(table: DataFrame, by: Sequence[str]) -> None:
-    """Refuse settings that no run has, on which no result depends, or whose values have other images."""
-    every, varying = runs_table.settings(table), runs_table.varying(table)
-    for name in by:
-        if not (columns := [column for column in every if _below(column, [name])]):
-            remedy = f"a setting of these runs, such as {', '.join(varying) or 'loss'}{near(name, every)}"
-            raise InvalidValue("--by", name, remedy)
-        if name.partition(".")[0] == "dataset":
-            images = dict[tuple[str, ...], set[str]]()  # by the values of the setting
-            for run in table["run"]:
-                images.setdefault(tuple(repr_of(run.settings.get(n)) for n in columns), set()).add(run.images)
-            sets = [*images.values()]
-            if any(one.isdisjoint(other) for one in sets for other in sets):
-                other = next((n for n in varying if n.partition(".")[0] != "dataset"), "loss")
-                what = "its values have other test images, so that their numbers are not compared"
-                raise ConfigError(
-                    f"--by {name}: {what}; set --by to a setting that varies within each, such as {other}"
-                )
-        remedy = "a setting on which results depend, such as loss: runs that differ in this one only are one training"
-        require(identity.is_hashed(name), "--by", name, remedy)
+def _setting(table: DataFrame, wanted: str) -> str:
+    """The full name of a setting; it is refused if its values have other images."""
+    name = "batch_size" if wanted == runs.SIZE else runs_table.setting(table, "--by", wanted, groups=True)
+    columns = [column for column in runs_table.settings(table) if _below(column, [name])]
+    images = dict[tuple[str, ...], set[str]]()  # by the values of the setting
+    for run in table["run"] if name.partition(".")[0] == "dataset" else ():
+        images.setdefault(tuple(repr_of(run.settings.get(n)) for n in columns), set()).add(run.images)
+    if any(one.isdisjoint(other) for one in images.values() for other in images.values()):
+        what = "its values have other test images, so that their numbers are not compared"
+        raise ConfigError(f"--by {name}: {what}; set --by to a setting that varies within each, such as loss")
+    return name
 
 
 def _below(name: str, settings: Sequence[str]) -> bool:
@@ -217,15 +139,14 @@ class _Arms:
     def find(self, to: str | None) -> str:
         """The arm that the others are compared with."""
         if len(self.names) < 2:
-            raise InvalidValue(
-                "--by", " ".join(self._by), "a setting that differs: all of these runs have one value of it"
-            )
+            remedy = "a setting that differs: all of these runs have one value of it"
+            raise InvalidValue("--by", " ".join(self._by), remedy)
         if to is None:
             return max(self.names, key=lambda arm: self.counts[arm])
         plain = to.removeprefix("b") if self._by[0] == "batch_size" else to
         words = {to, plain, f"{self._by[0]}={plain}"}
-        found = [arm for arm, name in self.names.items() if name in words or name.split(" ")[0] in words]
-        found = [arm for arm in found if self.names[arm] in words] or found
+        found = [arm for arm, name in self.names.items() if name in words]
+        found = found or [arm for arm, name in self.names.items() if name.split(" ")[0] in words]
         if len(found) != 1:
             names = [*self.names.values()]
             raise InvalidValue("--to", to, f"one of {', '.join(names)}{near(to, names)}")
@@ -246,81 +167,57 @@ def _names(first: DataFrame, by: Sequence[str]) -> list[str]:
     rows = first[shown].to_dict("records")
     if shown == [*by][:1]:
         return [text_of(row[shown[0]]) for row in rows]
-    return [" ".join(f"{n}={text_of(value)}" for n, value in row.items() if repr_of(value)) for row in rows]
+    return [words_of(row, shown) for row in rows]
 
 
 def _where(table: DataFrame, first: Mapping[str, Run], by: Sequence[str]) -> dict[str, str]:
     """What distinguishes conditions from each other, by a run of each."""
     of_runs = table[table["run"].isin(first.values())]
     names = [name for name in runs_table.varying(of_runs) if not _below(name, by)]
-    return {
-        key: " ".join(f"{n}={text_of(run.settings[n])}" for n in names if repr_of(run.settings.get(n)))
-        for key, run in first.items()
-    }
+    return {key: words_of(run.settings, names) for key, run in first.items()}
 
 
-@dataclass
-class _Cell:
-    """A comparison with what its verdict rests on.
-
-    Attributes:
-        differences: of the pairs, by their seed.
-        bits: which images only one of a pair has right, as :func:`ssl_bench.results.statistics.paired` takes them.
-        step: as of it.
-        images: the name of the images.
-    """
-
-    comparison: Comparison
-    differences: dict[int, float]
-    step: float
-    images: str = ""
-    bits: np.ndarray | None = None
-
-
-def _cell(comparison: Comparison, of: Seeds, to: Seeds, measured: Measured, gap: float) -> _Cell:
-    """Set all of a comparison but its verdict; ``gap`` is the smallest one between the numbers of all runs."""
+def _measure(cell: Comparison, of: Seeds, to: Seeds, measured: Measured) -> None:
+    """Set all of a comparison but its verdict; its step is the smallest gap between the numbers of all runs."""
     seeds, scale = sorted(of.keys() & to.keys()), measured.metric.scale
     sides = [[runs[seed] for seed in seeds] for runs in (of, to)]
-    comparison.n, comparison.seeds = len(seeds), seeds
+    cell.n, cell.seeds = len(seeds), seeds
     conditions = [run.conditions | {"git": run.environment.get("git")} for run in (*sides[0], *sides[1])]
-    comparison.differ = results.different(conditions, UNNAMED)
+    cell.differ = results.different(conditions, UNNAMED)
     values = np.array([[measured.values[run] for run in side] for side in sides])
-    differences = dict(zip(seeds, (values[0] - values[1]).tolist(), strict=True))
-    cell = _Cell(comparison, differences, gap, next(iter(of.values())).images)
+    cell.differences = dict(zip(seeds, (values[0] - values[1]).tolist(), strict=True))
+    cell.test_images = next(iter(of.values())).images
     if seeds:
-        comparison.mean, comparison.to_mean = values.mean(1).tolist()
-        comparison.difference = comparison.mean - comparison.to_mean
+        cell.mean, cell.to_mean = values.mean(1).tolist()
+        cell.difference = cell.mean - cell.to_mean
     if len(seeds) < 2:
-        comparison.commands = _commands(of, to, seeds)
+        cell.commands = _commands(of, to, seeds)
     bits = [measured.bits(run) for side in sides for run in side]
     recorded = [run_bits for run_bits in bits if run_bits is not None]
     if seeds and len(recorded) == len(bits) and len({len(run_bits) for run_bits in recorded}) == 1:
         right = np.array(recorded, dtype=np.int8).reshape(2, len(seeds), -1)
         cell.bits, cell.step = scale * (right[0] - right[1]).astype(np.float32), scale / right.shape[2]
     if len(seeds) > 1:
-        comparison.bound(statistics.paired(values[0] - values[1], cell.bits, cell.step), cell.bits is not None)
-    return cell
+        cell.bound(statistics.paired(values[0] - values[1], cell.bits, cell.step), cell.bits is not None)
 
 
-def _over_cells(cells: Sequence[_Cell]) -> Comparison | None:
+def _over_cells(cells: Sequence[Comparison]) -> Comparison | None:
     """The comparison over all cells; None of fewer than two cells, or if none has two pairs."""
     cells = [cell for cell in cells if cell.differences]
     if len(cells) < 2:
         return None
     bits = [cell.bits for cell in cells if cell.bits is not None]
-    counts = {(cell.images, cell.bits.shape[1]) for cell in cells if cell.bits is not None}
-    images = [cell.images for cell in cells]
+    counts = {(cell.test_images, cell.bits.shape[1]) for cell in cells if cell.bits is not None}
+    images = [cell.test_images for cell in cells]
     known = len(bits) == len(cells) and len(counts) == len({*images})
     step = max(cell.step for cell in cells)
     over = statistics.over_cells([cell.differences for cell in cells], bits if known else None, step, images)
     if over is None:
         return None
-    rows = [cell.comparison for cell in cells]
-    seeds = sorted({seed for row in rows for seed in row.seeds})
-    comparison = Comparison(ALL_CELLS, rows[0].of, rows[0].to, sum(row.n for row in rows), seeds)
-    comparison.mean = math.fsum(row.mean for row in rows) / len(rows)
-    comparison.to_mean = math.fsum(row.to_mean for row in rows) / len(rows)
-    comparison.difference, comparison.vary, comparison.cells = float(over.estimate.mean), over.vary, len(rows)
+    seeds = sorted({seed for cell in cells for seed in cell.seeds})
+    comparison = Comparison(ALL_CELLS, cells[0].of, cells[0].to, sum(cell.n for cell in cells), seeds)
+    comparison.mean, comparison.to_mean = np.mean([(cell.mean, cell.to_mean) for cell in cells], axis=0).tolist()
+    comparison.difference, comparison.vary, comparison.cells = float(over.estimate.mean), over.vary, len(cells)
     comparison.bound(over.estimate, known)
     comparison.by_seed = over.by_seed
     return comparison

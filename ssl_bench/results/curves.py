@@ -107,8 +107,7 @@ def curves(
     ]
     if len(found) > MOST_LINES:
         raise ConfigError(f"{len(found)} lines, more than {MOST_LINES}: set some of {', '.join(settings)}")
-    label = f"{name} (%)" if metric.unit == "share" else name
-    return found, label, runs_table.left_out(table, name, having)
+    return found, runs_table.label(name, metric), runs_table.left_out(table, name, having)
 
 
 def _has(row: Mapping[str, Any], name: str) -> bool:
@@ -142,8 +141,7 @@ def _curve(label: str, members: Sequence[tuple[Run, Points]], name: str, metric:
     by_seed = dict[Any, tuple[Run, Points]]()
     for run, points in members:
         first, its = by_seed.setdefault(run.seed, (run, points))
-        if first.recipe != run.recipe:
-            raise ConfigError(f"{first.folder} and {run.folder} are not of one recipe: leave one of them out")
+        runs_table.refuse_two_recipes(first, run)
         if its != points:
             raise ConfigError(f"{name} of one training and seed differs in {first.folder} and {run.folder}: name one")
     by_run = [points for _, points in by_seed.values()]

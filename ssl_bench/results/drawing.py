@@ -122,7 +122,7 @@ def draw_matters(matters: Matters) -> Picture:
             axis.tick_params(labelleft=False)
         for number, axis in enumerate((first, *others)):
             _means(axis, matters, number)
-        title = f"What matters for {matters.label}: {matters.cells} cells, {matters.runs} runs"
+        title = f"What matters for {matters.label}: {matters.cells} cells, {len(matters.measured.values)} runs"
         figure.suptitle(title, fontsize="medium")
     return figure
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ssl_bench.config.build import near
-from ssl_bench.config.identity import is_hashed
-from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.results import mixed
 from ssl_bench.results import statistics
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.table import in_order, repr_of, text_of, varying
+from ssl_bench.results.table import in_order, text_of, varying
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -67,7 +65,7 @@ class Pivot:
     @property
     def label(self) -> str:
         """The metric with its unit."""
-        return f"{self.name} (%)" if self.metric.unit == "share" else self.name
+        return runs_table.label(self.name, self.metric)
 
     @property
     def title(self) -> str:
@@ -96,8 +94,8 @@ class Pivot:
                 settings = _settings(self.names[0], row) | _settings(self.names[1], column)
                 records.append({**self.of, **settings, **of_cell})
             sheet.rows.append(entries)
-        data = {"title": self.title, "rows": records, "notes": sheet.notes, "below": sheet.below}
-        return replace(sheet, records=records, data=data)
+        sheet.records = records
+        return sheet
 
     def _best(self) -> set[tuple[Any, Any]]:
         """The cells with the best mean of their column; none of a column with one cell."""
@@ -158,8 +156,8 @@ def pivot(
         raise ConfigError(f"{words}=... vary too and make {count}: set some of them")
     for part, one in pivots.items():
         for runs in (cell.runs for cell in one.cells.values()):
-            if len({run.recipe for run in runs}) > 1:
-                raise ConfigError(f"{runs[0].folder} and {runs[1].folder} are not of one recipe: leave one of them out")
+            for run in runs[1:]:
+                runs_table.refuse_two_recipes(runs[0], run)
         one.below.extend([*below, *_between(done.loc[places[part]], axes)])
     return list(pivots.values())
 
@@ -173,28 +171,10 @@ def _axes(table: DataFrame, row: str | None, column: str | None) -> tuple[str, s
 
 
 def _full_names(flag: str, wanted: str | None, table: DataFrame) -> str | None:
-    """The full names of settings with commas between; None of None."""
-    return None if wanted is None else ",".join(_full_name(flag, name, table) for name in wanted.split(","))
-
-
-def _full_name(flag: str, wanted: str, table: DataFrame) -> str:
-    """The full name of a setting, of which the end is enough if one that varies has it.
-
-    Raises:
-        InvalidValue: there is no such setting, or results do not depend on it; the name of an experiment is allowed.
-    """
-    if wanted in ("", "seed", "name", "experiment"):
-        return wanted.replace("name", "experiment")
-    if wanted in (settings := runs_table.settings(table)):
-        remedy = "a setting on which results depend, such as loss: runs that differ in this one only are one training"
-        require(is_hashed(wanted), flag, wanted, remedy)
-        return wanted
-    ends = [name for name in settings if name.endswith(f".{wanted}") and len({*map(repr_of, table[name])}) > 1]
-    if len(ends) != 1:
-        there = ends or varying(table)
-        names = ", ".join(there) or "none varies"
-        raise InvalidValue(flag, wanted, f"a setting of these runs, such as {names}{near(wanted, there)}")
-    return ends[0]
+    """The full names of settings with commas between, or of the experiment, or of the seed; None of None."""
+    names = (wanted or "").replace("name", "experiment").split(",")
+    own = ("", "seed", "experiment")
+    return None if wanted is None else ",".join(n if n in own else runs_table.setting(table, flag, n) for n in names)
 
 
 def _values(table: DataFrame, axis: str) -> list[Any]:

@@ -9,6 +9,7 @@ of a condition is a setting, a metric such as ``knn/top1``, or ``state``, ``labe
 import math
 import operator
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -82,7 +83,8 @@ def chosen(words: Sequence[str], given: Path | None = None, sort: str | None = N
             places[name] = _results_folder(folder), folder
     roots = [root for root, _ in places.values()]
     if len(places) < len(names) or not names:
-        require(outputs.is_dir(), "paths.outputs", outputs, f"the folder of the results{_named(names)}")
+        others = f", or leave out {' '.join(names)}, which is no folder" if names else ""
+        require(outputs.is_dir(), "paths.outputs", outputs, f"the folder of the results{others}")
         usual = _results_folder(outputs)
         roots = [usual, *roots]
         if usual != outputs and not names:
@@ -92,8 +94,8 @@ def chosen(words: Sequence[str], given: Path | None = None, sort: str | None = N
     return select(table, [one for word in words if (one := read_condition(word))], sort)
 
 
-def finished_folders(words: Sequence[str], given: Path | None = None) -> tuple[list[Path], int]:
-    """The directories of the finished runs that words select, and how many of the selected runs are not finished.
+def finished_folders(words: Sequence[str], given: Path | None = None) -> list[Path]:
+    """The directories of the finished runs that words select; how many others there are is printed.
 
     A run that is the only one is returned even if it is not finished.
 
@@ -103,16 +105,14 @@ def finished_folders(words: Sequence[str], given: Path | None = None) -> tuple[l
     if not words:
         raise ConfigError("no run is named: give an experiment, a run_id, a folder or a condition such as loss=dcl")
     if len(words) == 1 and (Path(words[0]) / runs.CONFIG).exists():
-        return [Path(words[0])], 0
+        return [Path(words[0])]
     found = [run for run in chosen(words, given)["run"] if run.folder]
     folders = [run.folder for run in found if len(found) == 1 or (run.finished and not run.owner)]
     if not folders:
         raise ConfigError(f"{' '.join(words)}: none of the {len(found)} runs is finished")
-    return folders, len(found) - len(folders)
-
-
-def _named(names: Sequence[str]) -> str:
-    return f", or leave out {' '.join(names)}, which is no folder" if names else ""
+    if left := len(found) - len(folders):
+        print(f"{left} of {len(found)} runs are not finished, and left out", file=sys.stderr)
+    return folders
 
 
 def _holds_runs(folder: Path) -> bool:
@@ -124,18 +124,13 @@ def _results_folder(folder: Path) -> Path:
     """The results folder of a folder: one above it that grids have used as one, or else by where its runs are."""
     is_run = runs.RUN_ID.fullmatch(folder.resolve().name) and _holds_runs(folder)
     experiment = _above(folder) if is_run else folder
-    used = (place for place in (experiment, _above(experiment), _above(_above(experiment))) if _is_used(place))
+    above = experiment, _above(experiment), _above(_above(experiment))
     has_runs = any(runs.RUN_ID.fullmatch(one.name) for one in experiment.iterdir())
-    return next(used, _above(experiment) if has_runs else experiment)
+    return next((place for place in above if (place / ".sweeps").is_dir()), above[has_runs])
 
 
 def _above(folder: Path) -> Path:
     return folder.parent if folder.name not in ("", "..") else folder.absolute().parent
-
-
-def _is_used(folder: Path) -> bool:
-    """Whether grids have used a folder as a results folder."""
-    return (folder / ".sweeps").is_dir()
 
 
 def _of_names(table: "DataFrame", names: Sequence[str], folders: dict[str, Path], outputs: Path) -> "DataFrame":
@@ -167,36 +162,26 @@ def _of_names(table: "DataFrame", names: Sequence[str], folders: dict[str, Path]
 
 def select(table: "DataFrame", conditions: Sequence[Condition], sort: str | None = None) -> "DataFrame":
     """The runs for which all conditions hold, in the order of a key; a metric has its name among those that remain."""
-    for one in conditions:
-        if one.sign in ORDERS:
-            number = _plain(one.value)
-            require(
-                isinstance(number, float) and not math.isnan(number),
-                one.word,
-                one.value,
-                f"a number, such as {one.key}{one.sign}4",
-            )
-        if one.key in ("name", "folder"):
-            raise ConfigError(f"{one.word}: an experiment, a run or a folder is named by a word alone: {one.value}")
     metrics = {name for (name, *_) in runs_table.name_numbers(table["run"])}
     for one in sorted(conditions, key=lambda one: one.key in metrics):
+        if one.sign in ORDERS:
+            bound, remedy = _plain(one.value), f"a number, such as {one.key}{one.sign}4"
+            require(isinstance(bound, float) and not math.isnan(bound), one.word, one.value, remedy)
+        if one.key in ("name", "folder"):
+            raise ConfigError(f"{one.word}: an experiment, a run or a folder is named by a word alone: {one.value}")
         name, values, scale = _values(table, "", one.key)
         kept = one.holds(values, scale)
         if one.sign == "=" and not kept.any() and name not in ("epoch", "speed") and scale == 1 and len(table):
             there = STATES if name == "state" else [runs_table.text_of(v) for v in runs_table.in_order(list(values))]
-            require(
-                name == "state" and one.value in there,
-                name,
-                one.value,
-                f"one of {', '.join(filter(None, there))}{near(one.value, there)}",
-            )
+            remedy = f"one of {', '.join(filter(None, there))}{near(one.value, there)}"
+            require(name == "state" and one.value in there, name, one.value, remedy)
         table = runs_table.with_numbers(table[kept.astype(bool)])
     if not sort:
         return table
     key, values, _ = _values(table, "--sort", sort.removeprefix("-"))
     high_first = "/" in key and runs_table.meaning(table, key).sign >= 0
     known = values[values.map(lambda one: one is not None and one == one)]
-    order = known.map(lambda one: (0, STATES.index(one), "") if key == "state" else _order(_plain(one)))
+    order = known.map(lambda one: STATES.index(one) if key == "state" else runs_table.order(_plain(one)))
     places = sorted(known.index, key=order.__getitem__, reverse=sort.startswith("-") != high_first)
     return table.loc[[*places, *(place for place in table.index if place not in known.index)]]
 
@@ -209,19 +194,14 @@ def _values(table: "DataFrame", flag: str, key: str) -> tuple[str, "Series", flo
     """
     from pandas import Series
 
-    made = {
-        "label": lambda: runs_table.labels(table),
-        "epoch": lambda: [run.progress.epoch for run in table["run"]],
-        "speed": lambda: [run.progress.speed for run in table["run"]],
-    }
-    if key in made:
-        return key, Series(made[key](), index=table.index, dtype=object), 1.0
-    if key in table and key not in ("run", "reason", "path"):
-        scale = runs_table.meaning(table, key).scale if "/" in key else 1
-        return key, table[key], scale
-    if key in {name for (name, *_) in runs_table.name_numbers(table["run"])}:
+    if key in ("label", "epoch", "speed"):
+        of_progress = [getattr(run.progress, key, None) for run in table["run"]]
+        values = runs_table.labels(table) if key == "label" else of_progress
+        return key, Series(values, index=table.index, dtype=object), 1.0
+    if key not in table and key in {name for (name, *_) in runs_table.name_numbers(table["run"])}:
         key, _ = runs_table.choose(table, flag or "the metric", key)
-        return key, table[key], runs_table.meaning(table, key).scale
+    if key in table and key not in ("run", "reason", "path"):
+        return key, table[key], runs_table.meaning(table, key).scale if "/" in key else 1.0
     if not len(table):
         return key, Series([], dtype=object), 1.0
     keys = [*FIELDS, *runs_table.numbers(table), *runs_table.settings(table)]
@@ -237,7 +217,3 @@ def _plain(value: Any) -> Any:
         return float(value.removeprefix("b") if isinstance(value, str) else value)
     except ValueError:
         return re.sub(r"[\s'\"]", "", str(value))
-
-
-def _order(value: Any) -> tuple[int, float, str]:
-    return (1, 0.0, value) if isinstance(value, str) else (0, value, "")

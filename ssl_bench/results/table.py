@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.config.build import near
 from ssl_bench.config.identity import is_hashed
-from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.launch import grid, lock
 from ssl_bench.launch.outcome import DIVERGED
@@ -50,9 +50,8 @@ def of(found: Sequence[Run]) -> DataFrame:
     """The table of some runs."""
     from pandas import DataFrame  # takes a third of a second
 
-    rows = [
-        dict(zip(COLUMNS, (run, run.experiment, *_place(run), *state(run), run.seed), strict=True)) for run in found
-    ]
+    places = [(run, run.experiment, run.folder and run.folder.name, run.folder and str(run.folder)) for run in found]
+    rows = [dict(zip(COLUMNS, (*place, *state(place[0]), place[0].seed), strict=True)) for place in places]
     settings = [{n: v for n, v in run.settings.items() if n not in (*COLUMNS, "name")} for run in found]
     names = dict.fromkeys(COLUMNS) | dict.fromkeys(name for of_run in settings for name in of_run)
     data = {n: [of.get(n) for of in settings] if n not in COLUMNS else [row[n] for row in rows] for n in names}
@@ -93,11 +92,6 @@ def _runs(outputs: Path) -> list[Run]:
             others[one.command] = run
     first = sorted(found.values(), key=lambda run: (run.place.parent.parts, run.began, run.place))
     return [*first, *others.values()]
-
-
-def _place(run: Run) -> tuple[str | None, str | None]:
-    """The run_id and the directory; None of a run that is not begun."""
-    return (None, None) if run.folder is None else (run.folder.name, str(run.folder))
 
 
 def state(run: Run) -> tuple[str, str]:
@@ -200,6 +194,33 @@ def choose(table: DataFrame, flag: str, wanted: str | None) -> tuple[str, str]:
 def settings(table: DataFrame) -> list[str]:
     """The names of the columns that are settings, without the seed."""
     return [name for name in table if "/" not in name and name not in COLUMNS]
+
+
+def setting(table: DataFrame, flag: str, wanted: str, groups: bool = False) -> str:
+    """The full name of a setting on which results depend, of which the end is enough if one that varies has it.
+
+    Args:
+        groups: a group is one as well that has no option of its own.
+
+    Raises:
+        InvalidValue: there is no such setting, or results do not depend on it.
+    """
+    every = settings(table)
+    ends = [name for name in every if name.endswith(f".{wanted}") and len({*map(repr_of, table[name])}) > 1]
+    whole = wanted in every or (groups and any(name.startswith(f"{wanted}.") for name in every))
+    if not whole and len(ends) != 1:
+        there = ends or varying(table)
+        names = ", ".join(there) or "loss"
+        raise InvalidValue(flag, wanted, f"a setting of these runs, such as {names}{near(wanted, there or every)}")
+    name = wanted if whole else ends[0]
+    remedy = "a setting on which results depend, such as loss: runs that differ in this one only are one training"
+    require(is_hashed(name), flag, wanted, remedy)
+    return name
+
+
+def label(name: str, metric: Metric) -> str:
+    """A number with its unit."""
+    return f"{name} (%)" if metric.unit == "share" else name
 
 
 def varying(table: DataFrame, within: Sequence[Any] = ()) -> list[str]:
@@ -328,9 +349,7 @@ def once(table: DataFrame, name: str, apart: Sequence[str] = ()) -> DataFrame:
             continue
         values = there.loc[other, name], there.loc[place, name]
         if values[0] != values[1] and not all(map(math.isnan, values)):
-            where = " and ".join(
-                f"{v:.6g} in {there.loc[n, 'path']}" for v, n in zip(values, (other, place), strict=True)
-            )
+            where = " and ".join(f"{there.loc[n, name]:.6g} in {there.loc[n, 'path']}" for n in (other, place))
             raise ConfigError(f"{name} of one training and seed is {where}: leave one of the folders out")
     return with_one_name(there.loc[kept])
 
@@ -351,9 +370,20 @@ def labels(table: DataFrame) -> list[str]:
         names += ["seed"] if len({*map(repr_of, members["seed"])}) > 1 else []
         names = names or [name for name in MAIN_GROUPS if name in members]
         for place, row in zip(members.index, members[names].to_dict("records"), strict=True):
-            words = " ".join(f"{n}={text_of(v)}" for n, v in row.items() if repr_of(v))
-            texts[place] = words or str(table["run_id"][place] or "")
+            texts[place] = words_of(row, names) or str(table["run_id"][place] or "")
     return [texts[place] for place in table.index]
+
+
+def words_of(row: Mapping[Any, Any], names: Iterable[str]) -> str:
+    """Settings with their values as a command line writes them; none of those that a run has not."""
+    return " ".join(f"{name}={text_of(row[name])}" for name in names if repr_of(row.get(name)))
+
+
+def refuse_two_recipes(first: Run, other: Run) -> None:
+    """Refuse two runs that are to be averaged over their seeds and differ in more."""
+    if first.recipe != other.recipe:
+        where = f"{first.folder} and {other.folder}"
+        raise ConfigError(f"{where} are two trainings that differ in no setting: leave one of them out")
 
 
 def text_of(value: Any) -> str:
@@ -367,12 +397,12 @@ def text_of(value: Any) -> str:
 
 def in_order(values: Sequence[Any]) -> list[Any]:
     """Different values in order: numbers, then texts, none last."""
+    return sorted({repr(value): value for value in values}.values(), key=order)
 
-    def place(value: Any) -> tuple[Any, ...]:
-        if isinstance(value, tuple):
-            return tuple(map(place, value))
-        return (
-            (0, value, "") if isinstance(value, int | float) and value == value else (1, 0, text_of(value) or "\uffff")
-        )
 
-    return sorted({repr(value): value for value in values}.values(), key=place)
+def order(value: Any) -> tuple[Any, ...]:
+    """By what values are put in order."""
+    if isinstance(value, tuple):
+        return tuple(map(order, value))
+    number = isinstance(value, int | float) and value == value
+    return (0, value, "") if number else (1, 0, text_of(value) or "\uffff")

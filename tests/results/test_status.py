@@ -19,14 +19,12 @@ import yaml
 from pandas import DataFrame
 from rich.cells import cell_len
 
-from ssl_bench import files
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.record import evaluations
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.select import chosen
-from ssl_bench.results.status import experiments, main_metric, time_left
+from ssl_bench.results.status import experiments, time_left
 from tests.conftest import SMALL
 from tests.ranks import Command
 from tests.results.conftest import Status
@@ -132,18 +130,13 @@ def test_a_finished_run_that_is_at_work_again_says_at_what_and_keeps_its_results
         assert [*time_left(chosen([]), time.time()).values()] == [pytest.approx(50, abs=5)] * 2
 
 
-def test_best_of_an_unfinished_run_and_half_a_row() -> None:
-    folder = make("a/", rows(3), evaluate={"every": 1, "knn": {"k": 5}})
-    marks = [*map(evaluations.mark, evaluations.on_the_way(files.read_yaml(folder / "config.yaml", dict)))]
-    evaluated = [{"step": 2 * e, "epoch": float(e), "knn/top1": 0.9 - 0.3 * e, "evaluations": marks} for e in (1, 2)]
-    with open(folder / "metrics.jsonl", "a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in evaluated)
+def test_half_a_row_is_none() -> None:
+    folder = make("a/", rows(3))
     row = json.dumps(rows(4)[-1])
     for text, epoch in ((row[:20], 3), (row[20:] + "\n", 4)):
         with open(folder / "metrics.jsonl", "a") as file:
             file.write(text)
-        table = chosen([])
-        assert table["run"][0].progress.epoch == epoch and main_metric(table)[::2] == ("knn/top1", {0: 0.9 - 0.3})
+        assert of(folder, "run").progress.epoch == epoch
 
 
 def test_what_a_run_watches_is_shown_live_and_what_it_warns_of_at_its_end(status: Status) -> None:
