@@ -202,7 +202,8 @@ def write(target: Target, splits: Mapping[str, Source], out: Path, key: str, pic
         table = {"image": [images.place(i) for i in range(len(labels))], "label": labels}
         table["split"] = [split for split, part in splits.items() for _ in range(len(part))]
         files.write_text(fresh / "images.csv", pandas.DataFrame(table, dtype=object).to_csv(index=False))
-        for sentence in write_pictures(fresh / FEATURES, images, labels.__getitem__, target.seed) if pictures else ():
+        drawn = write_pictures(fresh, torch.from_numpy(made), images, labels.__getitem__, target.seed)
+        for sentence in drawn if pictures else ():
             print(sentence, flush=True)
         names = [*sorted(os.listdir(fresh)), RECORD]
         files.write_json(fresh / RECORD, {"network": [digest(target.network)], "files": names})

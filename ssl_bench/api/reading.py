@@ -14,7 +14,7 @@ from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.record import rows
 from ssl_bench.record import runs as record
 from ssl_bench.record.folders import find_named
-from ssl_bench.record.printing import html, text_of
+from ssl_bench.record.printing import text_of
 from ssl_bench.record.runs import Run, as_value
 from ssl_bench.results import select
 from ssl_bench.results import table as runs_table
@@ -152,7 +152,7 @@ def compare(
 
 
 class WhatMatters:
-    """The settings that matter in a grid: as text that of ``ssl-bench compare``, in a notebook a table.
+    """The settings that matter in a grid: as text that of ``ssl-bench compare``.
 
     Attributes:
         sentence: the answer.
@@ -175,9 +175,6 @@ class WhatMatters:
         return text_of([self._matters.sheet()], "rich")
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return html(self._matters.sheet())
 
 
 @_in_python()

@@ -105,9 +105,9 @@ def _figure(options: Namespace, of_runs: bool) -> Any:
             one = f"set it to one of {', '.join(figures)}" if figures else "set its key x to a mapping with label"
             raise ConfigError(f"{table.name} is no figure: {one}")
     results, filled = _filled(selection)
-    from ssl_bench.papers.drawing import draw, panels
+    from ssl_bench.papers.drawing import draw
 
-    return draw([panel for table, cells in filled for panel in panels(table, cells, results)])
+    return draw(filled, results)
 
 
 def _of_runs(options: Namespace) -> tuple[Any, str | None, str | None, str | None, tuple[str, str]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import html as hypertext
 import json
 import math
-import os
 import re
+import shutil
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ssl_bench.errors import printable
 
@@ -19,11 +18,8 @@ SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 GAP = 2  # blank characters between two columns of a terminal
 NARROWEST, LEAST = 20, 8  # characters of a column of folded words beside one of numbers, and of any
 LONGEST = 10**6  # characters of a line in a file
-BOLD = "\x1b[1m{}\x1b[0m"
 WIDEST = 120  # characters of a line of text on a terminal
-TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
-TEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
-TEX |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
+Lines = list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,7 @@ class SheetEntry:
 
     Attributes:
         notes: numbers of its footnotes, from 1.
-        best: whether it is the best number of those that it is compared with; it is printed bold.
+        best: whether it is the best number of those that it is compared with: bold in Markdown and LaTeX.
     """
 
     text: str = ""
@@ -72,38 +68,21 @@ class Sheet:
         return tuple(self.notes.index(note) + 1 for note in notes)
 
 
-class Markup(NamedTuple):
-    """How a language writes any text of a user, a bold one, and the number of a footnote in a row and below."""
+def _marked(sheet: Sheet, escape: Callable[[str], str], bold: str, raised: str) -> tuple[Lines, Lines]:
+    """The headings with the rows, and the lines of each footnote and paragraph, in a language.
 
-    escape: Callable[[str], str]
-    bold: str
-    raised: str
-    number: str
+    Args:
+        escape: writes any text of a user.
+        bold, raised: how a bold text and the number of a footnote are written.
+    """
 
-    def table(self, sheet: Sheet) -> list[list[str]]:
-        """The headings and the rows."""
+    def text(entry: SheetEntry) -> str:
+        marks = raised.format(", ".join(map(str, entry.notes))) if entry.notes else ""
+        return (bold if entry.best else "{}").format(escape(entry.text)) + marks
 
-        def text(entry: SheetEntry) -> str:
-            marks = self.raised.format(", ".join(map(str, entry.notes))) if entry.notes else ""
-            return (self.bold if entry.best else "{}").format(self.escape(entry.text)) + marks
-
-        return [list(map(self.escape, sheet.columns)), *(list(map(text, row)) for row in sheet.rows)]
-
-    def below(self, sheet: Sheet) -> list[list[str]]:
-        """The lines of the footnotes and paragraphs."""
-        notes = [[f"{self.number.format(number)} {self.escape(note)}"] for number, note in enumerate(sheet.notes, 1)]
-        return notes + [list(map(self.escape, paragraph.splitlines())) for paragraph in sheet.below if paragraph]
-
-
-def tex(text: str) -> str:
-    """A text for LaTeX; a minus sign before a number is longer than a hyphen."""
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", printable(text).translate(str.maketrans(TEX)))
-
-
-RAISED = "<sup>{}</sup>"
-MARKDOWN = Markup(lambda text: re.sub(r"([\\<])", r"\\\1", printable(text)), "**{}**", RAISED, RAISED)
-HTML = Markup(lambda text: hypertext.escape(printable(text)), "<b>{}</b>", RAISED, RAISED)
-LATEX = Markup(tex, "\\textbf{{{}}}", "\\rlap{{$^{{{}}}$}}", "$^{{{}}}$")
+    notes = [[f"{raised.format(number)} {escape(note)}"] for number, note in enumerate(sheet.notes, 1)]
+    below = [list(map(escape, paragraph.splitlines())) for paragraph in sheet.below if paragraph]
+    return [list(map(escape, sheet.columns)), *(list(map(text, row)) for row in sheet.rows)], notes + below
 
 
 def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str:
@@ -117,125 +96,111 @@ def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str
     if form == "csv":
         return _csv(sheets)
     if form == "json":
-        objects = [_object(sheet) if sheet.data is None else sheet.data for sheet in sheets]
+        objects = [
+            {"title": s.title, "rows": records(s), "notes": s.notes, "below": s.below} if s.data is None else s.data
+            for s in sheets
+        ]
         return json.dumps(objects if len(objects) != 1 else objects[0], indent=2) + "\n"
     if form == "md":
-        return "\n".join(f"### {MARKDOWN.escape(s.title)}\n\n" * bool(s.title) + markdown(s) for s in sheets)
-    return "\n".join(_latex(sheet) if form == "tex" else _rich(sheet, width) for sheet in sheets)
+        return "\n".join(f"### {_md(s.title)}\n\n" * bool(s.title) + markdown(s) for s in sheets)
+    return "\n".join(_latex(sheet) if form == "tex" else _terminal(sheet, width) for sheet in sheets)
 
 
-def _rich(sheet: Sheet, width: int | None) -> str:
+def _terminal(sheet: Sheet, width: int | None) -> str:
     """The text on a terminal; a file needs no line breaks, so that its tables are not divided."""
-    from rich.console import Console
-
-    terminal = Console()
-    width = width or (terminal.width if terminal.is_terminal or "COLUMNS" in os.environ else None)
-    bold = terminal.color_system is not None and not terminal.no_color
-    wrap = textwrap.TextWrapper(min(width or WIDEST, WIDEST), break_long_words=False, break_on_hyphens=False)
-    title = wrap.fill(printable(sheet.title))
-    table = [BOLD.format(title) if bold else title] * bool(title) + lines(sheet, width, bold)
+    width = width or shutil.get_terminal_size((LONGEST, 0)).columns
+    wrap = textwrap.TextWrapper(min(width, WIDEST), break_long_words=False, break_on_hyphens=False)
     notes = "\n".join(f"{number} {note}" for number, note in enumerate(sheet.notes, 1))
     below = (map(wrap.fill, map(printable, part.splitlines())) for part in (notes, *sheet.below) if part)
+    table = [wrap.fill(printable(sheet.title))] * bool(sheet.title) + lines(sheet, width)
     return "\n\n".join(map("\n".join, [table, *below])) + "\n"
 
 
-def lines(sheet: Sheet, width: int | None = None, bold: bool = False) -> list[str]:
-    """The headings and rows of a sheet as lines of a terminal.
+def lines(sheet: Sheet, width: int = LONGEST) -> list[str]:
+    """The headings and rows of a sheet as lines of a terminal with ``width`` characters.
 
     What is too wide loses its ``spared`` columns and has its words folded; without such columns its numbers stand in
     several blocks.
-
-    Args:
-        width: the most characters of a line; None: as many as it needs.
-        bold: print the best numbers bold, by the codes of a terminal.
     """
     from rich.cells import cell_len
     from tabulate import tabulate
 
-    widths, width = [max(map(cell_len, _texts(sheet, place))) for place in range(len(sheet.columns))], width or LONGEST
-    columns = [_texts(sheet, place, bold) for place in range(len(sheet.columns))]
-    words = {place for place, name in enumerate(sheet.columns) if place < sheet.left or name in sheet.words}
+    columns = [_texts(sheet, place) for place in range(len(sheet.columns))]
+    sizes = [max(map(cell_len, column)) for column in columns]
+    words = [place < sheet.left or name in sheet.words for place, name in enumerate(sheet.columns)]
 
-    def taken(places: Sequence[int], most: int = LONGEST) -> int:
-        cells = (min(widths[place], most if place in words else LONGEST) for place in places)
-        return sum(cells) + GAP * (len(places) - 1)
+    def taken(block: Sequence[int], most: int = LONGEST) -> int:
+        return sum(min(sizes[place], most if words[place] else LONGEST) + GAP for place in block) - GAP
 
-    places = [*range(len(widths))]
+    places = [*range(len(columns))]
     for heading in sheet.spared:
         if taken(places) > width:
             places = [place for place in places if sheet.columns[place] != heading]
-    names = [place for place in places if place < sheet.left]
-    blocks, printed = [list(names)], list[str]()
-    for place in places[len(names) :]:
-        if not sheet.spared and taken([*blocks[-1], place], NARROWEST) > width and len(blocks[-1]) > len(names):
-            blocks.append(list(names))
-        blocks[-1].append(place)
+    names = places[: sheet.left]
+    blocks, printed = [names], list[str]()
+    for place in places[sheet.left :]:
+        if not sheet.spared and blocks[-1] != names and taken([*blocks[-1], place], NARROWEST) > width:
+            blocks.append(names)
+        blocks[-1] = [*blocks[-1], place]
     for block in blocks:
-        most = next((n for n in range(max(widths, default=0), LEAST, -1) if taken(block, n) <= width), LEAST)
-        rows = zip(*(_folded(columns[place], most if place in words else LONGEST) for place in block), strict=True)
-        sides = ["left" if place in words else "right" for place in block]
-        table = tabulate(rows, tablefmt="plain", colalign=sides, disable_numparse=True, preserve_whitespace=True)
+        most = next((n for n in range(max(sizes, default=0), LEAST, -1) if taken(block, n) <= width), LEAST)
+        sides = ["left" if words[place] else "right" for place in block]
+        widths = [most if words[place] and sizes[place] > most else None for place in block]
+        look: Any = {"tablefmt": "plain", "disable_numparse": True, "preserve_whitespace": True}
+        look |= {"colalign": sides, "maxcolwidths": widths, "break_on_hyphens": False}
+        table = tabulate(zip(*(columns[place] for place in block), strict=True), **look)
         printed += [""] * bool(printed) + [line.rstrip() for line in table.split("\n")]
     return printed
 
 
-def _texts(sheet: Sheet, place: int, bold: bool = False) -> list[str]:
+def _texts(sheet: Sheet, place: int) -> list[str]:
     """The heading and the texts of a column; numbers of footnotes do not move its digits out of line."""
     entries = [row[place] for row in sheet.rows]
     raised = [" ".join(map(str, entry.notes)).translate(SUPERSCRIPT) for entry in entries]
     longest = max(map(len, raised), default=0)
-    texts = [printable(e.text) + marks.ljust(longest) for e, marks in zip(entries, raised, strict=True)]
-    marked = (BOLD.format(text) if bold and e.best else text for e, text in zip(entries, texts, strict=True))
-    return [printable(sheet.columns[place]), *marked]
+    texts = [printable(entry.text) + marks.ljust(longest) for entry, marks in zip(entries, raised, strict=True)]
+    return [printable(sheet.columns[place]), *texts]
 
 
-def _folded(texts: Sequence[str], most: int) -> list[str]:
-    """Texts with line breaks where they are wider than ``most`` characters."""
-    from rich.cells import cell_len
-
-    sizes = [(text, cell_len(text)) for text in texts]
-    return [textwrap.fill(text, most // (1 + (size > len(text)))) if size > most else text for text, size in sizes]
+def _md(text: str) -> str:
+    return re.sub(r"([\\<])", r"\\\1", printable(text))
 
 
 def markdown(sheet: Sheet) -> str:
     """The rows and notes of a sheet as Markdown, without its title."""
-    headings, *rows = MARKDOWN.table(sheet)
+    (headings, *rows), below = _marked(sheet, _md, "**{}**", "<sup>{}</sup>")
     sides = ["---"] * sheet.left + ["---:"] * (len(headings) - sheet.left)
     cells = ([cell.replace("|", r"\|") for cell in line] for line in (headings, sides, *rows))
     table = "".join(f"| {' | '.join(line)} |\n" for line in cells)
-    return table + "".join(f"\n{paragraph}\n" for paragraph in map("\n".join, MARKDOWN.below(sheet)))
+    return table + "".join(f"\n{paragraph}\n" for paragraph in map("\n".join, below))
 
 
-def html(sheet: Sheet) -> str:
-    """A sheet as HTML, for a notebook."""
-    from tabulate import tabulate
+def _tex(text: str) -> str:
+    """A text for LaTeX; a minus sign before a number is longer than a hyphen."""
+    from tabulate import LATEX_ESCAPE_RULES
 
-    table = tabulate(HTML.table(sheet), "firstrow", "unsafehtml", disable_numparse=True)
-    return "".join(
-        [f"<p>{HTML.escape(sheet.title)}</p>{table}", *(f"<p>{'<br>'.join(p)}</p>" for p in HTML.below(sheet))]
-    )
+    rules = str.maketrans(LATEX_ESCAPE_RULES | {"|": "\\textbar{}", "±": "$\\pm$"})
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", printable(text).translate(rules))
 
 
 def _latex(sheet: Sheet) -> str:
     """A ``tabular`` with the rules of the package booktabs."""
     from pandas import DataFrame
 
-    headings, *rows = LATEX.table(sheet)
+    (headings, *rows), below = _marked(sheet, _tex, "\\textbf{{{}}}", "\\rlap{{$^{{{}}}$}}")
     sides = "l" * sheet.left + "r" * (len(headings) - sheet.left)
     table = DataFrame(rows, columns=headings).to_latex(index=False, escape=False, column_format=sides)
     about = f"% {printable(sheet.title)}\n" * bool(sheet.title) + "% needs \\usepackage{booktabs}\n"
-    below = (line for part in LATEX.below(sheet) for line in part if line)
-    return about + table + "".join(f"\n{{\\footnotesize {line}}}\n" for line in below)
+    text = (line.replace("\\rlap", "") for part in below for line in part if line)
+    return about + table + "".join(f"\n{{\\footnotesize {line}}}\n" for line in text)
 
 
 def records(sheet: Sheet) -> list[dict[str, Any]]:
     """The rows as plain data, by the headings, with the texts of their footnotes as ``notes``."""
-    if sheet.records is not None:
-        return [dict(record) for record in sheet.records]
-    rows = list[dict[str, Any]]()
-    for row in sheet.rows:
-        notes = dict.fromkeys(sheet.notes[number - 1] for entry in row for number in entry.notes)
+    rows = list[dict[str, Any]](map(dict, sheet.records or ()))
+    for row in sheet.rows if sheet.records is None else ():
         texts = dict(zip(sheet.columns, (entry.text for entry in row), strict=True))
+        notes = dict.fromkeys(sheet.notes[number - 1] for entry in row for number in entry.notes)
         rows.append(texts | ({"notes": "; ".join(notes)} if sheet.notes else {}))
     return rows
 
@@ -245,24 +210,18 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _object(sheet: Sheet) -> dict[str, Any]:
-    return {"title": sheet.title, "rows": records(sheet), "notes": sheet.notes, "below": sheet.below}
-
-
 def _csv(sheets: Sequence[Sheet]) -> str:
     """The rows of all sheets under all their headings; the first row of each has its title and paragraphs, too."""
     from pandas import DataFrame
 
-    rows = list[dict[str, Any]]()
+    rows = list[dict[Any, Any]]()
     for sheet in sheets:
-        rows += (of_sheet := records(sheet))
         about = " ".join(" ".join([sheet.title, *sheet.below]).split())
-        if about and of_sheet:
-            of_sheet[0]["about"] = about
-    headings = dict.fromkeys(name for row in rows for name in row) or sheets[0].columns
-    order = sorted(headings, key=lambda name: name == "about")
-    cells = [[_harmless(row.get(name)) for name in order] for row in rows]
-    return DataFrame(cells, columns=list(map(_harmless, order)), dtype=object).to_csv(index=False, lineterminator="\n")
+        for n, record in enumerate(records(sheet)):
+            record |= {"about": about} if about and not n else {}
+            rows.append({_harmless(name): _harmless(value) for name, value in record.items()})
+    table = DataFrame(rows, columns=None if rows else sheets[0].columns, dtype=object)
+    return table.to_csv(index=False, lineterminator="\n")
 
 
 def _harmless(value: Any) -> Any:

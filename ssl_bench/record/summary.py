@@ -20,64 +20,36 @@ def targets(config: Mapping[str, Any]) -> dict[str, str]:
     return TARGETS | ({} if config.get("epochs", 1) else {"": TARGETS["_init"]}) | given
 
 
-def print_run(folder: Path, config: Mapping[str, Any], timed: bool = True) -> None:
+def print_run(folder: Path, config: Mapping[str, Any]) -> None:
     """Print the accuracies of a finished run beside its baselines, its directory and the next command.
 
     Args:
         config: what asks for the evaluations that are shown.
-        timed: say how long the run took when it was trained.
     """
-    results = read(folder)
-    if results is None:  # removed or damaged meanwhile
-        print(folder)
-        return
-    evaluated = "evaluate" in config
-    metrics = evaluations.of(results["evaluations"], config) if evaluated else results["metrics"]
-    if sheet := _of_networks(metrics, results.get("units"), config) if evaluated else None:
-        print(text_of([sheet], "rich"))
-    elif metrics:
-        print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
-    print(_end(results, config, folder, timed))
-    if evaluated:
+    if (results := read(folder)) is not None:  # not removed or damaged meanwhile
+        main, texts = _texts(results, config)
+        columns = [name for one in main for name in (one, one.replace("/", "/projection_", 1)) if name in texts]
+        sheet = Sheet(["", *columns])
+        for suffix, target in targets(config).items() if "evaluate" in config else [("", "")]:
+            row = [texts.get(name.replace("/", f"{suffix}/", 1), "") for name in columns]
+            sheet.rows += [[SheetEntry(text) for text in (target, *row)]] * any(row)
+        print(f"{text_of([sheet], 'rich')}\n" * bool(columns) + f"done in {results['seconds']:.0f} s, ", end="")
+    print(folder)
+    if "evaluate" in config:
         print(f"evaluate it again: {printable(shlex.join(['ssl-bench', 'evaluate', str(folder)]))}")
-
-
-def _of_networks(metrics: Mapping[str, float], recorded: Any, config: Mapping[str, Any]) -> Sheet | None:
-    """The main metrics of each network of a run, the trained one and its baselines; None if there are no such metrics.
-
-    Args:
-        recorded: the units of ``results.json``.
-    """
-    main = units.main(metrics, recorded, config["evaluate"])
-    columns = [name for one in main for name in (one, one.replace("/", "/projection_", 1)) if name in metrics]
-    sheet = Sheet(["", *columns])
-    for suffix, target in targets(config).items():
-        names = [column.replace("/", f"{suffix}/", 1) for column in columns]
-        meanings = (units.metric(name, recorded, config["evaluate"]) for name in names)
-        texts = [meaning.text(metrics[n]) if n in metrics else "" for n, meaning in zip(names, meanings, strict=True)]
-        sheet.rows += [[SheetEntry(target), *map(SheetEntry, texts)]] * any(texts)
-    return sheet if columns else None
 
 
 def short(folder: Path, config: Mapping[str, Any]) -> str:
     """The numbers of a finished run, such as ``knn 64.2%  linear 81.0%  12 s``, by what ``config`` asks for."""
-    results = read(folder)
-    if results is None:  # removed or damaged meanwhile
+    if (results := read(folder)) is None:  # removed or damaged meanwhile
         return str(folder)
+    main, texts = _texts(results, config)
+    return "  ".join([*(f"{heading(name)} {texts[name]}" for name in main), f"{results['seconds']:.0f} s"])
+
+
+def _texts(results: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """The names of the main metrics, and the text of each metric, of the evaluations that ``config`` asks for."""
     if "evaluate" not in config:
-        numbers = [f"{name} {value:.4g}" for name, value in results["metrics"].items()]
-    else:
-        metrics = evaluations.of(results["evaluations"], config)
-        recorded, evaluate = results.get("units"), config.get("evaluate")
-        main = units.main(metrics, recorded, evaluate)
-        texts = {name: units.metric(name, recorded, evaluate).text(metrics[name]) for name in main}
-        numbers = [f"{heading(name)} {text}" for name, text in texts.items()]
-    return "  ".join([*numbers, f"{results['seconds']:.0f} s"])
-
-
-def _end(results: Mapping[str, Any], config: Mapping[str, Any], folder: Path, timed: bool) -> str:
-    """How long a run took when it was trained, where it is, and whether it has gone on from what ``config`` asks."""
-    epochs = results["config"].get("epochs") or 0
-    further = f", which has gone on to epoch {epochs}" if epochs > (config.get("epochs") or 0) else ""
-    done = ("trained" if config.get("epochs", 1) else "evaluated") if "evaluate" in config else "computed"
-    return f"{done} in {results['seconds']:.0f} s, " * timed + f"{folder}{further}"
+        return [*results["metrics"]], {name: f"{value:.4g}" for name, value in results["metrics"].items()}
+    metrics, of = evaluations.of(results["evaluations"], config), (results.get("units"), config["evaluate"])
+    return units.main(metrics, *of), {name: units.metric(name, *of).text(value) for name, value in metrics.items()}

@@ -377,7 +377,7 @@ def test_a_figure_has_the_verdict_the_intervals_of_the_seeds_and_theory(write: A
         for seed, top1 in enumerate((0.50, 0.52, 0.54)):
             _finished(tmp_path, cell, seed, top1 + (0.1 if cell.row == "DCL" else 0))
     results = Results(tmp_path, claim.cells)
-    (axis,) = drawing.draw(list(drawing.panels(claim, fill(claim, claim.cells, results), results))).axes
+    (axis,) = drawing.draw([(claim, fill(claim, claim.cells, results))], results).axes
     assert axis.get_title() == "mine/better: shown\nDCL is better."
     legend = axis.get_legend()
     assert legend is not None and legend.get_title().get_text() == "mean and 90% interval of 3 seeds"
@@ -395,7 +395,7 @@ def test_a_claim_of_one_column_has_its_rows_beside_each_other(write: Any, tmp_pa
         for seed, top1 in enumerate((0.50, 0.52, 0.54)):
             _finished(tmp_path, cell, seed, top1 + (0.1 if cell.row == "DCL" else 0))
     results = Results(tmp_path, claim.cells)
-    (axis,) = drawing.draw(list(drawing.panels(claim, fill(claim, claim.cells, results), results))).axes
+    (axis,) = drawing.draw([(claim, fill(claim, claim.cells, results))], results).axes
     assert [text.get_text() for text in axis.get_xticklabels()] == ["SimCLR", "DCL"]
     assert axis.get_xlabel().startswith("batch size: 16\nmean and 90% interval; a thin line for each seed")
     lines = [list(np.asarray(line.get_ydata())) for line in axis.lines]

@@ -20,7 +20,7 @@ from ssl_bench.config.identity import run_id
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell
-from ssl_bench.papers.drawing import draw, panels
+from ssl_bench.papers.drawing import draw
 from ssl_bench.papers.fill import fill
 from ssl_bench.record import runs
 from tests.evaluated import with_evaluations
@@ -136,7 +136,7 @@ def test_a_figure_is_drawn_over_the_papers_points(capsys: Output) -> None:
     assert Path("fig.png").read_bytes()[1:4] == b"PNG"
     both = tables.find("dcl/fig3")
     results = Results(Path("outputs"), [cell for table in both for cell in table.cells])
-    left, right = draw([panel for t in both for panel in panels(t, fill(t, t.cells, results), results)]).axes
+    left, right = draw([(t, fill(t, t.cells, results)) for t in both], results).axes
     assert left.get_title().startswith("dcl/fig3a\n")
     assert left.get_xlabel() == "batch size (images)" and left.get_ylabel() == "top-1 accuracy (%)"
     legend = left.get_legend()

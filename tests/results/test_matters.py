@@ -173,7 +173,7 @@ def test_the_figure_has_a_bar_for_each_share(grid: object, capfd: pytest.Capture
     matters = what_matters(chosen([]))
     drawn = draw_matters(matters)
     bars, *panels = drawn.axes
-    assert [patch.get_width() for patch in bars.patches][::-1] == pytest.approx(  # type: ignore[attr-defined]
+    assert [patch.get_width() for patch in bars.patches] == pytest.approx(  # type: ignore[attr-defined]
         [100 * share.share for share in matters.ordered]
     )
     assert [panel.get_xlabel() for panel in panels] == matters.settings
