@@ -107,7 +107,7 @@ def _table(run: Run, names: Mapping[Key, str], targets: Mapping[str, str]) -> st
         if units.baseline(metric):
             continue
         values = [run.numbers.get((metric.replace("/", f"{suffix}/", 1), evaluation, images)) for suffix in suffixes]
-        meaning = units.metric(metric, run.units, run.config.get("evaluate"))
+        meaning = units.metric(metric, run.units)
         texts = ["" if value is None else meaning.text(value) for value in values]
         sheet.rows.append([SheetEntry(text) for text in (f"`{names[metric, evaluation, images]}`", *texts)])
     return markdown(sheet).rstrip("\n")

@@ -32,7 +32,7 @@ def value(run: Run, metric: str) -> float | None:
     number = entry["metrics"][wanted.name] if entry and wanted.last else None
     if number is None:
         number = _chosen(wanted, _recorded(run, wanted.name))
-    meaning = units.metric(wanted.name, run.units, {entry["evaluator"]: entry["settings"]} if entry else {})
+    meaning = units.metric(wanted.name, run.units)
     return None if number is None else float(number) * meaning.scale
 
 

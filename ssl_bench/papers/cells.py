@@ -91,7 +91,7 @@ class Cell:
     @property
     def share(self) -> bool:
         """Whether the metric is a share, by its name: in percent in papers."""
-        return units.metric(CellMetric.read(self.metric).name, None, None).unit == "share"
+        return units.metric(CellMetric.read(self.metric).name, None).unit == "share"
 
     @property
     def available(self) -> bool:

@@ -86,9 +86,8 @@ def final(run: Path) -> dict[str, Any]:
     if content is not None and content["run_id"] == state["run_id"]:  # those of another run are no results of this one
         measured = content.get("facts", {}).get("steps", step)
     if step != measured:
-        further = type(step) is type(measured) is int and step > measured
-        remedy = "start its training again, which goes on" if further else anew(run)
-        raise RunError(f"{run / FILE} is of step {step}, and the results of the run are of step {measured}; {remedy}")
+        what = f"{run / FILE} is of step {step}, and the results of the run are of step {measured}"
+        raise RunError(f"{what}; start its training again, which goes on, or {anew(run)}")
     return state
 
 

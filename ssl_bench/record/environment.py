@@ -69,15 +69,11 @@ def commit() -> str | None:
     It is that of the first call of a process: a later commit is not the code that was imported.
     """
     here = Path(ssl_bench.__file__).parent.parent
-    if not (here / ".git").exists():
-        return None
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(here), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
+    command = ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+        if not (here / ".git").exists():
+            return None
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -3,7 +3,6 @@
 An entry is a mapping, as JSON has it: :class:`Evaluated`.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -90,14 +89,9 @@ def mark(entry: Entry) -> str:
 
 def made(name: str, entries: Iterable[Entry]) -> Entry | None:
     """The first of some entries to whose evaluator, images and labels the plain name of a metric belongs."""
-    start, parts = name.partition("/")[0], name.split("/")[1:]
-    suffixes = "|".join(filter(None, NETWORKS))
-    fitting = [
-        entry
-        for entry in entries
-        if re.fullmatch(f"{re.escape(entry['evaluator'])}({suffixes})?", start)
-        and all(part in parts for part in _data_names(entry))
-    ]
+    start, *parts = name.split("/")
+    of_start = (entry for entry in entries if start.removeprefix(entry["evaluator"]) in NETWORKS)
+    fitting = [entry for entry in of_start if {*_data_names(entry)} <= {*parts}]
     return max(fitting, key=lambda entry: len(_data_names(entry)), default=None)
 
 
@@ -185,14 +179,11 @@ def named(name: str, entry: Entry, recorded: Iterable[Entry]) -> str:
 
 
 def _same(one: Entry, other: Entry) -> bool:
-    """Whether two entries are of the same evaluation of the same network."""
-    return all(one[key] == other[key] for key in ("network", "epochs")) and same(one, other)
-
-
-def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two entries, or what made two numbers, are one evaluation; unknown images count as the same."""
+    """Whether two entries are of one evaluation of one network; unknown images count as the same."""
     images = one.get("images"), other.get("images")
-    return bool(one["id"] == other["id"]) and (None in images or images[0] == images[1])
+    return all(one[key] == other[key] for key in ("network", "epochs", "id")) and (
+        None in images or len({*images}) == 1
+    )
 
 
 def _differences(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:

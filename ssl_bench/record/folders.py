@@ -7,7 +7,7 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config.identity import on_disk, recipe_id, run_dir
-from ssl_bench.disk.patience import exists, is_file, patiently, unwritable
+from ssl_bench.disk.patience import is_file, patiently, unwritable
 from ssl_bench.record import runs
 from ssl_bench.record.results import examined, is_finished
 
@@ -33,11 +33,6 @@ def find_named(word: str, outputs: Path) -> Path:
     if "/" in word or folder.exists():
         return folder
     return min((place for place in runs.folders(outputs) if place.name == word), default=folder)
-
-
-def fresh(folder: Path) -> bool:
-    """Whether there is nothing in a run's directory yet that a refused command could spoil."""
-    return not is_finished(folder) and not exists(folder / "checkpoints")
 
 
 def begin(folder: Path, config: Mapping[str, Any], command: str) -> None:

@@ -28,12 +28,8 @@ def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
         yield
         return
     make_folder(folder)
-    console, file = (
-        logging.StreamHandler(sys.stdout),
-        patiently(
-            lambda: logging.FileHandler(files.of_run(folder / "train.log"), encoding="utf-8", errors="backslashreplace")
-        ),
-    )
+    console, path = logging.StreamHandler(sys.stdout), files.of_run(folder / "train.log")
+    file = patiently(lambda: logging.FileHandler(path, encoding="utf-8", errors="backslashreplace"))
     console.setFormatter(logging.Formatter("%(message)s"))
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.setLevel(logging.INFO)

@@ -50,20 +50,14 @@ class Tracker:
         claim: Claim | None = None,
     ) -> None:
         self.path, self.claim = folder / "metrics.jsonl", claim
-        before = exists(self.path)
-        lines = self._lines(step, evaluated_step) if before else []
-        if before and step is not None:
+        lines = list[str]()
+        for line in files.read_lines(self.path) if exists(self.path) else ():
+            row = rows.parse(line)  # None: a crash has cut it short
+            if row is not None and (step is None or row["step"] <= (step if "loss" in row else evaluated_step)):
+                lines.append(line.decode().rstrip("\r\n"))
+        if step is not None and exists(self.path):
             files.write_text(self.path, "".join(f"{line}\n" for line in lines))
         self._dashboard = _dashboard(folder, config, run_id, facts, lines)
-
-    def _lines(self, step: int | None, evaluated_step: int) -> list[str]:
-        """The rows to keep, without those that a crash has cut short."""
-        found = [(line, rows.parse(line)) for line in files.read_lines(self.path)]
-        return [
-            line.decode().rstrip("\r\n")
-            for line, row in found
-            if row is not None and (step is None or row["step"] <= (step if "loss" in row else evaluated_step))
-        ]
 
     def __enter__(self) -> "Tracker":
         return self

@@ -74,14 +74,9 @@ class Run:
         return self.folder
 
     @property
-    def goes_on(self) -> bool:
-        """Whether it has results of fewer epochs than it was asked for since."""
-        return bool(self.results) and self.config.get("epochs") != self.results["config"].get("epochs")
-
-    @property
     def finished(self) -> bool:
-        """Whether it has the results that were asked for last."""
-        return bool(self.results) and not self.goes_on
+        """Whether it has results, of as many epochs as it was asked for last."""
+        return bool(self.results) and self.config.get("epochs") == self.results["config"].get("epochs")
 
     @cached_property
     def experiment(self) -> str:
@@ -97,10 +92,9 @@ class Run:
         return self.settings.get("seed") if self.folder is None else self.config.get("seed")
 
     @property
-    def environment(self) -> Mapping[str, Any]:
+    def environment(self) -> dict[str, Any]:
         """What ``results.json`` says about the machine and the versions."""
-        environment: Mapping[str, Any] = self.results.get("environment", {})
-        return environment
+        return dict(self.results.get("environment", {}))
 
     @property
     def conditions(self) -> dict[str, Any]:
@@ -113,10 +107,9 @@ class Run:
         return list(self.results.get("warnings", []))
 
     @property
-    def units(self) -> Mapping[str, Any]:
+    def units(self) -> dict[str, Any]:
         """What its metrics mean, as :mod:`ssl_bench.record.units` has it."""
-        units: Mapping[str, Any] = self.results.get("units", {})
-        return units
+        return dict(self.results.get("units", {}))
 
     @cached_property
     def progress(self) -> rows.Progress:
@@ -220,10 +213,7 @@ def folders(outputs: Path) -> Iterator[Path]:
         try:
             with os.scandir(above) as inside:
                 found = [Path(entry.path) for entry in inside if entry.is_dir(follow_symlinks=False)]
-        except FileNotFoundError:  # no run was made yet, or somebody removes a folder
-            continue
-        except OSError as error:
-            files.say_once(f"ssl-bench: {error.filename}: {error.strerror}; runs in there are missing", str(above))
+        except OSError:  # no run was made yet, somebody removes a folder, or it is closed to this user
             continue
         for folder in found:
             if RUN_ID.fullmatch(folder.name):
@@ -271,12 +261,9 @@ def _read(folder: Path) -> Run:
 def _asked(folder: Path) -> tuple[Any, str]:
     """The configuration that a run was started with last, and what is wrong in it; the name of its folder is its id."""
     config, wrong = files.examined(folder / CONFIG, dict, files.parse_yaml, of_a_run=True)
-    if not config:
-        return {}, wrong or "cannot be read"
-    if not isinstance(config.get("choices"), dict):
-        return {}, "choices is missing"
-    given = identity.run_id(config)
-    return (config, "") if given == folder.name else ({}, f"it is that of run {given}")
+    given = identity.run_id(config) if config else folder.name
+    wrong = wrong if given == folder.name else f"it is that of run {given}"
+    return ({}, wrong or "cannot be read") if wrong or not config else (config, "")
 
 
 def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
@@ -300,10 +287,7 @@ def _pop(node: dict[str, Any], name: str) -> Any:
 
 def _changed(path: Path) -> float:
     """When a file was changed, in seconds of the epoch; 0 if there is none."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    return path.stat().st_mtime if path.exists() else 0.0
 
 
 def _read_command(folder: Path) -> str:
@@ -322,6 +306,6 @@ def as_value(value: Any) -> Any:
 def _value(text: str) -> Any:
     """The value in an override: a number (64 of ``b64``), a truth value, None, or else the text itself."""
     try:
-        return as_value(json.loads(text[1:] if re.fullmatch(r"b\d+", text) else text))
+        return as_value(json.loads(re.sub(r"^b(?=\d+$)", "", text)))
     except ValueError:
         return text

@@ -51,5 +51,5 @@ def _texts(results: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[list[
     """The names of the main metrics, and the text of each metric, of the evaluations that ``config`` asks for."""
     if "evaluate" not in config:
         return [*results["metrics"]], {name: f"{value:.4g}" for name, value in results["metrics"].items()}
-    metrics, of = evaluations.of(results["evaluations"], config), (results.get("units"), config["evaluate"])
-    return units.main(metrics, *of), {name: units.metric(name, *of).text(value) for name, value in metrics.items()}
+    metrics, of = evaluations.of(results["evaluations"], config), results.get("units")
+    return units.main(metrics, of), {name: units.metric(name, of).text(value) for name, value in metrics.items()}

@@ -7,12 +7,9 @@ a run writes a file of its own, whose beginning hides the later rows of earlier 
 """
 
 import json
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from ssl_bench.errors import shown
 from ssl_bench.record.dashboard import Dashboard, flat_config
@@ -33,8 +30,6 @@ class TensorBoardRun(Dashboard):
         values = {name: value if type(value) in (int, float) else shown(value) for name, value in flat}
         # SummaryWriter.add_hparams would write the metrics again, to a run of its own.
         writer.file_writer.add_summary(hparams(values, {})[1])
-        content = yaml.safe_dump(dict(self.config), sort_keys=False)
-        writer.add_text("config", textwrap.indent(content, "    "), done + 1)  # code in Markdown
         return writer
 
     def show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
@@ -51,8 +46,4 @@ class TensorBoardRun(Dashboard):
         client.flush()  # the file lacks no row if the run is killed
 
     def end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
-        from torch.utils.tensorboard.summary import hparams
-
-        if exit_code == 0:  # without an end, a run that was stopped or failed does not count as a success
-            client.file_writer.add_summary(hparams({}, {})[2])
         client.close()

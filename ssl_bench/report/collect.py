@@ -128,8 +128,7 @@ def _meanings(table: DataFrame, drawn: Sequence[Mapping[str, Any]]) -> Mapping[s
     """The units of numbers and of curves."""
     found = runs_table.meanings(table)
     for run, of_run in zip(table["run"], drawn, strict=True):
-        evaluate = run.config.get("evaluate")
-        found |= {name: units.metric(name, run.units, evaluate) for name in of_run if name not in found}
+        found |= {name: units.metric(name, run.units) for name in of_run if name not in found}
     return found
 
 

@@ -140,14 +140,14 @@ def meanings(table: DataFrame) -> dict[str, Metric]:
             for metric in entry["metrics"]:
                 name = names[metric, entry["id"], entry.get("images")]
                 if name not in found:
-                    found[name] = units.metric(metric, run.units, {entry["evaluator"]: entry["settings"]})
+                    found[name] = units.metric(metric, run.units)
     return found
 
 
 def meaning(table: DataFrame, name: str) -> Metric:
     """The unit of a number or of a curve, whose name says what it means in any run, and what is better."""
     first = next(iter(table["run"]), None)
-    of_curve = units.metric(name, first.units if first else {}, first.config.get("evaluate") if first else {})
+    of_curve = units.metric(name, first.units if first else {})
     return meanings(table).get(name, of_curve)
 
 
@@ -155,8 +155,7 @@ def main(run: Run, names: Mapping[Key, str]) -> dict[str, float]:
     """The main numbers of a run that are finite, by their names among some runs."""
     found = dict[str, float]()
     for entry in run.evaluations:
-        evaluate = {entry["evaluator"]: entry["settings"]}
-        for metric in units.main(entry["metrics"], run.units, evaluate):
+        for metric in units.main(entry["metrics"], run.units):
             if math.isfinite(value := entry["metrics"][metric]):
                 found[names[metric, entry["id"], entry.get("images")]] = value
     return found

@@ -146,9 +146,9 @@ def warnings_of(rows: Iterable[Mapping[str, Any]], results: Mapping[str, Any], w
     """
     alarm = Alarm(warmup_epochs)
     sentences = [sentence for row in rows if (sentence := alarm.add(row))][-1:]
-    metrics, declared = results["metrics"], (results.get("units"), results["config"].get("evaluate"))
-    for name in units.main(metrics, *declared):
-        metric, value = units.metric(name, *declared), metrics[name]
+    metrics, declared = results["metrics"], results.get("units")
+    for name in units.main(metrics, declared):
+        metric, value = units.metric(name, declared), metrics[name]
         initial = metrics.get(name.replace("/", "_init/", 1), value)
         if metric.sign * (value - initial) < 0:
             than = f"{'below' if value < initial else 'above'} {metric.text(initial)} before the training"

@@ -2,18 +2,15 @@
 
 import json
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from ssl_bench.record.metrics import Tracker
@@ -76,21 +73,16 @@ def test_rows_of_a_resumed_run_are_shown_once(tmp_path: Path) -> None:
     assert [event.value for event in read(tmp_path).Scalars("loss")] == [1.0, 2.0, 3.0, 40.0]
 
 
-@pytest.mark.parametrize("code", [0, 1, 143])
-def test_the_configuration_and_a_good_end_are_shown(code: int, tmp_path: Path) -> None:
+def test_the_configuration_is_shown(tmp_path: Path) -> None:
     tracker = Tracker(tmp_path, CONFIG, "id", 0, {"negatives_per_anchor": 62})
     tracker.row(1, {"loss": 1.0})
-    tracker.finish({}, code)
+    tracker.finish({}, 0)
     entries = hparams(tmp_path)
     start = entries["session_start_info"].session_start_info.hparams
     assert {name: value.number_value or value.string_value for name, value in start.items()} == {
         **{"seed": 3.0, "loss": "dcl", "loss.tau": 0.5, "loss.form": "null", "tf32": "true"},
         **{"negatives.k": 62.0, "facts.negatives_per_anchor": 62.0},
     }
-    ends = [entry.session_end_info.status for name, entry in entries.items() if name == "session_end_info"]
-    (text,) = read(tmp_path).Tensors("config/text_summary")
-    assert yaml.safe_load(textwrap.dedent(text.tensor_proto.string_val[0].decode())) == CONFIG
-    assert ends == ([api_pb2.STATUS_SUCCESS] if code == 0 else [])
 
 
 def test_plots_are_pictures(tmp_path: Path) -> None:
