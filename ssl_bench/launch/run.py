@@ -19,7 +19,6 @@ from ssl_bench.launch.lock import locked, remove_locks
 from ssl_bench.launch.nodes import forget_result, nodes, restarted, under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record import folders, runs
-from ssl_bench.record.checkpoint import FILE as CHECKPOINT
 from ssl_bench.record.metrics import show_agent
 from ssl_bench.record.results import is_complete
 from ssl_bench.record.runs import FAILURE, RESULTS
@@ -105,9 +104,8 @@ def _carry_out(run: Run, config: dict[str, Any], folder: Path, wait: bool, quiet
         elif first and not done and is_complete(folder, config):  # while this process waited
             pass
         elif not done or several_parents:
-            if (
-                first and not done and not exists(folder / CHECKPOINT) and not exists(folder / RESULTS)
-            ):  # else it does so once it is known to go on
+            begun = exists(folder / "checkpoints") or exists(folder / RESULTS)
+            if first and not done and not begun:  # else it does so once it is known to go on
                 folders.begin(folder, config, run.command)
             if first and not done and not quiet:
                 print(f"run {folder.name} in {folder}", flush=True)
