@@ -287,7 +287,10 @@ def _pop(node: dict[str, Any], name: str) -> Any:
 
 def _changed(path: Path) -> float:
     """When a file was changed, in seconds of the epoch; 0 if there is none."""
-    return path.stat().st_mtime if path.exists() else 0.0
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _read_command(folder: Path) -> str:
