@@ -137,17 +137,14 @@ def refuse(error: object, code: int = 2) -> int:
     return code
 
 
-def show_progress(configurations: Iterable[Any], count: int) -> Iterable[Any]:
-    """Show on a terminal how many of ``count`` configurations have been composed."""
-    if count < 20:  # a second or two
-        return configurations
-    return progress_bar(f"composing {count} configurations", configurations, count)
-
-
 def progress_bar(text: str, items: Iterable[Any], count: int | None = None) -> Iterable[Any]:
-    """Iterate over items with a progress bar, on a terminal only."""
+    """Iterate over items with a progress bar, on a terminal only, and not over fewer than 20: a second or two."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
-    return track(items, text, count, console=console, transient=count is not None, disable=not console.is_terminal)
+    hidden = not console.is_terminal or (count or 20) < 20
+    return track(items, text, count, console=console, transient=count is not None, disable=hidden)
+
+
+show_progress = functools.partial(progress_bar, "composing configurations")

@@ -70,9 +70,8 @@ def _hours(config: Config, timed: Mapping[str, float]) -> float | None:
 
 def _kind(config: Config) -> str:
     """A text that runs with equally long steps have in common: losses, negatives and rates are not in it."""
-    return json.dumps(
-        {key: config.get(key) for key in OF_A_STEP} | {"size": config["dataset"].get("size")}, default=str
-    )
+    values = {key: config.get(key) for key in OF_A_STEP} | {"size": config["dataset"].get("size")}
+    return json.dumps(values, default=str)
 
 
 def _timed(configs: Sequence[Config]) -> dict[str, float]:

@@ -75,9 +75,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     from ssl_bench.training.checked import CheckedParts
     from ssl_bench.training.initial import InitialWeights, has_no_checkpoint
 
-    config, run = configuration(folder, overrides), folder
-    if run.name != run.resolve().name:  # such as "." or a link: the name is the run_id
-        run = run.resolve()
+    config, run = configuration(folder, overrides), folder.resolve()  # the name of "." or a link: the run_id
     if not is_complete(run, config):
         if (results := read(run)) is None or results["run_id"] != run.name:
             raise RunError(f"{folder} is not trained to its end: start its training again")

@@ -58,7 +58,11 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         if options.out or options.open or options.watch:
             raise ConfigError("--json writes no file: leave --out, --open and --watch out")
-        return _print(options)
+        data = collect(options.words, options.outputs, Path.cwd())
+        for run in data["runs"]:
+            del run["pictures"]  # files in its folder, as text
+        print(json.dumps(data, indent=2, allow_nan=False))
+        return 0
     path = output(options.out, "report.html", b": ssl_bench report</title>")
     require(path.suffix == ".html", "--out", path, "an .html file, which a browser prints to PDF")
     seen = _seen(options)
@@ -69,14 +73,6 @@ def main(arguments: Sequence[str]) -> int:
         webbrowser.open(path.absolute().as_uri())
     if options.watch:
         _watch(options, path, data, seen)
-    return 0
-
-
-def _print(options: Namespace) -> int:
-    data = collect(options.words, options.outputs, Path.cwd())
-    for run in data["runs"]:
-        del run["pictures"]  # files in its folder, as text
-    print(json.dumps(data, indent=2, allow_nan=False))
     return 0
 
 

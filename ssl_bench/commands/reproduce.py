@@ -10,7 +10,6 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.commands.train_grid import check_place, train_grid
@@ -111,8 +110,7 @@ def summarise(selection: Selection, planned: Sequence[PlannedRuns], has_images: 
     available = [runs for runs in planned if runs.seeds and not runs.unavailable]
     for runs in available:
         if runs.missing:
-            state = f"{len(runs.done)}/{len(runs.seeds)} seeds"
-            print(f"{state:>10}  {runs.cells[0]}")
+            print(f"{f'{len(runs.done)}/{len(runs.seeds)} seeds':>10}  {runs.cells[0]}")
     if done := sum(not runs.missing for runs in available):
         print(f"{done:>4} cells  done")
     for reason, count in Counter(runs.unavailable for runs in planned if runs.unavailable).items():
@@ -122,14 +120,12 @@ def summarise(selection: Selection, planned: Sequence[PlannedRuns], has_images: 
     configs = [config for runs in planned for _, config, _ in runs.runs()]
     hours = sum(cost.hours(config) or 0.0 for config in configs) if has_images else None
     price = f", {cost.price(configs, hours)}" if configs else ""
-    cells = sum(bool(runs.missing) for runs in planned)
-    print(f"{len(configs)} runs to go in {cells} cells{price}", flush=True)
+    print(f"{len(configs)} runs to go in {sum(bool(runs.missing) for runs in planned)} cells{price}", flush=True)
 
 
 def missing_data(todo: Sequence[PlannedRuns]) -> Iterator[str]:
     """Name the data that the runs need and that are not there, a sentence for each dataset."""
-    configs: list[dict[str, Any]] = [runs.config for runs in todo]
-    for config in {json.dumps(config["dataset"]): config for config in configs}.values():
+    for config in {json.dumps(runs.config["dataset"]): runs.config for runs in todo}.values():
         try:
             open_dataset(config["dataset"], config["paths"]["data"]).check()
         except ConfigError as error:

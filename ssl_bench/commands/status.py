@@ -59,8 +59,6 @@ def main(arguments: Sequence[str]) -> int:
     forms.add_argument("--json", action="store_true", help="print a list of objects, one for each run")
     forms.add_argument("--csv", action="store_true", help="print a table of these fields, settings and metrics")
     options = parser.read_words(arguments)
-    if options.watch:
-        return _watch(options)
     if options.json:
         print(json.dumps(records(_table(options)), indent=2))
     elif options.csv:
@@ -69,7 +67,10 @@ def main(arguments: Sequence[str]) -> int:
         from rich.console import Console
 
         console = Console(highlight=False)
-        console.print(_screen(options, console))
+        if options.watch:
+            _watch(options, console)
+        else:
+            console.print(_screen(options, console))
     return 0
 
 
@@ -80,20 +81,17 @@ def _table(options: Namespace) -> DataFrame:
 def _screen(options: Namespace, console: Console, live: bool = False) -> Text:
     """What a terminal shows; in a file all runs are listed."""
     table = _table(options)
-    listed = options.runs or options.sort or len(table) <= LISTED or not console.is_terminal
-    return screen(table, bool(listed), time.time(), console.width, live)
+    listed = bool(options.runs or options.sort) or len(table) <= LISTED or not console.is_terminal
+    return screen(table, listed, time.time(), console.width, live)
 
 
-def _watch(options: Namespace) -> int:
-    from rich.console import Console
+def _watch(options: Namespace, console: Console) -> None:
     from rich.live import Live
 
-    console = Console(highlight=False)
     with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
         while True:
             live.update(_screen(options, console, live=True), refresh=True)
             time.sleep(PAUSE)
-    return 0
 
 
 def records(table: DataFrame) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ def _sheets(options: Namespace) -> list[Sheet]:
     """What a command prints."""
     if selects_runs(options):
         return [one.sheet() for one in pivot(*_of_runs(options))]
-    selection = _selection(options)
+    selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     if options.claims:
         require(not selection.changes, "--claims", " ".join(selection.changes), "no settings: claims have their own")
         claims = verdicts.claims_of(selection.names)
@@ -98,7 +98,7 @@ def _figure(options: Namespace, of_runs: bool) -> Any:
 
             return drawing.draw_curves(*curves(runs, metric))
         return drawing.draw(pivot(runs, rows, columns, metric, flags), bool(options.y))
-    selection = _selection(options)
+    selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     for table in selection.tables():
         if not table.x:
             figures = [selection.call(other) for other in tables.read(table.source)[0] if other.x]
@@ -120,13 +120,8 @@ def _of_runs(options: Namespace) -> tuple[Any, str | None, str | None, str | Non
     return runs, *given, options.metric, (f"--{row}", f"--{column}")
 
 
-def _selection(options: Namespace) -> Selection:
-    selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
-    selection.check_reading()
-    return selection
-
-
 def _results(selection: Selection, cells: Sequence[Any]) -> Results:
+    selection.check_reading()
     return Results(selection.outputs, cells, show_progress, selection.folder)
 
 

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,8 +95,15 @@ class Measured:
     def gap(self) -> float:
         """The smallest difference between two values. Raises ConfigError if all are equal."""
         if not (gap := statistics.smallest_gap([*self.values.values()])):
-            raise ConfigError(f"all runs have the same {self.name}: nothing to compare")
+            raise ConfigError(f"all runs have the same number, {self.name}: nothing to compare")
         return gap
+
+    @cached_property
+    def image_counts(self) -> dict[str, int]:
+        """The number of test images of each data set; empty if it was not recorded which of them are right."""
+        bits = {run.images: self.bits(run) for run in reversed(self.values)}
+        counts = {images: len(of_run) for images, of_run in bits.items() if of_run is not None}
+        return counts if len(counts) == len(bits) else {}
 
     def bits(self, run: Run) -> np.ndarray | None:
         """Which test images a run has right [M]; None: that was not recorded."""
@@ -178,14 +186,9 @@ class Comparison:
         """
         numbers = zip((self.mean, self.to_mean, self.difference), ("", "", "+"), strict=True)
         interval = "" if math.isnan(self.low) else f"[{self.low:+{form}}, {self.high:+{form}}]"
-        return [
-            str(self.n),
-            *("" if math.isnan(number) else f"{number:{sign}{form}}" for number, sign in numbers),
-            interval,
-            self.varies,
-            self.verdict,
-            "" if self.more is None else str(self.more),
-        ]
+        texts = ["" if math.isnan(number) else f"{number:{sign}{form}}" for number, sign in numbers]
+        more = "" if self.more is None else str(self.more)
+        return [str(self.n), *texts, interval, self.varies, self.verdict, more]
 
     def record(self) -> dict[str, Any]:
         """The comparison as plain data."""

@@ -89,15 +89,14 @@ def compare(
 
 def _setting(table: DataFrame, wanted: str) -> str:
     """The full name of a setting; it is refused if its values have other images."""
-    name = "batch_size" if wanted == runs.SIZE else runs_table.setting(table, "--by", wanted, groups=True)
-    columns = [column for column in runs_table.settings(table) if _below(column, [name])]
+    columns = [column for column in runs_table.settings(table) if _below(column, [wanted])]
     images = dict[tuple[str, ...], set[str]]()  # by the values of the setting
-    for run in table["run"] if name.partition(".")[0] == "dataset" else ():
+    for run in table["run"] if wanted.partition(".")[0] == "dataset" else ():
         images.setdefault(tuple(repr_of(run.settings.get(n)) for n in columns), set()).add(run.images)
     if any(one.isdisjoint(other) for one in images.values() for other in images.values()):
         what = "its values have other test images, so that their numbers are not compared"
-        raise ConfigError(f"--by {name}: {what}; set --by to a setting that varies within each, such as loss")
-    return name
+        raise ConfigError(f"--by {wanted}: {what}; set --by to a setting that varies within each, such as loss")
+    return "batch_size" if wanted == runs.SIZE else runs_table.setting(table, "--by", wanted, groups=True)
 
 
 def _below(name: str, settings: Sequence[str]) -> bool:

@@ -88,23 +88,19 @@ def curves(
     settings = varying(drawn)
     own = [_entries(run) if "/" in name else [] for run in drawn["run"]]
     known = {evaluations.mark(entry): entry for of_run in own for entry in of_run}
-    lines = dict[tuple[str, ...], dict[str, list[tuple[Run, Points]]]]()  # by settings and by evaluation
+    lines = dict[tuple[str, str], list[tuple[Run, Points]]]()  # by settings and by evaluation
     for place, run, of_run in zip(drawn.index, drawn["run"], own, strict=True):
-        line = tuple(f"{n}={text_of(drawn.at[place, n])}" for n in settings)
+        line = " ".join(f"{n}={text_of(drawn.at[place, n])}" for n in settings)
         by_evaluation = dict[str, Points]()  # of an epoch that was repeated the last value
         for row in (row for row in read[str(run.folder)] if _has(row, name)):
             by_evaluation.setdefault(_made_by(row, name, of_run, known), {})[row["epoch"]] = row[name]
         for mark, points in by_evaluation.items():
-            lines.setdefault(line, {}).setdefault(mark, []).append((run, points))
-    made = {mark for of_line in lines.values() for mark in of_line}
+            lines.setdefault((line, mark), []).append((run, points))
+    made = {mark for _, mark in lines}
     named = evaluations.names({name: {mark: evaluations.made_by(known[mark]) for mark in made if mark in known}})
     ends = {mark: named.get((name, mark), mark) if len(made) > 1 else "" for mark in made}
     metric = runs_table.meaning(drawn, name)
-    found = [
-        _curve(" ".join(filter(None, [*line, ends[mark]])), members, name, metric)
-        for line, of_line in lines.items()
-        for mark, members in of_line.items()
-    ]
+    found = [_curve(f"{line} {ends[mark]}".strip(), of, name, metric) for (line, mark), of in lines.items()]
     if len(found) > MOST_LINES:
         raise ConfigError(f"{len(found)} lines, more than {MOST_LINES}: set some of {', '.join(settings)}")
     return found, runs_table.label(name, metric), runs_table.left_out(table, name, having)

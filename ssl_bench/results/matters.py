@@ -103,24 +103,20 @@ class Matters:
 
     def record(self) -> dict[str, Any]:
         """All of it as plain data."""
-        record = {**self.measured.record(), "runs": len(self.measured.values), "combinations": self.cells}
+        record = self.measured.record() | {"runs": len(self.measured.values), "combinations": self.cells}
         record |= {name: plain(getattr(self, name)) for name in ("missing", "diverged", "deviation", "images")}
         record |= {name: getattr(self, name) for name in ("data_sets", "sentence", "notes")}
         ends = ((share, plain(share.low), plain(share.high)) for share in self.shares)
         record["shares"] = [
             {"setting": self.setting(s), "share": s.share, "low": low, "high": high} for s, low, high in ends
         ]
-        record["settings"] = [
-            {
-                "setting": name,
-                "levels": levels,
-                "means": main.means.tolist(),
-                "half_intervals": list(map(plain, main.halves.tolist())),
-                **{end: plain(getattr(main, end)) for end in ("range", "low", "high")},
-                "per_doubling": trend and {key: plain(value) for key, value in vars(trend).items()},
-            }
-            for name, levels, main, trend in zip(self.settings, self.levels, self.main, self.trends, strict=True)
-        ]
+        record["settings"] = []
+        for name, levels, main, trend in zip(self.settings, self.levels, self.main, self.trends, strict=True):
+            of = {"setting": name, "levels": levels, "means": main.means.tolist()}
+            of["half_intervals"] = [plain(half) for half in main.halves.tolist()]
+            of |= {end: plain(getattr(main, end)) for end in ("range", "low", "high")}
+            of["per_doubling"] = trend and {key: plain(value) for key, value in vars(trend).items()}
+            record["settings"].append(of)
         return record
 
     def sheet(self) -> Sheet:
@@ -259,13 +255,11 @@ class _Cells:
 
 def _not_certain(of: _Cells, measured: Measured) -> effects.Grid:
     """The grid with a variance that is not below what its numbers can show."""
-    grid, step, joint = of.grid, measured.gap, None
+    grid, step, joint, counts = of.grid, measured.gap, None, measured.image_counts
     if not grid.degrees:
         return grid
-    first = [measured.bits(of_cell[0]) for of_cell in of.runs]
-    counts = [len(bits) for bits in first if bits is not None]
-    if len(counts) == len(first):
-        joint, step = 0.0, measured.metric.scale / min(counts)
+    if counts:
+        joint, step = 0.0, measured.metric.scale / min(counts.values())
     if joint is not None and at_least(grid.variance, grid.degrees, step, joint) > grid.variance:
         every = [[measured.bits(run) for run in of_cell] for of_cell in of.runs if len(of_cell) > 1]
         lengths = [{-1 if bits is None else len(bits) for bits in of_cell} for of_cell in every]
@@ -278,10 +272,7 @@ def _not_certain(of: _Cells, measured: Measured) -> effects.Grid:
 
 def _by_images(measured: Measured) -> float:
     """Standard deviation of an accuracy over test images; NaN if it was not recorded which are right."""
-    first = {run.images: run for run in measured.values}
-    bits = {images: measured.bits(run) for images, run in first.items()}
-    counts = {images: len(of_run) for images, of_run in bits.items() if of_run is not None}
-    if len(counts) < len(bits):
+    if not (counts := measured.image_counts):
         return math.nan
     shares = [(value / measured.metric.scale, counts[run.images]) for run, value in measured.values.items()]
     return measured.metric.scale * math.sqrt(sum(share * (1 - share) / count for share, count in shares) / len(shares))

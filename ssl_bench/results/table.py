@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 MAIN_GROUPS = ("loss", "negatives", "temperature", "batch_size", "framework", "dataset")  # groups that are named first
+RANKS = {name: number for number, name in enumerate(MAIN_GROUPS)}
 # Of a run: the :class:`ssl_bench.record.runs.Run`, its name, its directory, one of STATES and why it is so in one line.
 COLUMNS = ("run", "experiment", "run_id", "path", "state", "reason", "seed")
 STATES = ("busy", "failed", "diverged", "damaged", "interrupted", "evaluation missing", "not begun", "finished")
@@ -241,7 +242,8 @@ def varying(table: DataFrame, within: Sequence[Any] = ()) -> list[str]:
         texts["dataset"] = [first.setdefault(run.images, text) for run, text in of_images]
     known = [bool(run.config) for run in table["run"]]  # of others only what their commands set, which may be nothing
     names = [n for n in names if len({text for text, of in zip(texts[n], known, strict=True) if of or text}) > 1]
-    names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), _rank(name)))
+    last = len(RANKS)
+    names.sort(key=lambda n: (n not in given, n not in groups, n.count("."), RANKS.get(n.partition(".")[0], last)))
     kept, start = list[str](), _numbered(within or [0] * len(table))
     parts = start
     for name in names:
@@ -257,12 +259,6 @@ def _numbered(keys: Sequence[Any]) -> list[int]:
     """A number for each key, equal for equal ones."""
     known = dict[Any, int]()
     return [known.setdefault(key, len(known)) for key in keys]
-
-
-def _rank(name: str) -> int:
-    """The number of a setting's group among the main groups."""
-    group = name.partition(".")[0]
-    return [*MAIN_GROUPS, group].index(group)
 
 
 def repr_of(value: Any) -> str:
@@ -302,7 +298,6 @@ def missing(table: DataFrame, name: str, there: Sequence[bool] = ()) -> dict[str
     for place, label in enumerate(labels(table)) if any(lacking) else ():
         if lacking[place]:
             state, run = table["state"].iloc[place], table["run"].iloc[place]
-            label = label or table["run_id"].iloc[place] or ""
             label = f"{run.experiment} {label}".strip() if several else label
             what.setdefault(f"without {name}" if run.finished else state, []).append(label)
     return dict(sorted(what.items(), key=lambda pair: pair[0] not in STATES))

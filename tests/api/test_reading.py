@@ -38,18 +38,15 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics(made: list[Path]) ->
     first, second, _, last = table.to_dict("records")
     main = {"run_id": made[0].name, "experiment": "a", "loss": "dcl", "batch_size": 64, "dataset": "mnist", "seed": 0}
     end = {"state": "finished", "seconds": 20.0, "warnings": "", "path": str(made[0])}
-    others = {"batch_size.size": 64, "dim": 128, "epochs": 10, "max_steps": None, "geometry/uniformity": -2.0}
-    others |= {
-        "positives": "view",
-        "similarity": "cosine",
-        "loss.own_view": False,
-    }  # which a configuration need not say
+    others: dict[str, Any] = {"batch_size.size": 64, "dim": 128, "epochs": 10, "max_steps": None}
+    others |= {"geometry/uniformity": -2.0, "positives": "view", "similarity": "cosine"}
+    others["loss.own_view"] = False  # as the two before it: a configuration need not say it
     assert first == main | {"knn/top1": 0.5} | end | others and table["seed"].dtype == table["batch_size"].dtype == int
     names = [*main, "knn/top1", *end]
     assert list(ssl_bench.runs()) == list(first)[: len(names)] == names
     choices = configuration()["choices"] | {"batch_size": "b64"}
     folder = make("a/4", choices=choices, batch_size={"size": 64}, dim=64, other=1)  # one follows from the other
-    where = {"epochs": 10, "state": ["finished", "interrupted"]}
+    where: dict[str, Any] = {"epochs": 10, "state": ["finished", "interrupted"]}
     assert list(ssl_bench.runs(where=where)) == [*names[:5], "dim", *names[5:7], "epochs", *names[7:]]
     shutil.rmtree(folder)
     (only,) = ssl_bench.runs(where={"seed": 3}).to_dict("records")  # in which nothing varies

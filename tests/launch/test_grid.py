@@ -76,7 +76,7 @@ def test_a_grid_trains_each_run_once_and_goes_on_after_a_failure(train: Train, c
     assert healthy == 0 and counts(printed) == [3, 1, 2, 0]
     assert len(list(Path("outputs/default").iterdir())) == 5
     status = cli("status")
-    assert status.returncode == 0 and "3 done, 0 partial, 2 failed" in status.stdout
+    assert status.returncode == 0 and "2 diverged, 3 finished" in status.stdout
     lines = " ".join(status.stdout.split())
     assert lines.count("optimizer.lr=0.1 seed=") == 3 and lines.count("optimizer.lr=1e+38 seed=") == 2
 
