@@ -71,7 +71,7 @@ def nearest(features: Tensor, drawn: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return cosines[others].view(len(drawn), -1), index[others].view(len(drawn), -1)
 
 
-def mapped(features: Tensor, seed: int) -> np.ndarray:
+def mapped(features: Tensor, seed: int) -> Any:
     """Places [M, 2] of the unit vectors of features [M, D] in the plane.
 
     Raises:
@@ -82,9 +82,8 @@ def mapped(features: Tensor, seed: int) -> np.ndarray:
         raise ValueError("the features of all images point in one direction")
     from sklearn.manifold import TSNE
 
-    perplexity = min(30, (len(features) - 1) / 3)
-    places: np.ndarray = TSNE(perplexity=perplexity, init="pca", random_state=seed % 2**32).fit_transform(unit)
-    return places
+    tsne = TSNE(perplexity=min(30, (len(features) - 1) / 3), init="pca", random_state=seed % 2**32)
+    return tsne.fit_transform(unit)
 
 
 def _picture(image: Tensor) -> np.ndarray:

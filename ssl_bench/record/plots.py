@@ -85,8 +85,7 @@ def panels(
     import matplotlib.style
     from matplotlib.figure import Figure
 
-    across = min(count, across)
-    up = -(-count // across)
+    across, up = min(count, across), -(-count // min(count, across))
     with matplotlib.style.context(["default", STYLE]):
         figure = (kind or Figure)((size[0] * across, size[1] * up), layout=layout)
         axes = figure.subplots(up, across, squeeze=False, **of).flatten()
@@ -128,9 +127,7 @@ def learning_curves(recorded: Sequence[Mapping[str, Any]]) -> Any:
     with panels(len(series), (3.0, 2.0), 4, layout=None) as (figure, axes):
         for axis, (name, points) in zip(axes, series.items(), strict=True):
             line(axis, 0, [*points], [*points.values()], linewidth=1, marker="." if len(points) <= 50 else "")
-            axis.set_ylabel(LABELS.get(name, name))
-        for axis in axes[-4:]:
-            axis.set_xlabel("step")
+            axis.set(ylabel=LABELS.get(name, name), xlabel="step" * (axis in axes[-4:]))
         width, height = figure.get_size_inches()
         figure.subplots_adjust(0.75 / width, 0.45 / height, 1 - 0.15 / width, 1 - 0.15 / height, 0.43, 0.43)
     return figure
