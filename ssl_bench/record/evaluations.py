@@ -23,13 +23,6 @@ Entry = Mapping[str, Any]
 NETWORKS = ("", "_init", "_raw")
 
 
-class Hits(TypedDict):
-    """Of an accuracy: a file in the run's folder with a bit for each test image, and their number."""
-
-    file: str
-    images: Annotated[int, Bounds(1)]
-
-
 class Evaluated(TypedDict):
     """An entry of ``results.json``.
 
@@ -41,7 +34,8 @@ class Evaluated(TypedDict):
         network: "" the trained one, "_init" at initialisation, "_raw" none: pixels.
         epochs: length of the training.
         metrics: numbers by name, which begins with the evaluator's: knn/top1, knn_init/top1.
-        hits: of accuracies of the trained network by name; an image's bit is 1 if it was right.
+        hits: of accuracies of the trained network by name: the ``file`` in the run's folder with a bit for each test
+            image, 1 if it was right, and the number of ``images``.
     """
 
     evaluator: str
@@ -51,7 +45,7 @@ class Evaluated(TypedDict):
     network: Literal["", "_init", "_raw"]
     epochs: Annotated[int, Bounds(0)] | None
     metrics: dict[str, float]
-    hits: NotRequired[dict[str, Hits]]
+    hits: NotRequired[dict[str, dict[str, Any]]]
 
 
 def asked(config: Mapping[str, Any]) -> list[Entry]:

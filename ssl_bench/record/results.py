@@ -84,6 +84,5 @@ def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:
     results = read(folder)
     if results is None or results["run_id"] != folder.name:
         return False
-    if (results["config"].get("epochs") or 0) < (config.get("epochs") or 0):
-        return False
-    return not evaluations.missing(results["evaluations"], config)
+    longer = (results["config"].get("epochs") or 0) >= (config.get("epochs") or 0)
+    return longer and not evaluations.missing(results["evaluations"], config)

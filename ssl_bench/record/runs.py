@@ -207,20 +207,13 @@ class Run:
 
 def folders(outputs: Path) -> Iterator[Path]:
     """The directories below a results folder that have the name of a run and its configuration or results."""
-    waiting = [(outputs, 1)]
-    while waiting:
-        above, depth = waiting.pop()
-        try:
-            with os.scandir(above) as inside:
-                found = [Path(entry.path) for entry in inside if entry.is_dir(follow_symlinks=False)]
-        except OSError:  # no run was made yet, somebody removes a folder, or it is closed to this user
-            continue
-        for folder in found:
-            if RUN_ID.fullmatch(folder.name):
-                if any((folder / name).exists() for name in (CONFIG, RESULTS)):
-                    yield folder
-            elif folder.name[0] != "." and folder.name != "wandb" and depth < DEEPEST:
-                waiting.append((folder, depth + 1))
+    for above, names, _ in os.walk(outputs):
+        for name in filter(RUN_ID.fullmatch, names):
+            folder = Path(above, name)
+            if not folder.is_symlink() and any((folder / file).exists() for file in (CONFIG, RESULTS)):
+                yield folder
+        deeper = [name for name in names if not RUN_ID.fullmatch(name) and name[0] != "." and name != "wandb"]
+        names[:] = deeper if len(Path(above).relative_to(outputs).parts) + 1 < DEEPEST else []
 
 
 def read(folder: Path) -> Run:
@@ -276,13 +269,12 @@ def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
 
 def _pop(node: dict[str, Any], name: str) -> Any:
     """Remove a setting from a configuration and return it."""
-    group, _, rest = name.partition(".")
-    if not rest:
-        return node.pop(group, None)
-    if not isinstance(inner := node.get(group), dict):
-        return None
-    node[group] = dict(inner)
-    return _pop(node[group], rest)
+    *groups, key = name.split(".")
+    for group in groups:
+        if not isinstance(inner := node.get(group), dict):
+            return None
+        node[group] = node = dict(inner)
+    return node.pop(key, None)
 
 
 def _changed(path: Path) -> float:
