@@ -191,7 +191,7 @@ def _latex(sheet: Sheet) -> str:
     sides = "l" * sheet.left + "r" * (len(headings) - sheet.left)
     table = DataFrame(rows, columns=headings).to_latex(index=False, escape=False, column_format=sides)
     about = f"% {printable(sheet.title)}\n" * bool(sheet.title) + "% needs \\usepackage{booktabs}\n"
-    text = (line.replace("\\rlap", "") for part in below for line in part if line)
+    text = (re.sub(r"^\\rlap{(.*?\$)}", r"\1", line) for part in below for line in part if line)
     return about + table + "".join(f"\n{{\\footnotesize {line}}}\n" for line in text)
 
 

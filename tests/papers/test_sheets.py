@@ -185,7 +185,7 @@ def test_latex_is_escaped() -> None:
         "",
         "{\\footnotesize To fill the empty cells, `ssl-bench reproduce mine/table1`: 1 configuration without a run.}",
     ]
-    assert "tau \\textless{}0.1\\textgreater{}" in "".join(printed("tex", mine("figure"), fill(mine("figure"))))
+    assert "tau \\ensuremath{<}0.1\\ensuremath{>}" in "".join(printed("tex", mine("figure"), fill(mine("figure"))))
 
 
 def test_every_form_has_what_the_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
