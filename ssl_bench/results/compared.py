@@ -107,11 +107,9 @@ class Measured:
 
     def bits(self, run: Run) -> np.ndarray | None:
         """Which test images a run has right [M]; None: that was not recorded."""
-        for entry in run.evaluations:
-            for metric in entry["metrics"]:
-                if self._names[metric, entry["id"], entry.get("images")] == self.name:
-                    return hits.read(run.place, entry, metric)
-        return None
+        made = {(m, e["id"], e.get("images")): e for e in run.evaluations for m in e["metrics"]}
+        key = next((key for key in made if self._names[key] == self.name), None)
+        return hits.read(run.place, made[key], key[0]) if key else None
 
 
 @dataclass

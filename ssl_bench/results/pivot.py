@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ssl_bench.record.runs import Run
 
 MOST_TABLES = 12  # that one command prints
-MOST_NAMES = 6  # settings that a sentence names
 LABELS = "labels"  # of the columns: the shares of the labels with which a network was evaluated, `evaluate.labels`
 
 
@@ -79,7 +78,7 @@ class Pivot:
         best, records = self._best(), list[dict[str, Any]]()
         high = "highest" if self.metric.sign > 0 else "lowest"
         bold = [f"Bold: the {high} mean of a column; `ssl-bench compare` says whether it is better."] * bool(best)
-        sheet = Sheet([self.names[0], *heads], title=self.title, below=[*self.below, *bold])
+        sheet = Sheet([self.names[0], *heads], title=self.title, below=[*self.below, *bold], records=records)
         for row in rows:
             entries = [SheetEntry(text_of(row))]
             for column in columns:
@@ -94,7 +93,6 @@ class Pivot:
                 settings = _settings(self.names[0], row) | _settings(self.names[1], column)
                 records.append({**self.of, **settings, **of_cell})
             sheet.rows.append(entries)
-        sheet.records = records
         return sheet
 
     def _best(self) -> set[tuple[Any, Any]]:
@@ -204,8 +202,7 @@ def _between(table: DataFrame, axes: Sequence[str]) -> list[str]:
     """A sentence on the settings that vary within a column of a table, beside the rows' with the keys below them."""
     of_rows = [name for name in table for row in axes[0].split(",") if f"{name}.".startswith(f"{row}.")]
     names = varying(table.drop(columns=of_rows), _values(table, axes[1]))
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return [f"Between the cells of a column also vary: {', '.join(names[:MOST_NAMES])}{more}."] if names else []
+    return [f"Between the cells of a column also vary: {', '.join(names)}."] if names else []
 
 
 def notes(runs: Sequence[Run]) -> list[str]:

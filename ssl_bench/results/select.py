@@ -37,11 +37,6 @@ class Condition(NamedTuple):
     sign: str
     value: str
 
-    @property
-    def word(self) -> str:
-        """The word that it was."""
-        return "".join(self)
-
     def holds(self, values: "Series", scale: float) -> "Series":
         """Whether the value of each run fits; with ``!=``, whether it does not.
 
@@ -166,9 +161,9 @@ def select(table: "DataFrame", conditions: Sequence[Condition], sort: str | None
     for one in sorted(conditions, key=lambda one: one.key in metrics):
         if one.sign in ORDERS:
             bound, remedy = _plain(one.value), f"a number, such as {one.key}{one.sign}4"
-            require(isinstance(bound, float) and not math.isnan(bound), one.word, one.value, remedy)
+            require(isinstance(bound, float) and not math.isnan(bound), "".join(one), one.value, remedy)
         if one.key in ("name", "folder"):
-            raise ConfigError(f"{one.word}: an experiment, a run or a folder is named by a word alone: {one.value}")
+            raise ConfigError(f"{''.join(one)}: an experiment, a run or a folder is named by a word alone: {one.value}")
         name, values, scale = _values(table, "", one.key)
         kept = one.holds(values, scale)
         if one.sign == "=" and not kept.any() and name not in ("epoch", "speed") and scale == 1 and len(table):

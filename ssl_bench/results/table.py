@@ -123,9 +123,8 @@ def name_numbers(found: Iterable[Run]) -> dict[Key, str]:
     several = {metric for (metric, _), keys in of_images.items() if len(keys) > 1}
     described: dict[str, Mapping[Any, Mapping[str, Any]]]
     described = {m: {key: evaluations.made_by(e) for key, e in of.items()} for m, of in made_by.items() if m in several}
-    named = {(metric, *key): name for (metric, key), name in evaluations.names(described).items()}
-    plain = {(metric, *key): metric for metric, of in made_by.items() if metric not in several for key in of}
-    return {(m, *key): (named | plain)[(m, *key)] for m, of in made_by.items() for key in of}
+    named = evaluations.names(described)
+    return {(m, *key): named.get((m, key), m) for m, of in made_by.items() for key in of}
 
 
 def numbers(table: DataFrame) -> list[str]:
@@ -137,29 +136,20 @@ def meanings(table: DataFrame) -> dict[str, Metric]:
     """The unit of each number, and what is better."""
     found, names = dict[str, Metric](), name_numbers(table["run"])
     for run in table["run"]:
-        for entry in run.evaluations:
-            for metric in entry["metrics"]:
-                name = names[metric, entry["id"], entry.get("images")]
-                if name not in found:
-                    found[name] = units.metric(metric, run.units)
+        found |= {names[key]: units.metric(key[0], run.units) for key in run.numbers if names[key] not in found}
     return found
 
 
 def meaning(table: DataFrame, name: str) -> Metric:
     """The unit of a number or of a curve, whose name says what it means in any run, and what is better."""
-    first = next(iter(table["run"]), None)
-    of_curve = units.metric(name, first.units if first else {})
+    of_curve = units.metric(name, next((run.units for run in table["run"]), {}))
     return meanings(table).get(name, of_curve)
 
 
 def main(run: Run, names: Mapping[Key, str]) -> dict[str, float]:
     """The main numbers of a run that are finite, by their names among some runs."""
-    found = dict[str, float]()
-    for entry in run.evaluations:
-        for metric in units.main(entry["metrics"], run.units):
-            if math.isfinite(value := entry["metrics"][metric]):
-                found[names[metric, entry["id"], entry.get("images")]] = value
-    return found
+    of_run = units.main([metric for metric, *_ in run.numbers], run.units)
+    return {names[key]: value for key, value in run.numbers.items() if key[0] in of_run and math.isfinite(value)}
 
 
 def usual(table: DataFrame) -> list[str]:
