@@ -1,6 +1,6 @@
 """Record or compare the observations of short runs and of the default run, which ``golden.json`` holds.
 
-Observed are: every number in the rows of ``metrics.jsonl`` except clocks; the metrics, facts and keys of
+Observed are: every number in the rows of ``metrics.jsonl`` except clocks and marks; the metrics, facts and keys of
 ``results.json``; the printed table; the names of the files; and of the last checkpoint the keys, the names, shapes and
 types of the method's tensors and a SHA-256 of their bytes. The run_id and the paths of classes are not observed.
 
@@ -220,7 +220,7 @@ def _trace(path: Path) -> Run:
     if not path.exists():
         return {}
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    names = sorted({name for row in rows for name in row if not name.startswith("watch/")})
+    names = sorted({name for row in rows for name in row if not name.startswith("watch/")} - {"evaluations"})
     kept = rows[:: 10 if len(rows) > 20 else 1]
     return {"names": names, "rows": {n: [row.get(n) for row in kept] for n in names if n not in CLOCKS}}
 

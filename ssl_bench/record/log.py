@@ -12,9 +12,16 @@ from ssl_bench.disk.patience import make_folder, patiently
 log = logging.getLogger("ssl_bench")
 
 
+class _LogFile(logging.FileHandler):
+    """A log file whose write errors fail the run, so that a full disk is reported once and not for every line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        raise  # the error that is being handled
+
+
 def is_quiet() -> bool:
     """Whether messages go to a file only, because other runs share the terminal."""
-    return bool(log.handlers) and all(isinstance(handler, logging.FileHandler) for handler in log.handlers)
+    return bool(log.handlers) and all(isinstance(handler, _LogFile) for handler in log.handlers)
 
 
 @contextlib.contextmanager
@@ -29,7 +36,7 @@ def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
         return
     make_folder(folder)
     console, path = logging.StreamHandler(sys.stdout), files.of_run(folder / "train.log")
-    file = patiently(lambda: logging.FileHandler(path, encoding="utf-8", errors="backslashreplace"))
+    file = patiently(lambda: _LogFile(path, encoding="utf-8", errors="backslashreplace"))
     console.setFormatter(logging.Formatter("%(message)s"))
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.setLevel(logging.INFO)

@@ -207,11 +207,19 @@ class Run:
 
 def folders(outputs: Path) -> Iterator[Path]:
     """The directories below a results folder that have the name of a run and its configuration or results."""
-    for above, names, _ in os.walk(outputs):
+
+    def name_closed(error: OSError) -> None:
+        files.say_once(f"ssl-bench: {error.filename}: {error.strerror}; runs in there are missing")
+
+    for above, names, _ in os.walk(outputs, onerror=name_closed):
         for name in filter(RUN_ID.fullmatch, names):
             folder = Path(above, name)
-            if not folder.is_symlink() and any((folder / file).exists() for file in (CONFIG, RESULTS)):
-                yield folder
+            try:
+                if not folder.is_symlink() and any((folder / file).exists() for file in (CONFIG, RESULTS)):
+                    yield folder
+            except PermissionError as error:
+                error.filename = str(folder)
+                name_closed(error)
         deeper = [name for name in names if not RUN_ID.fullmatch(name) and name[0] != "." and name != "wandb"]
         names[:] = deeper if len(Path(above).relative_to(outputs).parts) + 1 < DEEPEST else []
 
@@ -233,8 +241,9 @@ def _read(folder: Path) -> Run:
     read.
     """
     content, wrong = results.examined(folder)
-    damaged = {RESULTS: wrong} if wrong else {}
     times = [_changed(folder / name) for name in (CONFIG, RESULTS)]
+    wrong = wrong or "cannot be read" * (content is None and times[1] > 0)
+    damaged = {RESULTS: wrong} if wrong else {}
     config: Mapping[str, Any] = content["config"] if content else {}
     failure: Any = None
     lacks = False

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import surroundings
+from ssl_bench.errors import printable
 from ssl_bench.record.dashboard import Dashboard, flat_config
 
 
@@ -57,6 +58,8 @@ class WandbRun(Dashboard):
 
     def open(self) -> Any:
         settings, folder = self.config["tracking"], self.folder.resolve()
+        if not str(folder).isprintable():
+            raise ValueError(f"it needs a folder whose name is UTF-8, not {printable(str(folder))}")
         surroundings.of_wandb(settings["mode"])
         import wandb
 

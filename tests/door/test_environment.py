@@ -81,7 +81,8 @@ def test_names_that_are_no_utf8(train: Train, capfd: Capture) -> None:
 
 
 def test_an_output_in_ascii_says_everything(cli: Callable[..., Any], train: Train) -> None:
-    assert train("max_steps=1", "name=café")[0] == 0
+    for name in ("café", "tea"):
+        assert train("max_steps=1", f"name={name}", f"seed={len(name)}")[0] == 0
     table = cli("status", PYTHONIOENCODING="ascii")
     assert (table.returncode, table.stderr) == (0, "") and r"caf\xe9" in table.stdout
 
