@@ -14,7 +14,6 @@ Text is UTF-8 in every locale. A file name that is not valid UTF-8 keeps its byt
 
 import contextlib
 import errno
-import functools
 import hashlib
 import io
 import json
@@ -283,10 +282,14 @@ def say_damaged_rows(path: str | Path, rows: int, wrong: str = "") -> None:
     say_once(printable(f"ssl-bench: {path} has {what}"), os.path.abspath(path))
 
 
-@functools.cache
+SAID = set[str]()  # what sentences were about
+
+
 def say_once(sentence: str, path: str = "") -> None:
     """Print a sentence on rank 0, once in this process for each ``path`` that it is about."""
-    if os.environ.get("RANK", "0") == "0":
+    about = path or sentence
+    if os.environ.get("RANK", "0") == "0" and about not in SAID:
+        SAID.add(about)
         with contextlib.suppress(OSError):  # a closed terminal
             print(sentence, file=sys.stderr, flush=True)
 

@@ -69,8 +69,10 @@ def main(arguments: Sequence[str]) -> int:
         console = Console(highlight=False)
         if options.watch:
             _watch(options, console)
-        else:
+        elif console.is_terminal:
             console.print(_screen(options, console))
+        else:
+            print(_screen(options, console).plain)
     return 0
 
 

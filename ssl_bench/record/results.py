@@ -11,11 +11,20 @@ from ssl_bench.record import evaluations
 NAME = "results.json"
 
 
+class Config(TypedDict, total=False):
+    """What all readers need of a configuration."""
+
+    choices: dict[str, Any]
+    dataset: dict[str, Any] | None
+    evaluate: dict[str, Any]
+    epochs: float | None
+
+
 class RunResults(TypedDict):
     """What readers need of ``results.json``."""
 
     run_id: str
-    config: dict[str, Any]
+    config: Config
     metrics: dict[str, float]
     seconds: float
     evaluations: list[evaluations.Evaluated]

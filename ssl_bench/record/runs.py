@@ -209,6 +209,8 @@ def folders(outputs: Path) -> Iterator[Path]:
     """The directories below a results folder that have the name of a run and its configuration or results."""
 
     def name_closed(error: OSError) -> None:
+        if isinstance(error, FileNotFoundError):
+            return
         files.say_once(f"ssl-bench: {error.filename}: {error.strerror}; runs in there are missing")
 
     for above, names, _ in os.walk(outputs, onerror=name_closed):
@@ -228,7 +230,7 @@ def read(folder: Path) -> Run:
     """The run in a directory; files that cannot be read, or have values of other kinds, are named in ``damaged``."""
     try:
         run = _read(folder)
-        run.settings, run.numbers, run.conditions, run.finished or run.share  # noqa: B018 - what all readers ask for
+        run.settings, run.numbers, run.conditions, float(run.end or 0)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         run = Run(folder, {}, damaged=f"it has a value of another kind ({in_one_line(error)})")
     return run

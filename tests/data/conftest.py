@@ -10,4 +10,4 @@ from ssl_bench import files
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    files.say_once.cache_clear()
+    files.SAID.clear()

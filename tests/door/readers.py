@@ -34,7 +34,7 @@ def numbers() -> tuple[dict[str, Any], str]:
 
     Without the labels, which say what distinguishes a run from the others.
     """
-    files.say_once.cache_clear()
+    files.SAID.clear()
     code, out, said = asked(status.main, "outputs", "--json")
     assert code == 0
     records = [{**record, "label": ""} for record in json.loads(out) if record["folder"]]

@@ -69,7 +69,7 @@ def test_a_damaged_claim_is_named_once_it_cannot_be_one_that_is_being_written(ou
     victim = sorted((outputs / "g").iterdir())[1]
     (victim / "results.json").unlink()
     (expected, said), path = numbers(), victim / "claims" / "1"
-    assert said == "" and expected[victim.name]["state"] == "partial"
+    assert said == "" and expected[victim.name]["state"] == "evaluation missing"
     path.parent.mkdir()
     content = asdict(Owner.this_process())
     for at, value in changes(content):
@@ -82,5 +82,7 @@ def test_a_damaged_claim_is_named_once_it_cannot_be_one_that_is_being_written(ou
         late, said = numbers()
         readable = Owner.read(damaged).pid
         assert (readable or running) and (f"{path} is damaged, or was not written" in said) == (not readable), damaged
-        assert late[victim.name]["state"] == ("running" if damaged == content else "partial") or fits(damaged, Owner)
+        assert late[victim.name]["state"] == ("busy" if damaged == content else "evaluation missing") or fits(
+            damaged, Owner
+        )
     assert asked(status.main, "outputs")[0] == 0

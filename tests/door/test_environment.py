@@ -138,7 +138,7 @@ def test_what_may_not_be_read_is_named(trained: Path, capfd: Capture, tmp_path: 
     enter("status", capfd), enter("report", capfd)  # import what another user may not import
     run.chmod(0)
     with another_user():
-        status, report = enter("status", capfd), enter("report", capfd)
+        status, report = enter("status", capfd), enter("report --json", capfd)
     run.chmod(0o755)
     says = f"ssl-bench: {run}: Permission denied"
     assert status.code == 0 and status.err.startswith(says) and status.err.count("\n") == 1

@@ -34,7 +34,7 @@ Change = dict[str, Any]
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    files.say_once.cache_clear()
+    files.SAID.clear()
 
 
 def picture(seed: int, width: int = 30, height: int = 20) -> Image.Image:

@@ -23,7 +23,7 @@ from ssl_bench.data.batch import Step
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.training.parts import Parts
-from tests.conftest import SMALL, only_run, stopped_at
+from tests.conftest import SMALL, only_run
 from tests.door.door import enter, refuses
 
 README = Path(ssl_bench.__file__).parent.parent / "conf" / "README.md"
@@ -206,22 +206,6 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setenv("SSL_BENCH_PLUGINS", "own_evaluator")
     yield ["--config-dir", "conf", "plugins=[own_evaluator]", "evaluate=spread"]
     sys.modules.pop("own_evaluator", None)
-
-
-def test_the_best_on_the_way_is_the_lowest_where_lower_is_better(
-    spread: list[str], train: Callable[..., tuple[int, str]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    with stopped_at(7):  # in the fourth epoch
-        code, printed = train("epochs=4", "evaluate.every=1", "dataset.share=0.1", *spread)
-    assert code == 143, printed
-    rows = [json.loads(line) for line in (only_run() / "metrics.jsonl").read_text().splitlines()]
-    measured = [row["spread/spread"] for row in rows if "spread/spread" in row]
-    assert len(set(measured)) == 3 and not (only_run() / "results.json").exists()
-    sys.modules.pop("own_evaluator")  # whose code a list of runs does not run
-    capfd.readouterr()
-    assert status.main(["--json"]) == 0
-    (shown,) = json.loads(capfd.readouterr().out)
-    assert shown["metrics"] == {"spread/spread": min(measured)} and "own_evaluator" not in sys.modules
 
 
 def test_runs_are_sorted_and_selected_by_the_metric_of_a_plugins_evaluator(
