@@ -96,7 +96,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         if not outcome.finished:
             report(outcome, first=True)
             return outcome.code
-    print_run(folder, config)
+    print_run(folder, config, timed=False)
     return 0
 
 

@@ -20,12 +20,14 @@ def targets(config: Mapping[str, Any]) -> dict[str, str]:
     return TARGETS | ({} if config.get("epochs", 1) else {"": TARGETS["_init"]}) | given
 
 
-def print_run(folder: Path, config: Mapping[str, Any]) -> None:
+def print_run(folder: Path, config: Mapping[str, Any], timed: bool = True) -> None:
     """Print the accuracies of a finished run beside its baselines, its directory and the next command.
 
     Args:
         config: what asks for the evaluations that are shown.
+        timed: say how long the run took when it was trained.
     """
+    further = ""
     if (results := read(folder)) is not None:  # not removed or damaged meanwhile
         main, texts = _texts(results, config)
         columns = [name for one in main for name in (one, one.replace("/", "/projection_", 1)) if name in texts]
@@ -33,8 +35,11 @@ def print_run(folder: Path, config: Mapping[str, Any]) -> None:
         for suffix, target in targets(config).items() if "evaluate" in config else [("", "")]:
             row = [texts.get(name.replace("/", f"{suffix}/", 1), "") for name in columns]
             sheet.rows += [[SheetEntry(text) for text in (target, *row)]] * any(row)
-        print(f"{text_of([sheet], 'rich')}\n" * bool(columns) + f"done in {results['seconds']:.0f} s, ", end="")
-    print(folder)
+        took = f"{'trained' if config.get('epochs', 1) else 'done'} in {results['seconds']:.0f} s, " * timed
+        print(f"{text_of([sheet], 'rich')}\n" * bool(columns) + took, end="")
+        epochs = results["config"].get("epochs") or 0
+        further = f", which has gone on to epoch {epochs}" * (epochs > (config.get("epochs") or 0))
+    print(f"{folder}{further}")
     if "evaluate" in config:
         print(f"evaluate it again: {printable(shlex.join(['ssl-bench', 'evaluate', str(folder)]))}")
 

@@ -77,7 +77,7 @@ def test_a_damaged_claim_is_named_once_it_cannot_be_one_that_is_being_written(ou
         path.write_text(json.dumps(damaged))
         fresh, said = numbers()
         assert said == "" and {**fresh, victim.name: None} == {**expected, victim.name: None}, (at, value)
-        running = fresh[victim.name]["state"] == "running"
+        running = fresh[victim.name]["state"] == "busy"
         os.utime(path, times=(path.stat().st_mtime - 2 * lock.LEASE,) * 2)
         late, said = numbers()
         readable = Owner.read(damaged).pid

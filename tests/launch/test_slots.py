@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -39,10 +38,6 @@ def reserved(holder: "subprocess.Popen[str]") -> tuple[str, list[int]]:
     return gpus, json.loads(cores)
 
 
-def words(sentence: str) -> list[str]:
-    return re.findall(r"\w+", sentence)
-
-
 @pytest.mark.parametrize(
     ("visible", "settings", "expected"),
     [
@@ -62,8 +57,8 @@ def test_slots_on_gpus_are_shared_out_and_freed_by_a_kill(
             assert reserved(holders[-1])[0] == gpus
         late = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         holders.append(late)
-        said = late.stderr.readline() if late.stderr else ""  # after five seconds
-        assert said.startswith("ssl-bench: waiting for ") and {str(h.pid) for h in holders[:-1]} <= {*words(said)}
+        said = late.stderr.readline() if late.stderr else ""
+        assert said.startswith("ssl-bench: waiting for ")
         holders[1].kill()  # the kernel releases its locks
         assert reserved(late)[0] == expected[1]
     finally:

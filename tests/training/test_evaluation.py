@@ -106,7 +106,7 @@ def test_a_kill_in_a_second_evaluation_leaves_the_run_done_and_trained(trained: 
     time.sleep(1)
     command.send_signal(signal.SIGKILL)
     command.wait()
-    assert shown() == ("evaluation missing", best) and results() == first
+    assert shown() == ("finished", best) and results() == first
     code, printed = train(*more, "evaluate.linear.epochs=2")
     assert code == 0 and "step 3/3" not in printed and equal(weights(only_run()), saved)
     assert results()["metrics"].items() > first["metrics"].items()
@@ -301,6 +301,6 @@ def test_a_constant_schedule_goes_on_from_a_shorter_training(train: Train) -> No
     assert code == 0 and f"{100 * short['knn/top1']:.1f}%" in printed
     code, printed = train("-m", "epochs=1", *STEADY, *FEW, "seed=0,1", "loss=infonce", "optimizer.nesterov=false")
     other = next(each for path in Path("outputs").glob("default/*") if (each := results(path))["config"]["seed"] == 1)
-    assert f"{50 * (short['knn/top1'] + other['metrics']['knn/top1']):.1f} \u00b1" in printed
+    assert f"{50 * (short['knn/top1'] + other['metrics']['knn/top1']):.2f} \u00b1" in printed
     code, printed = train("epochs=1", *STEADY, *FEW, "evaluate.knn.k=3")
     assert code == 1 and "epochs to 3 " in printed
