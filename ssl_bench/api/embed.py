@@ -22,7 +22,7 @@ from torch import nn
 from ssl_bench import files
 from ssl_bench.api import options as conf
 from ssl_bench.api.arguments import tensor
-from ssl_bench.api.reading import folder_of, load
+from ssl_bench.api.reading import Named, folder_of, load
 from ssl_bench.config import compose, schema
 from ssl_bench.config.typed import as_typed, quoted
 from ssl_bench.data.evalview import EvalView
@@ -42,11 +42,9 @@ from ssl_bench.training.precision import Precision, set_matmul_options
 FEATURES, RECORD = "features.npy", "embed.json"
 NAMES = (FEATURES, "images.csv", "neighbours.png", "map.png", RECORD)
 
-Run = str | os.PathLike[str] | Mapping[str, Any]
-
 
 def embed(
-    network: nn.Module | Run, images: Any, *, out: str | os.PathLike[str] | None = None, **options: Any
+    network: nn.Module | Named, images: Any, *, out: str | os.PathLike[str] | None = None, **options: Any
 ) -> np.ndarray:
     """Compute the features of images, as ``ssl-bench embed``: with nothing random, in evaluation mode, in batches.
 
@@ -77,13 +75,12 @@ def embed(
     if isinstance(images, str | os.PathLike):
         _, target, splits = opened(source, _dataset(images, options))
     else:
-        images = tensor("images", images).cpu()
+        images = tensor(images).cpu()
         node = read_config(source)["dataset"] if isinstance(source, Path) else {}
         in_bytes = images.dtype == torch.uint8 and node.get("dtype", "uint8") == "uint8"
         fits = images.ndim == 4 and len(images) > 0 and (in_bytes or images.is_floating_point())
         kinds = "a folder, a data set, or images [N, C, H, W]: uint8, if the training had such, or floating-point views"
         require(fits, "images", f"{images.dtype} {list(images.shape)}", kinds)
-        conf.check_known(options, ["mean", "std"], "images of an array")
         if isinstance(source, Path):
             options = {key: node[key] for key in ("mean", "std")} | options
             source = load(source).to(local_device(0))

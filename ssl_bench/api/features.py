@@ -1,8 +1,8 @@
 """Evaluation of frozen features: nearest neighbours, a linear probe, alignment and uniformity.
 
-Features and labels are tensors on one device, arrays of numpy or lists of numbers. The computation is in float32 also
-inside ``torch.autocast`` and of features in half precision, or in float64 where that is said. On several ranks every
-rank passes the same features and gets the same result.
+Features and labels are tensors or arrays of numpy; all go to the device of the first. The computation is in float32,
+also inside ``torch.autocast`` and of features in half precision, or in float64 where that is said. On several ranks
+every rank passes the same features and gets the same result.
 
 Shapes: N training images; Q queries; D width; C classes; B images with two views.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_bench.api import options as conf
-from ssl_bench.api.arguments import integers, require_one_device, tensor
+from ssl_bench.api.arguments import integers, tensor
 from ssl_bench.config.labelled import held_out
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import top_accuracies
@@ -50,14 +50,7 @@ class Classified:
 
 
 def knn(
-    features: Any,
-    labels: Any,
-    queries: Any,
-    query_labels: Any = None,
-    *,
-    k: int = 200,
-    temperature: float = 0.1,
-    num_classes: int | None = None,
+    features: Any, labels: Any, queries: Any, query_labels: Any = None, *, k: int = 200, temperature: float = 0.1
 ) -> Classified:
     """Classify queries by their k nearest neighbours, as :func:`ssl_bench.evaluate.knn.knn_predict` does.
 
@@ -68,31 +61,22 @@ def knn(
 
     Args:
         features: [N, D], of any length, finite; zeros have cosine 0 with everything.
-        labels: [N] integers from 0 to C - 1, of two classes or more.
+        labels: [N] integers from 0 to C - 1, of two classes or more; C - 1 is the largest that occurs.
         queries: [Q, D], likewise.
         query_labels: [Q] from 0 to C - 1; None: there is no accuracy.
         k: number of neighbours, from 1 to N.
         temperature: of the votes, positive.
-        num_classes: C; None: the largest label plus one.
 
     Raises:
-        InvalidValue: shapes, devices or numbers that do not fit.
+        InvalidValue: shapes or numbers that do not fit.
     """
-    given = {"features": features, "labels": labels, "queries": queries}
-    bank, classes, asked, count, *test_y = _read(num_classes, query_labels, given)
+    bank, classes, asked, count, *test_y = _read(features, labels, queries, query_labels)
     settings = conf.checked(knn, k=k, temperature=temperature)
     return _classified(knn_predict(asked, bank, classes, **settings, num_classes=count), settings, count, test_y)
 
 
 def linear_probe(
-    features: Any,
-    labels: Any,
-    queries: Any,
-    query_labels: Any = None,
-    *,
-    num_classes: int | None = None,
-    seed: int = 0,
-    **options: Any,
+    features: Any, labels: Any, queries: Any, query_labels: Any = None, *, seed: int = 0, **options: Any
 ) -> Classified:
     """Fit linear classifiers on frozen features, and classify queries by the one that a held-out tenth chooses.
 
@@ -102,21 +86,18 @@ def linear_probe(
     (:func:`ssl_bench.config.labelled.held_out`). Nothing is chosen on the queries. In float64 if the features are.
 
     Args:
-        features, labels, queries, query_labels, num_classes: as of :func:`knn`.
+        features, labels, queries, query_labels: as of :func:`knn`.
         seed: of the held-out tenth and of the order of the images.
         options: ``lrs``, ``epochs``, ``batch_size``, ``momentum``, ``weight_decay`` (one or several) and ``hold_out``
             of LinearProbe.
 
     Raises:
-        ConfigError: shapes, devices or numbers that do not fit, or an unknown option.
+        ConfigError: shapes or numbers that do not fit, or an unknown option.
     """
-    given = {"features": features, "labels": labels, "queries": queries}
-    x, y, test_x, count, *test_y = _read(num_classes, query_labels, given)
+    x, y, test_x, count, *test_y = _read(features, labels, queries, query_labels)
     kind = torch.promote_types(x.dtype, test_x.dtype)
     x, test_x = (full_precision(features.to(kind)) for features in (x, test_x))
     node = {"_target_": f"{LinearProbe.__module__}.{LinearProbe.__name__}"}
-    settings = sorted({*conf.arguments(node, "evaluate")} - {"features", "per_class"})
-    conf.check_known(options, settings, "linear_probe")
     by_labels = held_out(len(y), count, int(y.unique(return_counts=True)[1].min()))
     probe: LinearProbe = conf.make(node, "evaluate", {"hold_out": by_labels} | options)
     target = _Features(x, y, test_x, count, conf.checked(linear_probe, seed=seed)["seed"])
@@ -146,48 +127,38 @@ def alignment_uniformity(z1: Any, z2: Any, gamma: float = 2.0, t: float = 2.0) -
     Raises:
         InvalidValue: shapes that differ, or gamma or t out of range.
     """
-    views = {name: tensor(name, z) for name, z in {"z1": z1, "z2": z2}.items()}
+    views = {"z1": tensor(z1), "z2": tensor(z2)}
     shapes = [list(z.shape) for z in views.values()]
-    fits = len(shapes[0]) == 2 and shapes[0][0] >= 2 and shapes[0][1] >= 1 and shapes[0] == shapes[1]
+    fits = len(shapes[0]) == 2 and shapes[0][0] >= 2 and shapes[0] == shapes[1]
     require(fits, "views", shapes, "two tensors of one shape [B, D] with B of 2 or more")
-    require_one_device(**views)
     require_finite(**views)
-    number = conf.checked(alignment_uniformity, gamma=gamma, t=t)
-    require(number["gamma"] > 0, "gamma", gamma, "a positive number")
-    require(0 < number["t"] <= 100, "t", t, "a positive number up to 100")
+    require(gamma > 0, "gamma", gamma, "a positive number")
+    require(0 < t <= 100, "t", t, "a positive number up to 100")
     f, g = (normalize(z.double(), dim=1, eps=1e-100) for z in views.values())
-    alignment = float((f - g).norm(dim=1).pow(number["gamma"]).mean())
+    alignment = float((f - g).norm(dim=1).pow(gamma).mean())
     no_labels = torch.empty(0, dtype=torch.int64, device=f.device)
-    uniformities = [dict(pair_statistics(z, no_labels, 0, number["t"]))["uniformity"] for z in (f, g)]
+    uniformities = [dict(pair_statistics(z, no_labels, 0, t))["uniformity"] for z in (f, g)]
     return alignment, sum(value for value in uniformities if isinstance(value, float)) / 2
 
 
-def _read(num_classes: int | None, query_labels: Any, given: dict[str, Any]) -> list[Any]:
+def _read(features: Any, labels: Any, queries: Any, query_labels: Any) -> list[Any]:
     """Check what is given: features [N, D], labels [N], queries [Q, D], C and, if there are any, query_labels [Q]."""
-    given = given | ({} if query_labels is None else {"query_labels": query_labels})
-    read = {name: tensor(name, value) for name, value in given.items()}
-    shapes, names = [list(x.shape) for x in read.values()], ", ".join(read)
-    fits = [len(shape) for shape in shapes] == [2, 1, 2, 1][: len(shapes)]
-    fits = fits and shapes[0][:1] == shapes[1] and shapes[0][1] == shapes[2][1] and shapes[2][:1] == shapes[-1][:1]
-    fits = fits and all(size >= 1 for shape in shapes for size in shape)
-    wanted = "[N, D], [N] and [Q, D]" if len(read) == 3 else "[N, D], [N], [Q, D] and [Q]"
-    require(fits, names, shapes, f"shapes {wanted}")
-    of_torch = [name for name in read if isinstance(given[name], Tensor)]
-    if of_torch:  # arrays of numpy and lists go where the tensors are
-        read |= {name: x.to(read[of_torch[0]].device) for name, x in read.items() if name not in of_torch}
-    require_one_device(**read)
-    require_finite(features=read["features"], queries=read["queries"])
-    of_classes = {name: integers(name, x, len(x)) for name, x in read.items() if name.endswith("labels")}
-    ends = {name: [*map(int, x.aminmax())] for name, x in of_classes.items()}
-    least, most = ends["labels"]
-    require(least < most, "labels", f"{most} for all images", "those of two classes or more")
-    count = conf.checked(knn, num_classes=num_classes)["num_classes"]
-    count = most + 1 if count is None else count
-    require(count >= 2, "num_classes", num_classes, "2 or more")
-    for name, (least, most) in ends.items():
-        remedy = f"classes from 0 to {count - 1}: leave out images without one (-1), or set num_classes"
-        require(least >= 0 and most < count, name, f"{least} to {most}", remedy)
-    return [read["features"], of_classes["labels"], read["queries"], count, *[*of_classes.values()][1:]]
+    x = tensor(features)
+    queries = tensor(queries).to(x.device)
+    fits = x.ndim == queries.ndim == 2 and x.shape[1] == queries.shape[1] and len(x) >= 1 and len(queries) >= 1
+    shapes = [list(x.shape), list(queries.shape)]
+    require(fits, "features, queries", shapes, "shapes [N, D] and [Q, D], with one image or more")
+    require_finite(features=x, queries=queries)
+    of_images = {"labels": integers("labels", labels, len(x)).to(x.device)}
+    if query_labels is not None:
+        of_images["query_labels"] = integers("query_labels", query_labels, len(queries)).to(x.device)
+    for name, classes in of_images.items():
+        least = int(classes.min())
+        require(least >= 0, name, least, "classes from 0 on: leave out images without one (-1)")
+    y = of_images["labels"]
+    require(bool((y != y[0]).any()), "labels", f"{int(y[0])} for all images", "those of two classes or more")
+    count = 1 + max(int(classes.max()) for classes in of_images.values())
+    return [x, y, queries, count, *[*of_images.values()][1:]]
 
 
 class _Features(Target):

@@ -9,7 +9,7 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.config.build import build, converted, find_target, near, one_of
 from ssl_bench.config.schema import directory
-from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.errors import ConfigError, require
 
 Node = dict[str, Any]  # a class as ``_target_``, and its arguments
 
@@ -18,13 +18,12 @@ def parted(overrides: Sequence[str]) -> tuple[list[str], Path | None]:
     """The overrides of a call, and the folder with further options that ``--config-dir=FOLDER`` among them names.
 
     Raises:
-        ConfigError: they are no list of texts, or one is another flag.
+        InvalidValue: they are no list of texts, or one is another flag.
     """
-    if isinstance(overrides, str) or not all(isinstance(word, str) for word in overrides):
-        raise ConfigError(f"overrides={overrides}: set overrides to a list of texts, such as ['seed=0,1']")
-    flags = [word for word in overrides if word.startswith("-")]
-    if others := [flag for flag in flags if not flag.startswith("--config-dir=")]:
-        raise ConfigError(f"{others[0]} is a flag of the command: leave it out, overrides are key=value")
+    flags = [word for word in overrides if not isinstance(word, str) or word.startswith("-")]
+    others = [flag for flag in flags if not isinstance(flag, str) or not flag.startswith("--config-dir=")]
+    remedy = "a list of texts key=value, such as ['seed=0,1']; of the command's flags there is --config-dir=FOLDER"
+    require(not isinstance(overrides, str) and not others, "overrides", overrides, remedy)
     folder = files.folder_of_options(flags[-1].partition("=")[2]) if flags else None
     return [word for word in overrides if word not in flags], folder
 
@@ -53,8 +52,8 @@ def _based(group: str, defaults: list[str], content: Mapping[str, Any]) -> Itera
 
 
 def arguments(part: Node, group: str) -> list[str]:
-    """The names of the arguments of a node's class."""
-    parameters = inspect.signature(find_target(part, group)).parameters.values()
+    """The names of the arguments of a node's class; none of an empty node."""
+    parameters = inspect.signature(find_target(part, group)).parameters.values() if part else ()
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 
 
@@ -74,16 +73,8 @@ def make(part: Node, group: str, given: Mapping[str, Any] = {}) -> Any:
     """
     try:
         return build(part | {name: _plain(value) for name, value in given.items()}, group)
-    except InvalidValue as refusal:
-        raise InvalidValue(refusal.key.removeprefix(f"{group}."), refusal.value, refusal.remedy) from refusal
     except ConfigError as error:
         raise ConfigError(str(error).replace(f"{group}.", "")) from error
-
-
-def chosen_from(key: str, value: Any, kind: type) -> None:
-    """Raise InvalidValue unless ``value`` is a name or an object of ``kind``."""
-    remedy = f"a name ({', '.join(names(key))}) or a {kind.__name__}"
-    require(isinstance(value, str | kind), key, value, remedy)
 
 
 def checked(function: Callable[..., Any], **given: Any) -> dict[str, Any]:

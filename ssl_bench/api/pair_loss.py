@@ -9,19 +9,18 @@ Shapes: V pairs of views, each an anchor view and the view of its positive; B im
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ssl_bench.api import options as conf
 from ssl_bench.api.arguments import integers
-from ssl_bench.config.build import find_target, one_of
+from ssl_bench.config.build import find_target
 from ssl_bench.distributed import active, alone, rank, world
-from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.methods.contrastive import MissingNeed, apply_loss, check_needs
 from ssl_bench.networks.encoder import full_precision, unit
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
@@ -31,7 +30,7 @@ from ssl_bench.objective.negatives import MemoryBank, Negatives, Queue
 from ssl_bench.objective.positives import Positives
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.objective.schedule import Progress
-from ssl_bench.objective.similarity import SIMILARITIES, Name
+from ssl_bench.objective.similarity import Name
 from ssl_bench.objective.temperature import Fixed, Learned, MACLa, MACLb, Temperature
 
 WITHOUT_PROGRESS = (Fixed, MACLa, MACLb, Learned)  # exactly these; any other temperature may depend on the progress
@@ -104,23 +103,24 @@ class PairLoss(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        conf.checked(PairLoss.__init__, symmetric=symmetric, gather=gather, seed=seed)
-        one_of("reduction", reduction, ("mean", "sum", "none"))
-        one_of("cosines", cosines, ("auto", "dense", "tiled"))
-        one_of("similarity", similarity, list(SIMILARITIES))
-        conf.chosen_from("loss", loss, Loss)
-        conf.chosen_from("negatives", negatives, Negatives)
+        given = {"reduction": reduction, "cosines": cosines, "similarity": similarity}
+        conf.checked(PairLoss.__init__, symmetric=symmetric, gather=gather, seed=seed, **given)
         self.reduction, self.gather, self.cosines, self.similarity = reduction, gather, cosines, similarity
-        loss_node = conf.node("loss", loss) if isinstance(loss, str) else {}
+        loss_node = _node("loss", loss, Loss, seed)
         if negatives == "auto":
             negatives = _suited(find_target(loss_node, "loss") if loss_node else type(loss))
-        node = conf.node("negatives", negatives) if isinstance(negatives, str) else {}
-        of_loss, of_negatives = _divided(options, loss_node, node, f"loss={loss} with negatives={negatives}", seed)
-        self.loss: Loss = conf.make(loss_node, "loss", of_loss) if isinstance(loss, str) else loss
-        self.temperature = _temperature(temperature)
+        node = _node("negatives", negatives, Negatives, seed)
+        of_loss, of_negatives = conf.arguments(loss_node, "loss"), conf.arguments(node, "negatives")
+        where = f"loss={loss} with negatives={negatives}"
+        conf.check_known(options, sorted({*of_loss, *of_negatives} - {"seed"}), where)
+        self.loss: Loss = conf.make(loss_node, "loss", _only(options, of_loss)) if isinstance(loss, str) else loss
+        scale: Any = {"name": "fixed", "tau": temperature} if isinstance(temperature, int | float) else temperature
+        scale_node = _node("temperature", scale, Temperature, seed)
+        self.temperature: Temperature = conf.make(scale_node, "temperature") if scale_node else scale
         if positives == "auto":
             positives = "label" if "labels" in self.loss.needs else "view"
-        self._nodes = {"negatives": node | of_negatives, "positives": _positives(positives, seed)}
+        pulled = _node("positives", positives, Positives, seed)
+        self._nodes = {"negatives": node | _only(options, of_negatives), "positives": pulled}
         nodes = {group: node for group, node in self._nodes.items() if node}
         sized = {g for g, node in nodes.items() if "dim" in conf.arguments(node, g) and "dim" not in node}
         made = {g: conf.make(node, g, {"dim": 1} if g in sized else {}) for g, node in nodes.items()}
@@ -136,7 +136,6 @@ class PairLoss(nn.Module):
         for group, part in parts.items():
             self.register_module(group, None if group in sized else part)
         self._labelled = "labels" in parts["positives"].gives
-        self._first_call = True
 
     def forward(
         self,
@@ -155,7 +154,7 @@ class PairLoss(nn.Module):
                 themselves.
             ids: [B] integers, the number of each image: two rows with one number are never negatives of each other.
                 None: all images of all ranks are different. A memory bank, sogclr and isogclr need them. A tensor on
-                any device, an array of numpy or a list, as ``labels`` are.
+                any device or an array of numpy, as ``labels`` are.
             progress: share of the training that is done, in [0, 1], for a scheduled temperature or number of negatives.
             return_stats: also return the diagnostics of :mod:`ssl_bench.objective.diagnostics` as scalars, over the
                 anchors of all ranks, which must all ask for them: ``npc/mean`` (the multiplier of InfoNCE's gradient),
@@ -170,11 +169,9 @@ class PairLoss(nn.Module):
         Raises:
             ConfigError: shapes or sizes that do not fit.
         """
-        if isinstance(z1, Tensor) and z2 is None:
-            raise InvalidValue("z2", None, "the other view of the images, or give both views as a list")
-        views: list[Any] = [z1, z2] if z2 is not None else [*z1] if isinstance(z1, Iterable) else [z1]
-        self._check_views(views)
-        images, device = len(views[0]), views[0].device
+        z = torch.stack([*z1] if z2 is None else [z1, z2])  # type: ignore[list-item]  # [views, B, D]
+        self._check_views(z)
+        images, device = z.shape[1], z.device
         labels = self._read_labels(labels, images, device)
         ranks = contextlib.nullcontext() if self.gather or not active() else alone()
         with torch.autocast(device.type, enabled=False), ranks:
@@ -183,10 +180,9 @@ class PairLoss(nn.Module):
                 from ssl_bench.api.equal_batches import check_equal  # it imports torch's compiler, which takes seconds
 
                 check_equal(images, device)
-            e = replace(self._embedded(full_precision(torch.stack(views)), ids), labels=labels)
+            e = replace(self._embedded(full_precision(z), ids), labels=labels)
             negatives, positives = self._sized(e.q)
             self._check_count(negatives.count(images * world()), images)
-            self._check_ids(negatives, ids)
             progress = self._checked(progress, negatives)
             tiled = {"auto": False if torch.compiler.is_compiling() else None, "dense": False, "tiled": True}
             form, bank = (tiled[self.cosines], self.similarity), _kept(negatives, negatives.bank(e))
@@ -200,73 +196,38 @@ class PairLoss(nn.Module):
         value = values if self.reduction == "none" else values.mean() if self.reduction == "mean" else values.sum()
         return (value, stats) if return_stats else value
 
-    if TYPE_CHECKING:  # torch says that a call of a module returns anything
-
-        @overload
-        def __call__(self, *given: Any, return_stats: Literal[False] = False, **more: Any) -> Tensor: ...
-
-        @overload
-        def __call__(
-            self, *given: Any, return_stats: Literal[True], **more: Any
-        ) -> tuple[Tensor, dict[str, Tensor]]: ...
-
-        @overload
-        def __call__(self, *given: Any, **more: Any) -> Any: ...
-
-        def __call__(self, *given: Any, **more: Any) -> Any: ...
-
-    def extra_repr(self) -> str:
-        """The settings that are no modules."""
-        return f"symmetric={self.symmetric}, reduction={self.reduction}, gather={self.gather}, cosines={self.cosines}"
-
     # ---- checks
 
-    def _check_views(self, views: list[Any]) -> None:
-        shapes = [list(view.shape) if isinstance(view, Tensor) else [type(view).__name__] for view in views]
-        fits = len(views) >= 2 and all(len(shape) == 2 and shape == shapes[0] and all(shape) for shape in shapes)
-        require(fits, "views", shapes, "two or more torch tensors of one shape [B, D]")
-        kinds = [f"{view.dtype} on {view.device}" for view in views]
-        fits = all(view.is_floating_point() and view.device == views[0].device for view in views)
-        require(fits, "views", kinds, "floating-point tensors on one device")
-        if len(views) > 2 and "two_views" in self.loss.needs:
+    def _check_views(self, z: Tensor) -> None:
+        fits = z.ndim == 3 and len(z) >= 2 and z.numel() > 0 and z.is_floating_point()
+        remedy = "two or more views, each of floating-point numbers [B, D]"
+        require(fits, "views", f"{z.dtype} {list(z.shape)}", remedy)
+        if len(z) > 2 and "two_views" in self.loss.needs:
             raise ConfigError(f"{type(self.loss).__name__} {MissingNeed('loss', 'no_more_views', 'give two views')}")
 
     def _read_ids(self, ids: Any, images: int, device: torch.device) -> Tensor:
         """The numbers of the images on their device; those of images of which something is kept must be in range."""
         bank = self.negatives.memory if isinstance(self.negatives, MemoryBank) else None
         instances = self.loss.instances or (bank.instances if bank else self._nodes["negatives"].get("instances"))
-        last = "instances - 1" if instances is None else instances - 1
-        remedy = f"the numbers of the images, from 0 to {last}: something is kept for each"
+        remedy = f"the numbers of the images, from 0 to {(instances or 0) - 1}: something is kept for each"
         if ids is None:
             require(instances is None, "ids", None, remedy)
             return torch.arange(images, device=device) + rank() * images
         ids = integers("ids", ids, images)
-        seen = (self._first_call or ids.device.type == "cpu") and not torch.compiler.is_compiling()
-        if instances is not None and seen:  # to look at them makes the host wait for a GPU
+        # To look at those on a GPU would make the host wait for it.
+        if instances is not None and ids.device.type == "cpu" and not torch.compiler.is_compiling():
             least, most = map(int, ids.aminmax())
             require(least >= 0 and most < instances, "ids", f"{least} to {most}", remedy)
         return ids.to(device)
 
     def _read_labels(self, labels: Any, images: int, device: torch.device) -> Tensor | None:
-        if not self._labelled or labels is None:
-            remedy = "the class of each image, -1 if it is not known" if self._labelled else "null, or positives=label"
-            require(self._labelled == (labels is not None), "labels", None if labels is None else "given", remedy)
-            return None
-        return integers("labels", labels, images).to(device)
+        remedy = "the class of each image, -1 if it is not known" if self._labelled else "null, or positives=label"
+        require(self._labelled == (labels is not None), "labels", None if labels is None else "given", remedy)
+        return integers("labels", labels, images).to(device) if self._labelled else None
 
     def _check_count(self, count: int, images: int) -> None:
-        if "negatives" in self.loss.needs:
-            require(count >= 1, "batch size", images, "2 or more: the other images are the negatives")
-        elif "two_views" in self.loss.needs:
-            require(images * world() >= 2, "batch size", images, "2 or more: the loss compares the images of a batch")
-
-    def _check_ids(self, negatives: Negatives, ids: Tensor) -> None:
-        """Refuse one number for all images, in the first call: to look at it makes the host wait for a GPU."""
-        if self._first_call and not torch.compiler.is_compiling():
-            self._first_call = False
-            needed = len(ids) > 1 and world() == 1 and not isinstance(negatives, Queue | MemoryBank)
-            remedy = "the number of each image: they are no negatives now"
-            require(not (needed and bool((ids == ids[0]).all())), "ids", "one number for all images", remedy)
+        few = count < 1 if "negatives" in self.loss.needs else "two_views" in self.loss.needs and images * world() < 2
+        require(not few, "batch size", images, "2 or more: the loss compares the images of a batch")
 
     def _checked(self, progress: Progress | None, negatives: Negatives) -> Progress:
         if progress is None:
@@ -274,8 +235,7 @@ class PairLoss(nn.Module):
             remedy = f"the share of the training that is done, from 0 to 1: {type(scheduled).__name__} depends on it"
             require(type(scheduled) in WITHOUT_PROGRESS, "progress", progress, remedy)
             return 0.0
-        valid = isinstance(progress, Tensor) or (isinstance(progress, Real) and 0 <= progress <= 1)
-        require(valid, "progress", progress, "a number from 0 to 1")
+        require(isinstance(progress, Tensor) or 0 <= progress <= 1, "progress", progress, "a number from 0 to 1")
         return progress
 
     # ---- parts of a call
@@ -328,42 +288,20 @@ def _suited(kind: Any) -> str:
     return next((negatives for need, negatives in made_for.items() if need in kind.needs), "none")
 
 
-def _divided(
-    given: Mapping[str, Any], loss: conf.Node, negatives: conf.Node, where: str, seed: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the loss and those of the negatives, each with the seed where there is one."""
-    of_loss, of_negatives = (conf.arguments(n, g) if n else [] for n, g in ((loss, "loss"), (negatives, "negatives")))
-    conf.check_known(given, sorted({*of_loss, *of_negatives} - {"seed"}), where)
-    values = {**given, "seed": seed}
-    return {k: v for k, v in values.items() if k in of_loss}, {k: v for k, v in values.items() if k in of_negatives}
-
-
-def _temperature(chosen: float | str | Mapping[str, Any] | Temperature) -> Temperature:
-    if isinstance(chosen, Temperature):
-        return chosen
-    if isinstance(chosen, int | float):
-        require(chosen > 0, "temperature", chosen, "a positive number")
-        chosen = {"name": "fixed", "tau": chosen}
-    made: Temperature = conf.make(_named("temperature", chosen, ", or a number"), "temperature", {})
-    return made
-
-
-def _positives(chosen: str | Mapping[str, Any] | Positives, seed: int) -> conf.Node:
-    """The node of positives; empty for an object."""
-    if isinstance(chosen, Positives):
+def _node(group: str, chosen: Any, kind: type, seed: int) -> conf.Node:
+    """The node of an option given by its name, or by a mapping with ``name`` and arguments; empty for an object."""
+    if isinstance(chosen, kind):
         return {}
-    node = _named("positives", chosen)
-    return {"seed": seed} | node if "seed" in conf.arguments(node, "positives") else node
-
-
-def _named(group: str, chosen: str | Mapping[str, Any], other: str = "") -> conf.Node:
-    """The node of an option that is given by its name, or by a mapping with ``name`` and arguments."""
     arguments = dict(chosen) if isinstance(chosen, Mapping) else {"name": chosen}
     name = arguments.pop("name", None)
-    require(isinstance(name, str), group, chosen, f"a mapping with name and arguments{other}")
-    node = conf.node(group, str(name))
-    conf.check_known(arguments, conf.arguments(node, group), f"{group}={name}")
-    return node | arguments
+    node = conf.node(group, name)
+    names = conf.arguments(node, group)
+    conf.check_known(arguments, names, f"{group}={name}")
+    return node | _only({"seed": seed}, names) | arguments
+
+
+def _only(given: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in names}
 
 
 def _kept(negatives: Negatives, bank: Bank | None) -> Bank | None:

@@ -7,15 +7,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
-from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.errors import ConfigError
 from ssl_bench.record import rows
-from ssl_bench.record import runs as record
 from ssl_bench.record.folders import find_named
 from ssl_bench.record.printing import text_of
-from ssl_bench.record.runs import Run, as_value
+from ssl_bench.record.runs import METRICS, Run, as_value, read
 from ssl_bench.results import select
 from ssl_bench.results import table as runs_table
 
@@ -26,27 +25,23 @@ if TYPE_CHECKING:
 
     from ssl_bench.results.matters import Matters
 
+Folder = str | os.PathLike[str] | None  # of results; None: the usual one
+Where = Mapping[str, Any] | None  # conditions on runs
+Named = str | os.PathLike[str] | Mapping[str, Any]  # a run: its directory, its run_id, or its row of a table
+Name = str | None  # of a setting, a value or a metric; None: the one that suggests itself
+
 
 @contextlib.contextmanager
 def _in_python() -> Iterator[None]:
     """Let a refusal name the argument of a function, as ``to=x``, where that of a command has ``--to x``."""
     try:
         yield
-    except InvalidValue as refusal:
-        raise InvalidValue(refusal.key.removeprefix("--"), refusal.value, refusal.remedy) from None
     except ConfigError as refusal:
-        if not (flag := re.match(r"--(\w+) ", str(refusal))):
-            raise
-        raise ConfigError(f"{flag[1]}={str(refusal)[flag.end() :]}") from None
+        raise ConfigError(re.sub(r"^--(\w+)[ =]", r"\1=", str(refusal)).replace("set --", "set ")) from None
 
 
 @_in_python()
-def runs(
-    outputs: str | os.PathLike[str] | None = None,
-    where: Mapping[str, Any] | None = None,
-    *,
-    all: bool = False,
-) -> DataFrame:
+def runs(outputs: Folder = None, where: Where = None, *, all: bool = False) -> DataFrame:
     """Make a table of the runs of a results folder, in the order of ``ssl-bench status``.
 
         table = ssl_bench.runs("outputs", where={"loss": ["dcl", "infonce"], "state": "finished"})
@@ -71,7 +66,7 @@ def runs(
 
 def table_of(folders: Iterable[Path]) -> DataFrame:
     """The rows of :func:`runs` for the runs in some directories, in their order."""
-    found = [run for folder in dict.fromkeys(folders) if (run := record.read(folder)).config]
+    found = [run for folder in dict.fromkeys(folders) if (run := read(folder)).config]
     return _shown(runs_table.of(found))
 
 
@@ -87,36 +82,14 @@ def _shown(table: DataFrame, asked: Iterable[str] = (), every: bool = False) -> 
     return _frame({name: columns[name] for name in dict.fromkeys(names) if name in columns})
 
 
-@overload
-def compare(
-    outputs: str | os.PathLike[str] | None = None,
-    *,
-    by: None = None,
-    where: Mapping[str, Any] | None = None,
-    metric: str | None = None,
-) -> WhatMatters: ...
-
-
-@overload
-def compare(
-    outputs: str | os.PathLike[str] | None = None,
-    *,
-    by: str | Sequence[str],
-    to: str | None = None,
-    where: Mapping[str, Any] | None = None,
-    metric: str | None = None,
-    margin: float | None = None,
-) -> DataFrame: ...
-
-
 @_in_python()
 def compare(
-    outputs: str | os.PathLike[str] | None = None,
+    outputs: Folder = None,
     *,
     by: str | Sequence[str] | None = None,
-    to: str | None = None,
-    where: Mapping[str, Any] | None = None,
-    metric: str | None = None,
+    to: Name = None,
+    where: Where = None,
+    metric: Name = None,
     margin: float | None = None,
 ) -> DataFrame | WhatMatters:
     """Say what matters in a grid, or compare runs that differ in one setting and the seed, as ``ssl-bench compare``.
@@ -179,12 +152,7 @@ class WhatMatters:
 
 @_in_python()
 def table(
-    outputs: str | os.PathLike[str] | None = None,
-    *,
-    rows: str | None = None,
-    columns: str | None = None,
-    where: Mapping[str, Any] | None = None,
-    metric: str | None = None,
+    outputs: Folder = None, *, rows: Name = None, columns: Name = None, where: Where = None, metric: Name = None
 ) -> DataFrame:
     """Mean and deviation over the seeds by two settings, as ``ssl-bench table``: a row for each place of the table.
 
@@ -214,13 +182,13 @@ def table(
 
 @_in_python()
 def figure(
-    outputs: str | os.PathLike[str] | None = None,
+    outputs: Folder = None,
     *,
-    x: str | None = None,
-    lines: str | None = None,
-    y: str | None = None,
-    where: Mapping[str, Any] | None = None,
-    metric: str | None = None,
+    x: Name = None,
+    lines: Name = None,
+    y: Name = None,
+    where: Where = None,
+    metric: Name = None,
 ) -> Figure:
     """Draw means with 95% intervals over the seeds, or a heat map of means, as ``ssl-bench figure``.
 
@@ -241,33 +209,28 @@ def figure(
     Raises:
         ConfigError: as :func:`table`; or both ``lines`` and ``y`` are given.
     """
-    if lines and y:
-        raise ConfigError(f"lines={lines} and y={y}: set lines for a plot, or y for a heat map")
+    if (lines and y) or (x == "epoch" and (lines or y)):
+        raise ConfigError(f"lines={lines}, y={y}: set lines for a plot, y for a heat map, and neither with x=epoch")
     from ssl_bench.results import curves, drawing, pivot  # with numpy and matplotlib
 
-    if x == "epoch" and (lines or y):
-        raise ConfigError(f"x={x}: leave out lines and y, or set x to a setting")
     chosen = _chosen(outputs, where)
     if x == "epoch":
         return drawing.draw_curves(*curves.curves(chosen, metric))
     return drawing.draw(pivot.pivot(chosen, y or lines, x, metric, ("y" if y else "lines", "x")), bool(y))
 
 
-def _chosen(outputs: str | os.PathLike[str] | None, where: Mapping[str, Any] | None) -> DataFrame:
-    """The runs that ``where`` selects, as words do on a command line; ``name`` or ``experiment`` is an experiment's."""
+def _chosen(outputs: Folder, where: Where) -> DataFrame:
+    """The runs that ``where`` selects, as words do on a command line, where ``experiment`` is a word alone."""
     words = list[str]()
     for key, value in (where or {}).items():
         values = value if isinstance(value, list | tuple) else [value]
-        texts = ["null" if one is None else runs_table.text_of(as_value(one)) for one in values]
-        equal = [text for text in texts if not text.startswith(("!=", "<", ">"))]
-        if named := key in ("name", "experiment"):
-            words += equal
-        words += [f"{'experiment' if named else key}{text}" for text in texts if text not in equal]
-        words += [f"{key}={','.join(equal)}"] if not named and (equal or not texts) else []
+        text = ",".join("null" if one is None else runs_table.text_of(as_value(one)) for one in values)
+        sign = "" if text.startswith(("!=", "<", ">")) else "="
+        words += text.split(",") if key == "experiment" and sign else [f"{key}{sign}{text}"]
     return select.chosen(words, None if outputs is None else files.given_path(outputs))
 
 
-def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> DataFrame:
+def curves(run: Named) -> DataFrame:
     """The rows of ``metrics.jsonl`` of a run as a table: ``step``, ``epoch``, ``loss``, the metrics of evaluations.
 
         curves = ssl_bench.curves(ssl_bench.runs().iloc[0])
@@ -279,13 +242,13 @@ def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> DataFrame:
     Raises:
         ConfigError: there are no rows.
     """
-    path = folder_of(run) / record.METRICS
+    path = folder_of(run) / METRICS
     if not (recorded := rows.read(path)):
         raise ConfigError(f"{path} has no rows: name the directory of a run that was started")
     return _frame([{name: value for name, value in row.items() if name != "evaluations"} for row in recorded])
 
 
-def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
+def load(run: Named) -> nn.Module:
     """The backbone of a run with the weights of its last checkpoint, in float32 on the CPU, in evaluation mode.
 
         features = ssl_bench.load("outputs/default/0123456789")(images)  # [N, C, H, W] -> [N, D]
@@ -309,7 +272,7 @@ def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
     return loaded.parts.method.encoder.get_submodule("backbone").eval()
 
 
-def folder_of(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
+def folder_of(run: Named) -> Path:
     """The directory of a run; that of a run_id is below ``outputs``."""
     if isinstance(run, str):
         return find_named(str(files.given_path(run)), files.usual_outputs())
@@ -320,7 +283,4 @@ def _frame(content: Any) -> DataFrame:
     """A table of rows or of columns, in which a column of numbers that are not all there has NaN."""
     import pandas  # heavy: only where it is used
 
-    try:
-        return pandas.DataFrame(content)
-    except UnicodeEncodeError:  # of paths that are no UTF-8, which pandas 3 keeps as objects only
-        return pandas.DataFrame({**content, "path": list(map(Path, content["path"]))})
+    return pandas.DataFrame(content)

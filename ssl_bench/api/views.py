@@ -83,9 +83,7 @@ class BatchViews:
         Returns:
             float32 [B, C, size, size] for each view.
         """
-        x = tensor("images", images)
+        x = tensor(images)
         valid = x.dtype == torch.uint8 and x.ndim == 4 and x.shape[1] in (1, 3) and x.numel() > 0
         require(valid, "images", f"{x.dtype} {list(x.shape)}", "uint8 [B, C, H, W] with C of 1 or 3")
-        drawn = torch.default_generator if generator is None else generator
-        require(isinstance(drawn, torch.Generator), "generator", drawn, "a torch.Generator, or null")
-        return [make(x, drawn) for make in self.makers]
+        return [make(x, generator or torch.default_generator) for make in self.makers]

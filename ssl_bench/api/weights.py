@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING
 
 from ssl_bench import files
-from ssl_bench.config.build import one_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,8 +36,6 @@ def load_weights(network: nn.Module, file: str | os.PathLike[str], which: Which 
     """
     from ssl_bench.networks import names, trained_on, weight_files, weights
 
-    if which is not None:
-        one_of("which", which, ("trained", "momentum"))
     path = files.given_path(file)
     path = path / "model.safetensors" if path.is_dir() else path
     line = weights.load_weights(network, weight_files.read_weights(path), str(path), which, names.described(path))

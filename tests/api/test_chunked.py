@@ -2,8 +2,6 @@
 ``tests/test_invariances.py``."""
 
 import copy
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -74,29 +72,9 @@ def test_chunks_under_autocast() -> None:
     assert (found - expected).norm() < 0.01 * expected.norm()  # bfloat16 has 8 bits
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"views": []}, "views=[]: set views to torch tensors [B, ...]"),
-        ({"views": [x.numpy() for x in vectors()]}, "views=[ndarray,ndarray]: set views to torch tensors [B, ...]"),
-        ({"chunk": 2.0}, "chunk=2.0: set chunk to an integer"),
-        ({"loss": PairLoss("dcl", reduction="none")}, "loss=[2,6]: set loss to a function that returns one number"),
-        ({"loss": lambda *_: 1.0}, "loss=float: set loss to a function that returns one number, a tensor of shape []"),
-        ({"loss": lambda *_: torch.ones(())}, "loss=without gradient: set loss to a function of the vectors"),
-        ({"encoder": network().requires_grad_(False)}, "encoder=Sequential: set encoder to a network with weights"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(given: dict[str, Any], sentence: str) -> None:
-    arguments: dict[str, Any] = {"encoder": network(), "loss": PairLoss("dcl"), "views": [*vectors()], "chunk": 2}
-    with pytest.raises(InvalidValue) as refusal:
-        chunked(**(arguments | given))
-    assert str(refusal.value).startswith(sentence)
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_a_gradient_is_needed(mode: Callable[[], Any]) -> None:
-    with mode(), pytest.raises(InvalidValue, match="gradients=disabled: set gradients to enabled: leave no_grad or"):
-        chunked(network(), PairLoss("dcl"), [*vectors()], 2)
+def test_a_network_without_weights_to_train_is_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"^encoder=Sequential: "):
+        chunked(network().requires_grad_(False), PairLoss("dcl"), [*vectors()], 2)
 
 
 @pytest.mark.parametrize("chunk", [0, 4, 7])

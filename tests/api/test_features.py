@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_bench.api.features import alignment_uniformity, knn, linear_probe
-from ssl_bench.errors import InvalidValue
+from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.linear import accuracy, fit_linear
 from ssl_bench.evaluate.sharded import Sharded
@@ -24,10 +24,10 @@ LABELS, QUERY_LABELS = torch.arange(90) % 3, torch.arange(30) % 3
 
 
 def test_knn_counts_the_classes_and_refuses_k() -> None:
-    assert knn(FEATURES, LABELS, QUERIES, k=1, num_classes=5).ranking.shape == (30, 5)
+    assert knn(FEATURES, LABELS, QUERIES, k=1).ranking.shape == (30, 3)
     with pytest.raises(InvalidValue, match=r"^k=200: .*1 to 90"):
         knn(FEATURES, LABELS, QUERIES)
-    with pytest.raises(InvalidValue, match=r"features, labels, queries=\[\[90,6\],\[90\],\[30,5\]\]"):
+    with pytest.raises(InvalidValue, match=r"features, queries=\[\[90,6\],\[30,5\]\]"):
         knn(FEATURES, LABELS, QUERIES[:, :5], k=1)
 
 
@@ -44,7 +44,7 @@ def test_a_linear_probe_is_the_fit_on_nine_tenths() -> None:
     top1 = accuracy(queries, torch.arange(30), QUERY_LABELS, *fit)[best].item()
     assert (found.top1, found.top5, found.chosen) == (top1, None, {"val_top1": held_out[best], "lr": lrs[best]})
     assert (found.predictions == QUERY_LABELS).double().mean().item() == top1
-    with pytest.raises(InvalidValue, match=r"^epochs=0: .*1 "):
+    with pytest.raises(ConfigError, match=r"^epochs=0: .*1 "):
         linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS, epochs=0)
 
 
@@ -70,7 +70,7 @@ def measure(features: Any, labels: Any, queries: Any, query_labels: Any) -> tupl
     return (
         (neighbours.top1, neighbours.ranking.tolist()),
         (probe.top1, probe.chosen, probe.predictions.tolist()),
-        alignment_uniformity(queries, queries[::-1] if isinstance(queries, list | np.ndarray) else queries.flip(0)),
+        alignment_uniformity(queries, queries[::-1] if isinstance(queries, np.ndarray) else queries.flip(0)),
     )
 
 
@@ -99,15 +99,13 @@ def test_autocast_changes_nothing(kind: torch.dtype, mode: Callable[[], Any]) ->
     "kind",
     [
         lambda x: x.numpy(),
-        lambda x: x.tolist(),
-        lambda x: x.numpy().astype(x.numpy().dtype.newbyteorder(">")),  # as files of other machines have it
         lambda x: np.broadcast_to(x.numpy(), x.shape),  # cannot be written
         lambda x: x if x.is_floating_point() else x.int(),
         lambda x: x if x.is_floating_point() else x.numpy().astype(np.uint16),
         lambda x: x.double() if x.shape == (90, 6) else x,  # features of one type, queries of another one
     ],
 )
-def test_arrays_and_lists_are_as_good_as_tensors(kind: Callable[[Tensor], Any]) -> None:
+def test_arrays_are_as_good_as_tensors(kind: Callable[[Tensor], Any]) -> None:
     neighbours, probe, (alignment, uniformity) = measure(*map(kind, (FEATURES, LABELS, QUERIES, QUERY_LABELS)))
     assert neighbours == EXPECTED[0] and probe == EXPECTED[1]
     assert (alignment, uniformity) == pytest.approx(EXPECTED[2], rel=1e-6)
@@ -121,28 +119,22 @@ def changed(x: Tensor, value: float) -> Tensor:
 
 GIVEN = {"features": FEATURES, "labels": LABELS, "queries": QUERIES, "query_labels": QUERY_LABELS}
 OF_BOTH: list[tuple[dict[str, Any], str]] = [
-    ({"features": LABELS, "labels": FEATURES}, "=[[90],[90,6],[30,6]"),
-    ({"labels": QUERIES, "queries": LABELS}, "=[[90,6],[30,6],[90]"),
-    ({"features": FEATURES[:0], "labels": LABELS[:0]}, "=[[0,6],[0],[30,6]"),
-    ({"queries": QUERIES[:0], "query_labels": LABELS[:0]}, "=[[90,6],[90],[0,6]"),
-    ({"labels": LABELS[:, None]}, "=[[90,6],[90,1],[30,6]"),
+    ({"features": LABELS}, "=[[90],[30,6]]"),
+    ({"queries": LABELS}, "=[[90,6],[90]]"),
+    ({"features": FEATURES[:0], "labels": LABELS[:0]}, "=[[0,6],[30,6]]"),
+    ({"queries": QUERIES[:0], "query_labels": LABELS[:0]}, "=[[90,6],[0,6]]"),
+    ({"labels": LABELS[:, None]}, "labels=torch.int64 [90, 1] [90]"),
     ({"features": changed(FEATURES, math.nan)}, "features 1 90"),
     ({"queries": changed(QUERIES, -math.inf)}, "queries 1 30"),
-    ({"queries": QUERIES.to_sparse()}, "queries=torch.sparse_coo dense"),
-    ({"queries": None}, "queries=NoneType numpy"),
-    ({"labels": ["cat", "dog"] * 45}, "labels=list numpy"),
     ({"labels": LABELS.float()}, "labels=torch.float32 [90]"),
-    ({"labels": LABELS - 1}, "labels=-1 0 1"),
+    ({"labels": LABELS - 1}, "labels=-1 0"),
     ({"labels": LABELS * 0}, "labels=0 two"),
-    ({"num_classes": 2}, "labels=0 2 1"),
-    ({"num_classes": 0}, "num_classes=0 2"),
 ]
 OF_PROBE: list[tuple[dict[str, Any], str]] = [
-    ({"query_labels": QUERY_LABELS + 1}, "query_labels=1 3 0 2"),
-    ({"query_labels": QUERY_LABELS - 1}, "query_labels=-1 0 2"),
+    ({"query_labels": QUERY_LABELS - 1}, "query_labels=-1 0"),
     ({"query_labels": QUERY_LABELS.double()}, "query_labels=torch.float64 [30]"),
-    ({"query_labels": QUERY_LABELS[:7]}, "=[[90,6],[90],[30,6],[7]] query_labels"),
-    ({"lr": 0.1}, "lr lrs batch_size epochs hold_out"),
+    ({"query_labels": QUERY_LABELS[:7]}, "query_labels=torch.int64 [7] [30]"),
+    ({"lr": 0.1}, "lr lrs"),
     ({"epochs": 1.5}, "epochs=1.5"),
     ({"seed": "a"}, "seed=a"),
     ({"lrs": [1e3], "weight_decay": 1.0}, "lrs=[1000.0]"),
@@ -168,10 +160,9 @@ def test_what_has_no_neighbours_is_refused(change: dict[str, Any], names: str) -
         knn(**{name: value for name, value in given.items() if name != "query_labels"})
 
 
-def test_classes_without_an_image_in_the_bank_are_told() -> None:
-    """Every query of such a class is wrong, and only if it is said that the class exists."""
-    found = linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS + 3, num_classes=6, epochs=2)
-    assert found.top1 == 0
+def test_classes_without_an_image_in_the_bank() -> None:
+    """Every query of such a class is wrong."""
+    assert linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS + 3, epochs=2).top1 == 0
 
 
 def test_numbers_of_numpy_and_another_default_device() -> None:
@@ -187,9 +178,8 @@ def test_numbers_of_numpy_and_another_default_device() -> None:
 @pytest.mark.parametrize(
     ("change", "names"),
     [
-        ({"z2": None}, "z2=NoneType"),
         ({"z1": changed(QUERIES, math.nan)}, "z1=NaN 1 30"),
-        ({"gamma": "a"}, "gamma=a"),
+        ({"gamma": 0.0}, "gamma=0.0"),
         ({"t": 1e6}, "t=1000000.0 100"),
     ],
 )

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -203,8 +202,8 @@ def test_a_first_call_in_inference_mode() -> None:
     assert torch.equal(*values)
 
 
-def test_numbers_of_images_and_classes_are_tensors_arrays_or_lists() -> None:
-    kinds: list[Callable[[Tensor], Any]] = [Tensor.tolist, Tensor.numpy, Tensor.int, Tensor.short]
+def test_numbers_of_images_and_classes_are_tensors_or_arrays() -> None:
+    kinds: list[Callable[[Tensor], Any]] = [Tensor.numpy, Tensor.int, Tensor.short]
     cases: list[tuple[str, dict[str, Any]]] = [("dcl", {}), ("supcon", {}), ("sogclr", {"instances": 9})]
     for name, more in cases:
         loss = PairLoss(name, TAU, **more)
@@ -311,8 +310,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": "dcl", "negatives": "queue", "k": "many"}, "k=many"),
     ({"loss": "dcl", "negatives": "memory_bank"}, "instances"),
     ({"loss": "dcl", "negatives": "none"}, "DCL negatives"),
-    ({"loss": "dcl", "temperature": 0}, "temperature=0"),
-    ({"loss": "dcl", "temperature": {"tau": 1}}, "temperature name"),
+    ({"loss": "dcl", "temperature": 0}, "tau=0.0"),
+    ({"loss": "dcl", "temperature": {"tau": 1}}, "temperature=null fixed cosine"),
     ({"loss": "dcl", "temperature": {"name": "cosine", "end": 1}}, "end temperature=cosine tau final cycles"),
     ({"loss": "byol", "temperature": "learned"}, "Learned temperature=fixed"),
     ({"loss": "relic", "negatives": "in_batch"}, "ReLIC negatives=cross_view"),
@@ -322,7 +321,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": "swd", "positives": "nearest"}, "SWD positives"),
     ({"loss": "sincere", "positives": "view"}, "SINCERE positives=label"),
     ({"loss": "dcl", "positives": "label"}, "SameLabel loss=supcon sincere positives=view"),
-    ({"loss": "dcl", "positives": 3}, "positives=3 name"),
+    ({"loss": "dcl", "positives": 3}, "positives=3 view"),
     ({"loss": "dcl", "symmetric": "no"}, "symmetric=no true false null"),
     ({"loss": "dcl", "reduction": "max"}, "reduction=max mean sum none"),
 ]
@@ -335,7 +334,6 @@ def test_what_cannot_work_is_refused(given: dict[str, Any], names: str) -> None:
 
 
 CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"z2": torch.ones(4, 5)}, "views=[[6,5],[4,5]]"),
     ({}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "size=1 2"),
     ({}, {"ids": torch.arange(4)}, "ids=torch.int64 [4] [6]"),
     ({"negatives": "memory_bank", "instances": 9}, {}, "ids=null 0"),
@@ -343,15 +341,12 @@ CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"temperature": "cosine"}, {}, "progress=null"),
     ({"negatives": "random_k", "k": 2, "final": 4, "schedule": "linear"}, {}, "progress=null 0 1 RandomK"),
     ({"temperature": "cosine"}, {"progress": 1.5}, "progress=1.5 0 1"),
-    ({}, {"z2": None}, "z2=null list"),
-    ({}, {"ids": torch.ones(6, dtype=torch.int64)}, "ids"),
+    ({}, {"z2": None}, "views=torch.float64 [6, 5] two"),
     ({"negatives": "queue", "k": 3, "dim": 4}, {}, "views=[B, 5] 4"),
     ({"loss": "supcon"}, {}, "labels=null -1"),
     ({"loss": "supcon"}, {"labels": torch.arange(4)}, "labels=torch.int64 [4] [6]"),
     ({}, {"labels": torch.arange(6)}, "labels=given null positives=label"),
-    ({}, {"z1": np.ones((6, 5))}, "views=[[ndarray],[6,5]]"),
-    ({}, {"z1": torch.ones(6, 5).long()}, "views=[torch.int64 torch.float64"),
-    ({}, {"z1": torch.ones(6, 5, device="meta")}, "views=[torch.float32 meta,torch.float64 cpu]"),
+    ({}, {"z1": torch.ones(2, 6, 5).long(), "z2": None}, "views=torch.int64 [2, 6, 5]"),
     *(
         ({"loss": name}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "size=1 2")
         for name in ("vicreg", "barlow_twins", "swd", "sigreg")

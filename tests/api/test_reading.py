@@ -58,7 +58,7 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics(made: list[Path]) ->
         ({"batch_size": 64, "state": "finished"}, [0, 2]),
         ({"batch_size": "b64", "seed": [0, 3]}, [0, 3]),
         ({"batch_size.size": [48], "experiment": "a"}, [1]),
-        ({"name": ["a"], "knn/top1": ">0.65"}, [2]),
+        ({"experiment": ["a"], "knn/top1": ">0.65"}, [2]),
     ]
     for where, expected in cases:
         assert list(ssl_bench.runs("outputs", where)["seed"]) == expected

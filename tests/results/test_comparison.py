@@ -50,9 +50,8 @@ def test_a_difference_has_its_interval_and_a_cell_of_one_pair_has_commands(
     assert single["verdict"] == "no verdict" and single["low"] is None
     assert single["commands"] == [f"ssl-bench train loss={loss} optimizer.lr=0.3 seed=1" for loss in ("byol", "dcl")]
     assert found["alone"] == 0 and found["unit"] == "percent"
-    assert ssl_bench.compare(by="loss", to="dcl")["difference"].round(9).tolist() == [
-        cell["difference"].__round__(9) for cell in found["cells"]
-    ]
+    table: Any = ssl_bench.compare(by="loss", to="dcl")
+    assert table["difference"].round(9).tolist() == [cell["difference"].__round__(9) for cell in found["cells"]]
 
 
 def test_two_values_two_experiments_and_a_margin(grid: None, capfd: pytest.CaptureFixture[str]) -> None:

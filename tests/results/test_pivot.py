@@ -107,7 +107,7 @@ def test_python_has_what_the_commands_have(grid: None, capsys: Output) -> None:
     assert images["knn/top1 (%), loss=dcl"] == [pytest.approx([50, 52, 54]), pytest.approx([60, 62, 64])]
     assert len(images) == 2
     assert len({axis.images[0].get_clim() for axis in panels if axis.images}) == 1  # the colours of both mean the same
-    with pytest.raises(ConfigError, match=r"^lines=loss and y=batch_size: "):
+    with pytest.raises(ConfigError, match=r"^lines=loss, y=batch_size: "):
         ssl_bench.figure(lines="loss", y="batch_size")
 
 
@@ -134,7 +134,7 @@ def test_a_setting_that_no_command_named_divides_tables_and_panels() -> None:
     (of_y,) = (cell for one in found if one.of["dataset.content"] == "y" for cell in one.cells.values())
     assert of_y.values == pytest.approx([90, 90])
     assert len(ssl_bench.figure(x="batch_size", lines="loss").axes) == 4
-    assert ssl_bench.table(rows="loss", columns="batch_size", where={"name": "grid"})["n"].tolist() == [2] * 4
+    assert ssl_bench.table(rows="loss", columns="batch_size", where={"experiment": "grid"})["n"].tolist() == [2] * 4
 
 
 def test_what_is_missing_is_counted_and_what_varies_in_a_column_is_named(grid: None) -> None:
