@@ -69,10 +69,9 @@ def main(arguments: Sequence[str]) -> int:
         console = Console(highlight=False)
         if options.watch:
             _watch(options, console)
-        elif console.is_terminal:
-            console.print(_screen(options, console))
         else:
-            print(_screen(options, console).plain)
+            shown = _screen(options, console)
+            console.print(shown) if console.is_terminal else print(shown.plain)  # rich ends a closed pipe with 1
     return 0
 
 
