@@ -220,13 +220,13 @@ def figure(
 
 
 def _chosen(outputs: Folder, where: Where) -> DataFrame:
-    """The runs that ``where`` selects, as words do on a command line, where ``experiment`` is a word alone."""
+    """The runs that ``where`` selects, as words do on a command line, where ``experiment`` or ``name`` is a word alone."""
     words = list[str]()
     for key, value in (where or {}).items():
         values = value if isinstance(value, list | tuple) else [value]
         text = ",".join("null" if one is None else runs_table.text_of(as_value(one)) for one in values)
         sign = "" if text.startswith(("!=", "<", ">")) else "="
-        words += text.split(",") if key == "experiment" and sign else [f"{key}{sign}{text}"]
+        words += text.split(",") if key in ("name", "experiment") and sign else [f"{key}{sign}{text}"]
     return select.chosen(words, None if outputs is None else files.given_path(outputs))
 
 
@@ -283,4 +283,7 @@ def _frame(content: Any) -> DataFrame:
     """A table of rows or of columns, in which a column of numbers that are not all there has NaN."""
     import pandas  # heavy: only where it is used
 
-    return pandas.DataFrame(content)
+    try:
+        return pandas.DataFrame(content)
+    except UnicodeEncodeError:  # of paths that are no UTF-8, which pandas 3 keeps as objects only
+        return pandas.DataFrame({**content, "path": list(map(Path, content["path"]))})
