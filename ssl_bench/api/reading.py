@@ -220,7 +220,7 @@ def figure(
 
 
 def _chosen(outputs: Folder, where: Where) -> DataFrame:
-    """The runs that ``where`` selects, as words do on a command line, where ``experiment`` or ``name`` is a word alone."""
+    """The runs that ``where`` selects, as words do on a command line; ``experiment`` or ``name`` is a word alone."""
     words = list[str]()
     for key, value in (where or {}).items():
         values = value if isinstance(value, list | tuple) else [value]
