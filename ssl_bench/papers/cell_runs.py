@@ -29,18 +29,15 @@ def value(run: Run, metric: str) -> float | None:
     """
     wanted = CellMetric.read(metric)
     entry = next((entry for entry in run.evaluations if wanted.name in entry["metrics"]), None)
-    number = entry["metrics"][wanted.name] if entry and wanted.last else None
+    number = entry["metrics"][wanted.name] if entry and (wanted.choice, wanted.epoch) == ("", None) else None
     if number is None:
         number = _chosen(wanted, _recorded(run, wanted.name))
     meaning = units.metric(wanted.name, run.units)
     return None if number is None else float(number) * meaning.scale
 
 
-Recorded = list[tuple[float, float]]  # epoch, NaN if a row has none, and value; in the order of the training
-
-
-def _recorded(run: Run, name: str) -> Recorded:
-    """Values of a metric that the evaluations of a run recorded during the training; of the training all."""
+def _recorded(run: Run, name: str) -> list[tuple[float, float]]:
+    """The epoch, NaN if there is none, and value of each row that a run's evaluations recorded during the training."""
     evaluator, path = units.evaluator_of(name), run.place / runs.METRICS
     trained = {entry["id"] for entry in evaluations.asked(run.config) if entry["evaluator"] == evaluator}
     if trained and trained.isdisjoint(entry["id"] for entry in run.evaluations):
@@ -53,13 +50,13 @@ def _recorded(run: Run, name: str) -> Recorded:
 
 
 @lru_cache(maxsize=32)  # a curve asks for its run once per point
-def _read(path: Path, mark: files.Mark, name: str) -> Recorded:
+def _read(path: Path, mark: files.Mark, name: str) -> list[tuple[float, float]]:
     """Values of a metric in a file; ``mark`` is that of the file."""
     numbers = [(row.get("epoch", math.nan), row.get(name)) for row in rows.read(path)]
     return [(float(epoch), float(number)) for epoch, number in numbers if isinstance(number, int | float)]
 
 
-def _chosen(wanted: CellMetric, recorded: Recorded) -> float | None:
+def _chosen(wanted: CellMetric, recorded: list[tuple[float, float]]) -> float | None:
     """The value that a metric's form asks for; None if nothing was recorded there."""
     if wanted.choice == "best":
         return max((number for _, number in recorded if not math.isnan(number)), default=None)

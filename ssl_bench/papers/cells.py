@@ -31,11 +31,6 @@ class CellMetric:
     choice: str
     epoch: float | None
 
-    @property
-    def last(self) -> bool:
-        """Whether the metric is the result of a run."""
-        return not self.choice and self.epoch is None
-
     @classmethod
     def read(cls, text: str) -> CellMetric:
         """Read a metric.
@@ -85,13 +80,17 @@ class Cell:
         """The paper's number as text; empty if it is not known."""
         if self.paper is None:
             return ""
-        text = f"{self.paper:.4f}".rstrip("0")
-        return text + "0" if text.endswith(".") else text
+        return re.sub(r"(\.\d+?)0*$", r"\1", f"{self.paper:.4f}")
 
     @property
     def share(self) -> bool:
         """Whether the metric is a share, by its name: in percent in papers."""
         return units.metric(CellMetric.read(self.metric).name, None).unit == "share"
+
+    @property
+    def needs(self) -> str:
+        """What is missing, in words; empty for nothing."""
+        return f"needs {self.missing}" if self.missing else ""
 
     @property
     def available(self) -> bool:

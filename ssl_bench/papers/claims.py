@@ -21,7 +21,6 @@ from enum import Enum
 from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.results.statistics import half_width
 
-KINDS = ("exact", "trend", "comparison", "equivalence")
 ERROR = 0.05  # of one end of an interval, before Holm's correction
 
 
@@ -109,7 +108,7 @@ class PaperClaim(Table):
         says: the claim in words, with "Ours: " before a sentence that is no paper's.
         ours: whether it is no paper's.
         where: the section, table or figure of the paper that it is in or about.
-        kind: of KINDS.
+        kind: exact, trend, comparison or equivalence.
         seeds_because: why these seeds, and so many.
         criteria: the controls, and then what the claim asks.
         minutes: time of all runs on two cores.
@@ -152,8 +151,8 @@ def verdict(findings: Sequence[Tested]) -> ClaimVerdict:
 
 def failed(findings: Sequence[Tested]) -> list[Tested]:
     """The controls whose interval is not wholly on the right side."""
-    well = (ClaimVerdict.SHOWN, ClaimVerdict.NOT_RUN)
-    return [finding for finding in findings if finding.criterion.control and finding.verdict not in well]
+    ill = (ClaimVerdict.CONTRADICTED, ClaimVerdict.UNDECIDED)
+    return [finding for finding in findings if finding.criterion.control and finding.verdict in ill]
 
 
 def judge(criterion: Criterion, numbers: list[float], error: float = ERROR) -> Tested:

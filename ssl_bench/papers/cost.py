@@ -43,10 +43,9 @@ def hours(config: Mapping[str, Any]) -> float | None:
 
 def gflop_of_a_step(config: Mapping[str, Any]) -> float | None:
     """GFLOP of a step; None for a network of unknown size."""
-    network = VIEW.get(config["choices"].get("backbone"))
-    if network is None:
+    flops, side = VIEW.get(config["choices"].get("backbone"), (None, 1))
+    if flops is None:
         return None
-    flops, side = network
     return float(config["batch_size"]["size"] * _passes(config["framework"], _crops(config), side) * flops)
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from ssl_bench.papers import measurements
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, CellMetric, Table
-from ssl_bench.record.runs import Run
 from ssl_bench.results.pivot import notes, spread
 from ssl_bench.results.statistics import mean
 
@@ -55,9 +54,8 @@ class Filled:
     def texts(self) -> dict[str, str]:
         """The numbers that the cell has, by name, as text: measured ones as ``mean ± std (n)``."""
         digits = 2 if self.cell.share else 3
-        texts = {"paper": self.cell.reported, "ours": spread(self.values, digits)}
-        if self.difference is not None:
-            texts["difference"] = f"{self.difference:+.{digits}f}"
+        difference = "" if self.difference is None else f"{self.difference:+.{digits}f}"
+        texts = {"paper": self.cell.reported, "ours": spread(self.values, digits), "difference": difference}
         texts["project"] = spread(self.measured, digits)
         return {name: text for name, text in texts.items() if text}
 
@@ -65,22 +63,16 @@ class Filled:
     def notes(self) -> list[str]:
         """Source of the paper's number unless it is the text, what is missing, and the cell's note."""
         source = SOURCES.get(self.cell.provenance, "")
-        missing = self.cell.missing and f"needs {self.cell.missing}"
-        return [note for note in (source, missing, self.lacking, self.cell.note) if note]
+        return [note for note in (source, self.cell.needs, self.lacking, self.cell.note) if note]
 
 
 def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
     """Fill each cell with the values of its runs."""
-    return [_fill(table, cell, results.of_cell(cell)) for cell in cells]
-
-
-def _fill(table: Table, cell: Cell, runs: list[Run]) -> Filled:
-    values = [(run, number) for run in runs if (number := value(run, cell.metric)) is not None]
-    lacks = runs and not values
-    return Filled(
-        cell=cell,
-        values=[number for _, number in values],
-        measured=list(measurements.values(table, cell).values()),
-        lacking=f"its runs have no {CellMetric.read(cell.metric).name}" if lacks else "",
-        remarks=notes([run for run, _ in values]),
-    )
+    filled = list[Filled]()
+    for cell in cells:
+        runs = results.of_cell(cell)
+        numbers = [(run, number) for run in runs if (number := value(run, cell.metric)) is not None]
+        lacking = f"its runs have no {CellMetric.read(cell.metric).name}" if runs and not numbers else ""
+        measured, remarks = [*measurements.values(table, cell).values()], notes([run for run, _ in numbers])
+        filled.append(Filled(cell, [number for _, number in numbers], measured, lacking, remarks))
+    return filled

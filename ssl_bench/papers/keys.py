@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from ssl_bench.config.build import near
 from ssl_bench.disk.shapes import Bounds, fits
@@ -28,14 +28,16 @@ FINITE = Bounds(-sys.float_info.max, sys.float_info.max)
 NUMBER = (str | Annotated[float, FINITE], "a number")  # YAML reads 1e-9 as a text
 MAPPING, OVERRIDES = (dict, "a mapping"), (list, "a list of overrides, such as [loss=dcl]")
 SHAPES: dict[str, tuple[Any, str]] = {  # what the value of a key is, and in words what to set it to
-    **dict.fromkeys(("paper", "title", "cite", "note", "missing", "metric", "y", "label", "best"), TEXT),
-    **dict.fromkeys(("claim", "where", "kind", "seeds_because", "by", "contradicted", "says"), TEXT),
-    **dict.fromkeys(("provenance", "statistic"), TEXT),
+    **dict.fromkeys(("paper", "title", "cite", "note", "missing", "metric", "y", "label"), TEXT),
+    **dict.fromkeys(("claim", "where", "seeds_because", "contradicted", "says", "provenance", "statistic"), TEXT),
     **dict.fromkeys(("minutes", "is", *sorted(LIMITS)), NUMBER),
     **dict.fromkeys(("rows", "tables", "claims", "of", "minus"), MAPPING),
     **dict.fromkeys(("set", "each"), OVERRIDES),
     **dict.fromkeys(("criteria", "controls"), (list[dict], "a list of criteria")),
     **dict.fromkeys(("row", "column"), (str | float, "a name")),
+    "kind": (Literal["exact", "trend", "comparison", "equivalence"], "exact, trend, comparison or equivalence"),
+    "by": (Literal["paper", "ours"], "paper or ours"),
+    "best": (Literal["row", "column"], "row or column"),
     "doubling": (bool, "true or false"),
     "columns": (list[str | float] | dict, "a list of names, or a mapping from names to overrides"),
     "theory": (dict[str, list | str], "a mapping from names to numbers, or to row"),

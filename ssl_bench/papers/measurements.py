@@ -1,5 +1,8 @@
 """Numbers that were measured with this package and are committed in ``measured/``, one JSON file for each table.
 
+Its ``cells`` are numbers, accuracies in percent, each with ``row``, ``column``, ``metric``, ``seed`` and ``value``;
+``errata`` say what is wrong with them.
+
 ``scripts/commit_numbers.py`` writes these files.
 """
 
@@ -8,27 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from ssl_bench import files
 from ssl_bench.papers.cells import Cell, Table
-
-
-class CommittedNumber(TypedDict):
-    """A committed number, an accuracy in percent."""
-
-    row: str
-    column: str
-    metric: str
-    value: float
-    seed: int
-
-
-class Measured(TypedDict, total=False):
-    """Content of a table's file; ``errata`` say what is wrong with its numbers."""
-
-    errata: str
-    cells: list[CommittedNumber]
 
 
 def path_of(table: Table) -> Path:
@@ -38,9 +24,8 @@ def path_of(table: Table) -> Path:
 
 def read(table: Table) -> Mapping[str, Any]:
     """The content of a table's file; empty without one."""
-    path = path_of(table)
     try:
-        return _read(path, files.mark(path.stat()))
+        return _read(path := path_of(table), files.mark(path.stat()))
     except OSError:
         return {}
 
@@ -48,14 +33,12 @@ def read(table: Table) -> Mapping[str, Any]:
 @lru_cache(maxsize=256)
 def _read(path: Path, mark: files.Mark) -> Mapping[str, Any]:
     """The content of a file, for which each of the thousand cells of a report asks; ``mark`` is that of the file."""
-    content: dict[str, Any] = files.read_json(path, Measured) or {}
-    return content
+    return files.read_json(path, dict) or {}
 
 
 def errata(table: Table) -> str:
     """Say what is wrong with a table's committed numbers; empty if nothing is known."""
-    text = read(table).get("errata", "")
-    return f"Errata of the project's numbers: {text}" if text else ""
+    return f"Errata of the project's numbers: {text}" if (text := read(table).get("errata")) else ""
 
 
 def values(table: Table, cell: Cell) -> dict[int, float]:

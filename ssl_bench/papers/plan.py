@@ -74,8 +74,7 @@ def plan(selection: Selection, progress: Progress = lambda requests, count: requ
         for cell in selection.cells(table):
             name = f"{table.name} {cell.row} | {cell.column}"
             overrides = merge(cell.overrides, selection.of_machine)
-            why_not = f"needs {cell.missing}" * bool(cell.missing)
-            its_runs = PlannedRuns(overrides, list(selection.seeds or cell.seeds), unavailable=why_not)
+            its_runs = PlannedRuns(overrides, list(selection.seeds or cell.seeds), unavailable=cell.needs)
             of_key = planned.setdefault(frozenset(overrides if cell.available else [name]), its_runs)
             of_key.recorded |= "@" in cell.metric
             if name not in of_key.cells:

@@ -32,8 +32,6 @@ def read_table(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[st
         ConfigError: it does not have the format.
     """
     check_keys(node, TABLE_KEYS, name, ("title", "columns", "rows"))
-    if node.get("best"):
-        one_of(f"{name}.best", node["best"], ("row", "column"))
     columns = node["columns"]
     if isinstance(columns, list):
         columns = dict.fromkeys(columns, node.get("each"))

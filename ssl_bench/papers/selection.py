@@ -14,7 +14,7 @@ from ssl_bench.config import schema
 from ssl_bench.config.build import converted, near
 from ssl_bench.config.compositions import compositions
 from ssl_bench.config.identity import NOT_IN_RUN_ID
-from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.files import given_path, usual_outputs
 from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, Table, merge
@@ -31,8 +31,7 @@ def selects_runs(options: Any) -> bool:
     if options.all or getattr(options, "claims", False):
         return False
     papers = tables.paths()
-    places = [word.partition("=")[2] for word in options.overrides if word.startswith("paths.outputs=")]
-    outputs = given_path(places[-1]) if places else usual_outputs()
+    outputs = Selection.read((), False, options.overrides).outputs
 
     def of_runs(word: str) -> bool:
         if Path(word).is_dir() or (outputs / word).is_dir() or re.search("[<>]", word):
@@ -127,13 +126,9 @@ class Selection:
         Raises:
             ConfigError: they are no integers of 0 or more.
         """
-        numbers = self.setting("seed")
-        try:
-            seeds = [] if numbers is None else [int(number) for number in numbers.split(",")]
-        except ValueError as error:
-            raise InvalidValue("seed", numbers, "integers such as 0,1,2") from error
-        require(all(seed >= 0 for seed in seeds), "seed", seeds, "integers of 0 or more")
-        return seeds
+        given = self.setting("seed")
+        require(given is None or bool(re.fullmatch(r"\d+(,\d+)*", given)), "seed", given, "integers such as 0,1,2")
+        return [int(number) for number in given.split(",")] if given else []
 
     @property
     def flags(self) -> list[str]:
@@ -160,8 +155,8 @@ class Selection:
         for setting in self.settings:
             if setting not in self.changes and not setting.startswith(("scale=", "paths.outputs=")):
                 raise ConfigError(f"{setting}: leave it out: row, col, paths.outputs and keys of a training can be set")
-        if self.setting("paths.outputs") and not self.outputs.is_dir():
-            raise ConfigError(f"paths.outputs={self.outputs}: set paths.outputs to a folder that exists")
+        there = self.outputs.is_dir() or not self.setting("paths.outputs")
+        require(there, "paths.outputs", self.outputs, "a folder that exists")
         selected = self.tables() if self.changes else ()
         if first := next((cell for table in selected for cell in self.cells(table) if cell.available), None):
             composed = compositions([first.overrides], folder=self.folder)[first.overrides]

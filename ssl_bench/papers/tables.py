@@ -95,14 +95,10 @@ def read(path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
 
 @cache
 def _read(path: Path, changed: files.Mark) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
-    content = files.read_bytes(path, LARGEST)
-    try:
-        return parse(content.decode(), path)
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
+    return parse(files.read_bytes(path, LARGEST), path)
 
 
-def parse(text: str, path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
+def parse(text: str | bytes, path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
     """The tables and the claims of a paper from the text of its file, which ``path`` names in errors.
 
     Raises:
@@ -120,7 +116,4 @@ def parse(text: str, path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, .
         require(re.fullmatch(r"[\w.-]+", name) is not None, f"{path}: name", name, "letters, digits and any of _ . -")
     tables = [read_table(f"{path.stem}/{name}", path, data, node) for name, node in nodes[0].items()]
     claimed = [read_claim(f"{path.stem}/{name}", path, data, node) for name, node in nodes[1].items()]
-    names = [table.name for table in (*tables, *claimed)] + [f"{path.stem}/claims"]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"{path}: {repeated[0]} stands there twice: rename a claim")
     return tuple(tables), tuple(claimed)

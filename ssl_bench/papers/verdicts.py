@@ -52,13 +52,8 @@ class Judged:
     @property
     def numbers(self) -> str:
         """The numbers of that finding, and what was asked of them; empty without runs."""
-        control = "control: " * self.main.criterion.control
-        return f"{control}{self.effect} {self.main.criterion.limit}" if self.effect else ""
-
-    @property
-    def effect(self) -> str:
-        """The mean of that finding with its interval; empty without runs."""
-        return _mean(self.main)
+        mean, criterion = _mean(self.main), self.main.criterion
+        return f"{'control: ' * criterion.control}{mean} {criterion.limit}" if mean else ""
 
     def row(self, brief: bool = False) -> tuple[str, ...]:
         """The entries of a printed row, by HEADINGS; in brief, without what the words say."""
@@ -114,8 +109,7 @@ def claims_of(names: Sequence[str]) -> list[PaperClaim]:
     """
     if part := [name for name in names if tables.path_of(name)[1]]:
         raise ConfigError(f"--claims: {part[0]}: name a paper, {', '.join(tables.paths())}, or a file, or none")
-    paths = [tables.path_of(paper)[0] for paper in names or tables.paths()]
-    return [claim for path in paths for claim in tables.read(path)[1]]
+    return [claim for paper in names or tables.paths() for claim in tables.read(tables.path_of(paper)[0])[1]]
 
 
 def _mean(finding: Tested) -> str:

@@ -270,9 +270,8 @@ def test_statistics_pair_the_cells_of_a_seed(write: Any) -> None:
     ("keys", "names"),
     [
         ({"criteria": None}, "mine/better criteria"),
-        ({"rows": {"DCL": {"values": [1.0, 2.0]}}}, "values"),
         ({"seeds_because": None}, "mine/better seeds_because"),
-        ({"kind": "guess"}, "mine/better.kind=guess exact trend comparison"),
+        ({"kind": "guess"}, "mine/better kind=guess exact trend comparison"),
         ({"kind": "equivalence"}, "mine/better kind=equivalence within"),
         ({"theory": {"limit": [1.0]}}, "mine/better limit row"),
         ({"criteria": [{"says": "s", "of": {}, "above": 0, "below": 1}]}, "above below within"),
@@ -537,7 +536,7 @@ def test_a_sentence_of_ours_is_marked_wherever_it_is_printed(write: Any) -> None
     found = judged(write(by="ours"))
     assert found.record()["ours"] and "Ours: DCL is better." in found.row()[0] + found.lines()[0]
     assert all("Ours: DCL is better." in text_of([verdicts.sheet([found], form == "rich")], form) for form in FORMS)
-    with pytest.raises(ConfigError, match=r"by=theirs: .*mine/better\.by .*paper, ours"):
+    with pytest.raises(ConfigError, match=r"by=theirs: .*mine/better: by .*paper or ours"):
         write(by="theirs")
 
 
