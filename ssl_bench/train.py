@@ -40,7 +40,7 @@ def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int =
 
     Returns:
         As :func:`ssl_bench.runs`, with a row for each run in the order of the grid. Runs that failed beside others that
-        did not have the state ``failed``.
+        did not have the state ``failed`` or ``diverged``.
 
     Raises:
         ConfigError: the configuration of a run cannot be used; none has started then.

@@ -66,9 +66,9 @@ def test_threads_train_in_turn_with_the_bits_of_the_main_thread(capfd: pytest.Ca
         assert IN_A_THREAD not in (Path(same["path"]) / "train.log").read_text()
 
 
-def test_a_run_that_failed_beside_others_is_a_row(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_diverged_beside_others_is_a_row(capfd: pytest.CaptureFixture[str]) -> None:
     rows = ssl_bench.train([*SMALL, "max_steps=3", "optimizer.lr=1e38,0.1"]).to_dict("records")
-    assert [row["state"] for row in rows] == ["failed", "finished"]
+    assert [row["state"] for row in rows] == ["diverged", "finished"]
     assert "1 of 2  optimizer.lr=1e+38  failed: " in capfd.readouterr().out
 
 

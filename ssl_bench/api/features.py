@@ -146,15 +146,13 @@ def _read(features: Any, labels: Any, queries: Any, query_labels: Any) -> list[A
     x = tensor(features)
     queries = tensor(queries).to(x.device)
     fits = x.ndim == queries.ndim == 2 and x.shape[1] == queries.shape[1] and len(x) >= 1 and len(queries) >= 1
-    shapes = [list(x.shape), list(queries.shape)]
-    require(fits, "features, queries", shapes, "shapes [N, D] and [Q, D], with one image or more")
+    require(fits, "features, queries", [list(x.shape), list(queries.shape)], "shapes [N, D] and [Q, D], none empty")
     require_finite(features=x, queries=queries)
     of_images = {"labels": integers("labels", labels, len(x)).to(x.device)}
     if query_labels is not None:
         of_images["query_labels"] = integers("query_labels", query_labels, len(queries)).to(x.device)
     for name, classes in of_images.items():
-        least = int(classes.min())
-        require(least >= 0, name, least, "classes from 0 on: leave out images without one (-1)")
+        require(bool((classes >= 0).all()), name, int(classes.min()), "classes from 0 on: leave out images without one")
     y = of_images["labels"]
     require(bool((y != y[0]).any()), "labels", f"{int(y[0])} for all images", "those of two classes or more")
     count = 1 + max(int(classes.max()) for classes in of_images.values())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.record import rows
 from ssl_bench.record.folders import find_named
 from ssl_bench.record.printing import text_of
@@ -118,8 +118,7 @@ def compare(
     compared.check_margin(margin)
     table = _chosen(outputs, where)
     if by is None:
-        if to is not None or margin is not None:
-            raise ConfigError("to and margin: set by to the setting whose values are compared")
+        require(to is None and margin is None, "by", None, "the setting whose values to and margin are about")
         return WhatMatters(matters.what_matters(table, metric))
     return _frame([row.record() for row in comparison.compare(table, by, to, metric, margin).rows])
 
