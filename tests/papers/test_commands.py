@@ -123,7 +123,7 @@ def test_a_cell_says_what_its_mean_mixes_and_what_its_runs_warn_of(capsys: Outpu
     assert table.main(["dcl/table1", f"row={ROW}", f"col={COLUMN}", "--format", "md"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "|  | ours | 84.00 ± 0.00 (3)<sup>1, 2</sup> |" in lines
-    mixed = "mean over runs with different numbers of threads (1, 2)"
+    mixed = "mean over runs with different threads (1, 2)"
     assert {f"<sup>1</sup> {mixed}", f"<sup>2</sup> seed 2: {warning}"} <= {*lines}
     (filled,) = as_json(capsys, "dcl/table1", f"row={ROW}", f"col={COLUMN}")
     assert filled["note"] == f"{mixed}; seed 2: {warning}"
