@@ -268,7 +268,7 @@ def parse_yaml(content: bytes) -> Any:
 
 def say_damaged(path: str | Path, wrong: str = NO_RECORD) -> None:
     """Say that a file is damaged, and ``wrong`` is what is wrong in it."""
-    say_once(printable(f"ssl-bench: {damage(path, wrong)}: it counts as missing"), os.path.abspath(path))
+    say_once(printable(f"ssl-bench: {damage(path, wrong)}: it counts as missing"), f"{os.path.abspath(path)} {wrong}")
 
 
 def damage(path: str | Path, wrong: str) -> str:
@@ -279,15 +279,15 @@ def damage(path: str | Path, wrong: str) -> str:
 def say_damaged_rows(path: str | Path, rows: int, wrong: str = "") -> None:
     """Say that rows of a file are damaged, and ``wrong`` is what is wrong in the first of them."""
     what = f"{rows} damaged rows, which are left out{f' ({wrong})' if wrong else ''}"
-    say_once(printable(f"ssl-bench: {path} has {what}"), os.path.abspath(path))
+    say_once(printable(f"ssl-bench: {path} has {what}"), f"{os.path.abspath(path)} {what}")
 
 
 SAID = set[str]()  # what sentences were about
 
 
-def say_once(sentence: str, path: str = "") -> None:
-    """Print a sentence on rank 0, once in this process for each ``path`` that it is about."""
-    about = path or sentence
+def say_once(sentence: str, about: str = "") -> None:
+    """Print a sentence on rank 0, once in this process for what it is about, or for itself."""
+    about = about or sentence
     if os.environ.get("RANK", "0") == "0" and about not in SAID:
         SAID.add(about)
         with contextlib.suppress(OSError):  # a closed terminal

@@ -36,7 +36,8 @@ def print_run(folder: Path, config: Mapping[str, Any], timed: bool = True) -> No
             row = [texts.get(name.replace("/", f"{suffix}/", 1), "") for name in columns]
             sheet.rows += [[SheetEntry(text) for text in (target, *row)]] * any(row)
         took = f"{'trained' if config.get('epochs', 1) else 'done'} in {results['seconds']:.0f} s, " * timed
-        print(f"{text_of([sheet], 'rich')}\n" * bool(columns) + took, end="")
+        plain = "  ".join(f"{name} {text}" for name, text in texts.items())  # of numbers that rank nothing
+        print(f"{text_of([sheet], 'rich') if columns else plain}\n" * bool(texts) + took, end="")
         epochs = results["config"].get("epochs") or 0
         further = f", which has gone on to epoch {epochs}" * (epochs > (config.get("epochs") or 0))
     print(f"{folder}{further}")

@@ -68,9 +68,9 @@ def test_a_notebook_shows_tables_and_pictures(outputs: dict[str, list[Any]]) -> 
         page = shown(outputs[name])["text/html"]
         _, _, *heads = page.partition("</thead>")[0].split("<th>")  # after that of the numbers of rows
         heads = [head.partition("</th>")[0] for head in heads]
-        columns = ["run_id", "name", *groups, "seed", "knn/top1"]
+        columns = ["run_id", "experiment", *groups, "seed", "knn/top1"]
         assert heads[: len(columns)] == columns and heads[-4:] == ["state", "seconds", "warnings", "path"]
-        assert page.count("<td>done</td>") == 4 and len(heads) < 20
+        assert page.count("<td>finished</td>") == 4 and len(heads) < 20
     text = shown(outputs["compare"])["text/plain"]
     assert "What matters for knn/top1" in text and "share of variance" in text
     for name, head in (("table", "mean"), ("by", "verdict")):
@@ -79,7 +79,7 @@ def test_a_notebook_shows_tables_and_pictures(outputs: dict[str, list[Any]]) -> 
         drawn = picture(outputs[name])
         assert min(drawn.size) > 300 and len(set(drawn.getdata())) > 20
     assert picture(outputs["views"]).tobytes() == ssl_bench.show_views(["seed=1"]).tobytes()
-    assert shown(outputs["thread"])["text/plain"] == "[[2, 'done']]"
+    assert shown(outputs["thread"])["text/plain"] == "[[2, 'finished']]"
     for name, sentence in (("word", "x "), ("rows", "rows=los: ")):
         (error,) = [output for output in outputs[name] if output["output_type"] == "error"]
         assert error["evalue"].startswith(sentence), error
