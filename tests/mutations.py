@@ -48,8 +48,8 @@ FAULTS = [
     Fault(
         "NaN is within the bounds",
         "check/bounds.py",
-        "if not math.isfinite(self.error):",
-        "if math.isinf(self.error):",
+        "if math.isfinite(self.error) else",
+        "if not math.isinf(self.error) else",
         ("check/test_exact.py",),
     ),
     Fault(

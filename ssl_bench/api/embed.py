@@ -75,6 +75,7 @@ def embed(
     if isinstance(images, str | os.PathLike):
         _, target, splits = opened(source, _dataset(images, options))
     else:
+        conf.check_known(options, ["mean", "std"], "images of an array")
         images = tensor(images).cpu()
         node = read_config(source)["dataset"] if isinstance(source, Path) else {}
         in_bytes = images.dtype == torch.uint8 and node.get("dtype", "uint8") == "uint8"

@@ -183,6 +183,7 @@ class PairLoss(nn.Module):
             e = replace(self._embedded(full_precision(z), ids), labels=labels)
             negatives, positives = self._sized(e.q)
             self._check_count(negatives.count(images * world()), images)
+            self._check_different(ids, negatives)
             progress = self._checked(progress, negatives)
             tiled = {"auto": False if torch.compiler.is_compiling() else None, "dense": False, "tiled": True}
             form, bank = (tiled[self.cosines], self.similarity), _kept(negatives, negatives.bank(e))
@@ -228,6 +229,13 @@ class PairLoss(nn.Module):
     def _check_count(self, count: int, images: int) -> None:
         few = count < 1 if "negatives" in self.loss.needs else "two_views" in self.loss.needs and images * world() < 2
         require(not few, "batch size", images, "2 or more: the loss compares the images of a batch")
+
+    def _check_different(self, ids: Tensor, negatives: Negatives) -> None:
+        """Refuse one number for all images; to look at those on a GPU would make the host wait for it."""
+        seen = ids.device.type == "cpu" and len(ids) > 1 and not torch.compiler.is_compiling()
+        if seen and world() == 1 and not isinstance(negatives, Queue | MemoryBank):
+            remedy = "the number of each image: they are no negatives now"
+            require(bool((ids != ids[0]).any()), "ids", "one number for all images", remedy)
 
     def _checked(self, progress: Progress | None, negatives: Negatives) -> Progress:
         if progress is None:

@@ -105,5 +105,7 @@ def test_what_is_no_network_of_features_or_no_image_is_refused() -> None:
         ssl_bench.embed(Network(pixels=7), IMAGES)
     with pytest.raises(InvalidValue, match=r"^images=torch.int64 "):
         ssl_bench.embed(Network(), IMAGES.astype(np.int64))
+    with pytest.raises(ssl_bench.errors.ConfigError, match=r"^blur: "):
+        ssl_bench.embed(Network(), IMAGES.astype(float), blur=1)
     with pytest.raises(ssl_bench.errors.RunError, match=r"^the features of 7 are not finite"):
         ssl_bench.embed(Network(), np.where(np.arange(9)[:, None, None, None] == 7, np.nan, IMAGES[:9].astype(float)))

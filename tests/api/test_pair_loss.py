@@ -352,6 +352,7 @@ CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         for name in ("vicreg", "barlow_twins", "swd", "sigreg")
     ),
     ({}, {"ids": IDS > 2}, "ids=torch.bool [6]"),
+    ({}, {"ids": torch.zeros_like(IDS)}, "ids="),
     ({"loss": "supcon"}, {"labels": LABELS / 2}, "labels=torch.float32 [6]"),
     *(
         ({"instances": 9, **given}, {"ids": IDS + first}, f"ids={first} {first + 5} 0 8")
