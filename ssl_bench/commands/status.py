@@ -80,7 +80,7 @@ def _table(options: Namespace) -> DataFrame:
 
 
 def _screen(options: Namespace, console: Console, live: bool = False) -> Text:
-    """What a terminal shows; in a file all runs are listed."""
+    """The text with experiments, runs and totals; a terminal has all runs only if they are few or asked for."""
     table = _table(options)
     listed = bool(options.runs or options.sort) or len(table) <= LISTED or not console.is_terminal
     return screen(table, listed, time.time(), console.width, live)

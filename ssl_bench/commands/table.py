@@ -68,7 +68,7 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
 
 
 def _sheets(options: Namespace) -> list[Sheet]:
-    """What a command prints."""
+    """The tables of runs, of papers or of claims that are to be printed."""
     if selects_runs(options):
         return [one.sheet() for one in pivot(*_of_runs(options))]
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
@@ -83,7 +83,7 @@ def _sheets(options: Namespace) -> list[Sheet]:
 
 
 def _figure(options: Namespace, of_runs: bool) -> Any:
-    """What a command draws."""
+    """The figure of runs or of a paper."""
     if of_runs:
         from ssl_bench.results import drawing
 
