@@ -109,11 +109,11 @@ FAULTS = [
         ("evaluate/test_geometry.py",),
     ),
     Fault(
-        "silence of a file system counts as the owner's",
-        "launch/lock.py",
-        "            self._seen = 0, 0, 0.0\n            raise",
-        "            raise",
-        ("launch/test_lock.py",),
+        "any lease counts as one's own",
+        "record/lease.py",
+        'if f"\\ntoken={self.token}\\n" in text',
+        "if text",
+        ("record/test_lease.py",),
     ),
     Fault(
         "SimSiam with gradient through the positives",

@@ -66,10 +66,9 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         RunError: its training has not ended, or its last checkpoint cannot be used.
     """
     from ssl_bench.launch import ranks
-    from ssl_bench.launch.lock import locked
     from ssl_bench.launch.outcome import Outcome, State
     from ssl_bench.launch.run import report
-    from ssl_bench.record import evaluations
+    from ssl_bench.record import evaluations, lease
     from ssl_bench.record.results import is_complete, read
     from ssl_bench.record.summary import print_run
     from ssl_bench.training.checked import CheckedParts
@@ -89,10 +88,10 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
                 raise
             config = config | {"init": None}
             CheckedParts(config).validate(1)
-        with locked(run, True, saves=True) as lock:
+        with lease.held(run, wait=True) as claim:
             outcome = Outcome(State.DONE_BEFORE)
             if not is_complete(run, config):  # another process has not evaluated it meanwhile
-                outcome = ranks.launch(config, run, None, claim=lock.claim)
+                outcome = ranks.launch(config, run, None, claim=claim if isinstance(claim, lease.Claim) else None)
         if not outcome.finished:
             report(outcome, first=True)
             return outcome.code

@@ -1,3 +1,2 @@
 """From a composed configuration to an outcome: ``plan`` holds the runs of a command, ``run`` carries out one, ``ranks``
-and ``workers`` start its processes, ``grid`` keeps many on disk; ``lock``, ``slots`` and ``nodes`` share runs, GPUs and
-machines."""
+and ``workers`` start its processes, ``grid`` keeps many on disk; ``slots`` and ``nodes`` share GPUs and machines."""

@@ -60,7 +60,7 @@ def under_torchrun() -> bool:
 
 
 def restarted() -> bool:
-    """Whether Slurm has started this job before. If its node failed, the lock that it had then is still there."""
+    """Whether Slurm has started this job before. If its node failed, the lease that it had then is still there."""
     return os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
 
 

@@ -21,7 +21,7 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import die_with
 from ssl_bench.launch.workers import LOST, call_in_workers
 from ssl_bench.record import results
-from ssl_bench.record.claim import Claim
+from ssl_bench.record.lease import Claim
 from ssl_bench.record.log import logging_to
 from ssl_bench.signals import Interrupted
 from ssl_bench.surroundings import stay_on_this_machine

@@ -15,10 +15,9 @@ from ssl_bench.disk.patience import NoAnswer, exists, patiently
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch import grid
-from ssl_bench.launch.lock import locked, remove_locks
 from ssl_bench.launch.nodes import forget_result, nodes, restarted, under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.record import folders, runs
+from ssl_bench.record import folders, lease, runs
 from ssl_bench.record.metrics import show_agent
 from ssl_bench.record.results import is_complete
 from ssl_bench.record.runs import FAILURE, RESULTS
@@ -98,9 +97,10 @@ def _carry_out(run: Run, config: dict[str, Any], folder: Path, wait: bool, quiet
             CheckedParts(config).validate(local)
         config = config | {"threads": threads(config, folder, local)}
     waits = wait or restarted()
-    with locked(folder, waits, saves=True) if first and not done else contextlib.nullcontext() as lock:
-        if lock is not None and lock.other is not None:
-            outcome = Outcome(State.HELD, 1, f"{folder} is being trained by {lock.other}")
+    with lease.held(folder, waits) if first and not done else contextlib.nullcontext() as held:
+        claim = held if isinstance(held, lease.Claim) else None
+        if isinstance(held, lease.Owner):
+            outcome = Outcome(State.HELD, 1, f"{folder} is being trained by {held}")
         elif first and not done and is_complete(folder, config):  # while this process waited
             pass
         elif not done or several_parents:
@@ -109,10 +109,9 @@ def _carry_out(run: Run, config: dict[str, Any], folder: Path, wait: bool, quiet
                 folders.begin(folder, config, run.command)
             if first and not done and not quiet:
                 print(f"run {folder.name} in {folder}", flush=True)
-            claim = lock.claim if lock is not None else None
             outcome = ranks.launch(config, folder, run.command, torchrun, quiet=quiet, claim=claim)
         if first:
-            _conclude(outcome, config, folder, quiet, lock is not None and lock.holds())
+            _conclude(outcome, config, folder, quiet, claim)
     return outcome
 
 
@@ -142,12 +141,8 @@ def threads(config: dict[str, Any], folder: Path, local: int, concurrent: int | 
     return max(1, available_cores() // (concurrent or 1) // local) if shared else THREADS
 
 
-def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: bool, held: bool) -> None:
-    """Show the results of a finished run; keep the reason of a failed one, unless it stands as it did before.
-
-    Args:
-        held: the run is that of this process, and not of another one which has taken it over.
-    """
+def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: bool, claim: lease.Claim | None) -> None:
+    """Show the results of a finished run; keep the reason of a failed one, unless it stands as it did before."""
     if outcome.state is State.DONE_BEFORE:
         tidy(folder)
         show_agent(config, folder.name, folder)
@@ -156,15 +151,16 @@ def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: boo
         print_run(folder, config)
     if outcome.state is State.FAILED and outcome.detail:
         print(outcome.detail, file=sys.stderr, flush=True)
-    if outcome.state is State.FAILED and held and folders.begun(folder, config):
+    if outcome.state is State.FAILED and claim and folders.begun(folder, config):
         with contextlib.suppress(OSError, NoAnswer):  # a full disk may be the reason, which is reported anyway
-            if not is_complete(folder, config):  # else an error came after the results, which stand
+            # else an error came after the results, which stand, or another process has the run
+            if not is_complete(folder, config) and not claim.lost_to():
                 files.write_json(folder / FAILURE, {"reason": outcome.reason, "detail": outcome.detail})
 
 
 def tidy(folder: Path) -> None:
     """Remove what a process has left in the folder of a finished run that ended at once after it wrote the results."""
-    remove_locks(folder)
+    lease.remove_left(folder)
     temporary.remove_from_run(folder)
     with contextlib.suppress(OSError, NoAnswer):
         run = runs.read(folder) if exists(folder / FAILURE) else None

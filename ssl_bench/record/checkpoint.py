@@ -5,9 +5,10 @@ ends with the same bits as one that was not. After the last step of a run, befor
 with what networks need and without what only steps need: it can be evaluated, loaded and exported, and not be trained
 on. A run that can go on to more epochs (``identity.extensible``) keeps all of it.
 
-Only the owner of a run replaces the file (``claim.py``).
+Only the owner of a run replaces the file (``lease.py``).
 """
 
+import contextlib
 import hashlib
 import shlex
 from pathlib import Path
@@ -21,9 +22,10 @@ from ssl_bench.disk.patience import NoAnswer, exists, make_folder
 from ssl_bench.errors import RunError, printable
 from ssl_bench.networks import torch_files
 from ssl_bench.record import results
-from ssl_bench.record.claim import Claim
+from ssl_bench.record.lease import Claim, Taken
 
 FILE = "checkpoints/last.pt"  # in the directory of a run
+_last = dict[Path, files.Mark]()  # of the files that this process has written or looked into
 
 
 def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
@@ -36,13 +38,25 @@ def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
         Taken: another process has the run: nothing is written.
     """
     path = run / FILE
+
+    def check() -> None:
+        """The last look before the renaming: the run is still that of this process, and does not go back."""
+        if claim is not None:
+            claim.require()
+            if exists(path) and _last.get(path) != (there := files.mark(path.stat())):
+                _last[path] = there
+                with contextlib.suppress(ValueError):  # it cannot be read
+                    if read(path).get("step", 0) > state.get("step", 0):
+                        raise Taken(run, "one that has gone further")
+
     make_folder(path.parent)
     try:
-        files.write_bytes(path, torch_files.packed(state), claim.require if claim else lambda: None)
+        files.write_bytes(path, torch_files.packed(state), check)
     except FileNotFoundError:  # a new owner has removed the temporary file
         if claim is not None:
             claim.require()
         raise
+    _last[path] = files.mark(path.stat())
 
 
 def anew(run: Path) -> str:

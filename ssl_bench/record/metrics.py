@@ -11,8 +11,8 @@ from ssl_bench import files
 from ssl_bench.config.build import build
 from ssl_bench.disk.patience import exists
 from ssl_bench.record import evaluations, results, rows
-from ssl_bench.record.claim import Claim
 from ssl_bench.record.dashboard import Dashboard, say_failed
+from ssl_bench.record.lease import Claim
 from ssl_bench.record.tensorboard import TensorBoardRun
 from ssl_bench.record.wandb import WandbRun, under_agent
 

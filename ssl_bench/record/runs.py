@@ -19,8 +19,8 @@ from ssl_bench import files
 from ssl_bench.config import identity
 from ssl_bench.errors import in_one_line, one_line
 from ssl_bench.record import evaluations, results, rows
-from ssl_bench.record.claim import Owner
 from ssl_bench.record.dashboard import SIZE, flat_config
+from ssl_bench.record.lease import Owner
 
 CONFIG, RESULTS, METRICS = "config.yaml", results.NAME, "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"

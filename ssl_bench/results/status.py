@@ -138,12 +138,12 @@ def whole_time(left: Left) -> float | None:
 
 def _left(run: Run, usual: float | None, now: float) -> float | None:
     """Seconds that a busy run still takes; of an evaluation after the training they are not known."""
-    at, since = run.progress, run.owner.since if run.owner else now
+    at = run.progress
     if run.share >= 1:
         return None
     if at.seconds and run.share:
-        return max(0.0, at.seconds / run.share - at.seconds - max(0.0, now - max(at.changed, since)))
-    return None if usual is None or at.seconds else max(0.0, usual - max(0.0, now - since))
+        return max(0.0, at.seconds / run.share - at.seconds - max(0.0, now - max(at.changed, run.began)))
+    return None if usual is None or at.seconds else max(0.0, usual - max(0.0, now - run.began))
 
 
 def _states(table: DataFrame) -> str:

@@ -19,10 +19,10 @@ from ssl_bench.config.build import near
 from ssl_bench.config.identity import is_hashed
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.metric import Metric
-from ssl_bench.launch import grid, lock
+from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.launch.outcome import State as Recorded
-from ssl_bench.record import evaluations, runs, units
+from ssl_bench.record import evaluations, lease, runs, units
 from ssl_bench.record.runs import Key, Run
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _runs(outputs: Path) -> list[Run]:
     by_place = {"/".join(folder.parts[-2:]): run for folder, run in found.items()}
     by_command = {run.command: run for run in found.values() if run.command}
     for run in found.values():
-        run.owner = lock.owner(run.place)
+        run.owner = lease.owner(run.place)
     others, asked = dict[str, Run](), grid.asked(outputs)
     newest = {one.experiment: one.grid for one in asked}
     for one in asked:

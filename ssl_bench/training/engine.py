@@ -22,7 +22,7 @@ from ssl_bench.errors import RunError
 from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.negatives import Queue
 from ssl_bench.record import checkpoint, folders, results
-from ssl_bench.record.claim import Claim
+from ssl_bench.record.lease import Claim
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
 from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
@@ -73,6 +73,8 @@ def train(
         former = former if former and former["run_id"] == run_id else None
         recorded = former["evaluations"] if former is not None else []
         trained = run.resume(former, command is not None)
+        if claim is not None:
+            claim.require()
         if trained is None and command is not None and rank() == 0:
             folders.begin(folder, config, command)
         facts = run.announce() if trained is None else trained.get("facts", {})

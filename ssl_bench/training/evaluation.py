@@ -97,6 +97,8 @@ class Evaluation:
         step = self.state.step
         marks = _marks(evaluations.after(entries, self.config["epochs"]))
         tracker.row(step, {"epoch": self.schedule.epoch(step), **content["metrics"], **marks}, pictures)
+        if tracker.claim is not None:
+            tracker.claim.require()
         files.write_json(folder / "results.json", content)
         for path in self._kept:
             files.remove(path)

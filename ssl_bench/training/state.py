@@ -16,8 +16,8 @@ from ssl_bench.errors import RunError, in_one_line
 from ssl_bench.hardware import move
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.record import checkpoint
-from ssl_bench.record.claim import Claim, Taken
 from ssl_bench.record.environment import commit, conditions, now
+from ssl_bench.record.lease import Claim, Taken
 from ssl_bench.record.results import OF_GPUS, SETTINGS
 from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
 from ssl_bench.training.meter import Meter, raise_bad_loss

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from ssl_bench.commands.evaluate import main
-from ssl_bench.launch.lock import Lock
+from ssl_bench.record import lease
 from tests.conftest import only_run
 from tests.door.door import refuses
+from tests.results.folders import claim_elsewhere
 
 Train = Callable[..., tuple[int, str]]
 
@@ -51,9 +52,8 @@ def test_a_run_is_named_by_its_run_id_and_keeps_its_evaluators_and_the_settings_
 
     assert main([run.name, "evaluate.knn.temperature=0.2"]) == 0
     assert (evaluators().keys(), evaluators()["knn"]["temperature"]) == ({"knn"}, 0.2)
-    lock = Lock(run)
-    assert lock.take() is None
-    threading.Timer(1.0, lock.release, [False]).start()  # another process at work on the run: this one waits for it
+    claim_elsewhere(run, "node7", silent=0)  # another process at work on the run: this one waits for it
+    threading.Timer(1.0, (run / lease.FILE).unlink).start()
     assert main([run.name, "evaluate=[knn_val]"]) == 0 and evaluators()["knn_val"]["k"] == 7
     capfd.readouterr()
     assert main([run.name, "evaluate.linear.epochs=2"]) == 2

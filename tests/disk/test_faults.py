@@ -15,25 +15,26 @@ from tests.disk.faulty import FaultyFolder
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import kill_runs
 
-# Counts in a file under a lock, and prints each number. What it does not know it tries again.
+# Counts in a file under a lease, and prints each number. What it does not know it tries again.
 COUNTER = """
 import os, time
 from pathlib import Path
 from ssl_bench import files
 from ssl_bench.disk import patience
-from ssl_bench.launch import lock
+from ssl_bench.errors import RunError
+from ssl_bench.record import lease
 patience.PAUSES = (0.001, 0.002, 0.004, 0.008)
-lock.time.sleep = lambda seconds: None
+lease.time.sleep = lambda seconds: None
 folder, left = Path("disk/run").absolute(), 25
 while left:
     try:
-        with lock.locked(folder, wait=True):
+        with lease.held(folder, wait=True):
             count = files.read_json(folder / "count.json", int) or 0
             files.write_json(folder / "count.json", count + 1)
             left -= 1
             files.append(folder / "turns.txt", f"{count + 1}\\n")
-    except patience.NoAnswer as error:
-        assert "its file system does not answer" in str(error)
+    except RunError as error:
+        assert "does not answer" in str(error) or "after fixing that" in str(error), error
     except OSError as error:
         assert error.errno in patience.NO_ANSWER, error
 """

@@ -12,7 +12,7 @@ import pytest
 from ssl_bench import files
 from ssl_bench.disk import temporary
 from ssl_bench.disk.liveness import alive, machine, start_time
-from ssl_bench.launch.lock import locked
+from ssl_bench.record import lease
 
 # Is killed, or waits, in the middle of each kind of write.
 WRITER = """
@@ -58,8 +58,8 @@ def left() -> set[Path]:
 
 def next_commands() -> None:
     """What takes the folders: the owner of a run, and whatever needs a folder in TMPDIR."""
-    with locked(Path("outputs/name/run"), wait=False) as lock:
-        assert lock.other is None
+    with lease.held(Path("outputs/name/run"), wait=False) as claim:
+        assert isinstance(claim, lease.Claim)
     with temporary.folder():
         pass
 

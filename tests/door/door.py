@@ -83,7 +83,7 @@ def occurs(word: str, line: str) -> bool:
 def picture() -> dict[Path, tuple[int, int] | None]:
     """All paths below the working directory; of files and links the time of their last change and their size.
 
-    The time of a folder changes with a claim that was taken in it and given back.
+    The time of a folder changes with a lease that was taken in it and given back.
     """
     stats = {path: path.lstat() for path in Path().rglob("*")}
     times = {path: (stat.st_mtime_ns, stat.st_size) for path, stat in stats.items()}

@@ -1,4 +1,4 @@
-"""Each field of ``grid.json``, of its jobs and of a claim is replaced by each kind of value, and every reader is asked.
+"""Each field of ``grid.json`` and of its jobs is replaced by each kind of value, and every reader is asked.
 
 The runs keep their numbers, and a file of another shape is named.
 """
@@ -6,7 +6,6 @@ The runs keep their numbers, and a file of another shape is named.
 import json
 import os
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ import pytest
 
 from ssl_bench import files
 from ssl_bench.commands import grid_end, report, status
-from ssl_bench.disk.shapes import fits
-from ssl_bench.launch import grid, lock
-from ssl_bench.record.claim import Owner
-from tests.door.damage import SHARES, changed, changes, environment, some_changes
+from ssl_bench.launch import grid
+from ssl_bench.record import lease
+from tests.door.damage import SHARES, changed, environment, some_changes
 from tests.door.readers import asked, means, numbers, pairs
 
 
@@ -65,24 +63,15 @@ def test_a_damaged_record_of_a_grid_changes_no_run(every: tuple[int, int, int], 
 GONE = "was removed or damaged while its grid ran: start the same command again"
 
 
-def test_a_damaged_claim_is_named_once_it_cannot_be_one_that_is_being_written(outputs: Path) -> None:
+@pytest.mark.parametrize("text", ["", "\0" * 40, "filelock/2\npid=-1\n", "x" * 2000, "{}"])
+def test_a_run_with_a_damaged_lease_is_busy_until_it_has_expired(text: str, outputs: Path) -> None:
     victim = sorted((outputs / "g").iterdir())[1]
     (victim / "results.json").unlink()
-    (expected, said), path = numbers(), victim / "claims" / "1"
-    assert said == "" and expected[victim.name]["state"] == "evaluation missing"
-    path.parent.mkdir()
-    content = asdict(Owner.this_process())
-    for at, value in changes(content):
-        damaged = changed(content, at, value)
-        path.write_text(json.dumps(damaged))
-        fresh, said = numbers()
-        assert said == "" and {**fresh, victim.name: None} == {**expected, victim.name: None}, (at, value)
-        running = fresh[victim.name]["state"] == "busy"
-        os.utime(path, times=(path.stat().st_mtime - 2 * lock.LEASE,) * 2)
-        late, said = numbers()
-        readable = Owner.read(damaged).pid
-        assert (readable or running) and (f"{path} is damaged, or was not written" in said) == (not readable), damaged
-        assert late[victim.name]["state"] == ("busy" if damaged == content else "evaluation missing") or fits(
-            damaged, Owner
-        )
-    assert asked(status.main, "outputs")[0] == 0
+    (expected, _), path = numbers(), victim / lease.FILE
+    assert expected[victim.name]["state"] == "evaluation missing"
+    path.write_text(text)
+    fresh, said = numbers()
+    assert said == "" and {**fresh, victim.name: None} == {**expected, victim.name: None}
+    assert fresh[victim.name]["state"] == "busy"
+    os.utime(path, times=(path.stat().st_mtime - 2 * lease.DURATION,) * 2)
+    assert numbers() == (expected, "") and asked(status.main, "outputs")[0] == 0

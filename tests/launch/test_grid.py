@@ -17,8 +17,10 @@ from ssl_bench import files
 from ssl_bench.config import compose
 from ssl_bench.config.identity import run_dir
 from ssl_bench.hardware import available_cores
+from ssl_bench.record import lease
 from tests.conftest import SMALL
 from tests.ranks import wait_for
+from tests.results.folders import claim_elsewhere
 
 Train = Callable[..., tuple[int, str]]
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -26,11 +28,10 @@ Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 HOLDER = """
 import sys
 from pathlib import Path
-from ssl_bench.launch.lock import Lock
-lock = Lock(Path(sys.argv[1]))
-assert lock.take() is None
-sys.stdin.read()
-lock.release(False)
+from ssl_bench.record import lease
+with lease.held(Path(sys.argv[1]), wait=False) as claim:
+    assert isinstance(claim, lease.Claim)
+    sys.stdin.read()
 """
 LOCAL = ["hydra/launcher=local", "hydra.launcher.n_jobs=2"]
 
@@ -68,8 +69,8 @@ def test_a_grid_trains_each_run_once_and_goes_on_after_a_failure(train: Train, c
     again, printed = train(*grid)
     assert again == 1 and counts(printed) == [4, 0, 2, 2]
     finished = next(path.parent for path in Path("outputs").glob("default/*/results.json"))
-    left = finished / "claims", finished / "failed.json"  # by a process that ended at once after it wrote the results
-    left[0].mkdir()
+    left = finished / lease.FILE, finished / "failed.json"  # by a process that ended at once after it wrote the results
+    claim_elsewhere(finished, "node7", silent=2 * lease.DURATION)
     files.write_json(left[1], {"reason": "its file system does not answer", "detail": ""})
     healthy, printed = train("-m", "max_steps=2", "optimizer.lr=0.1", "seed=0,1,2")
     assert not any(path.exists() for path in left)

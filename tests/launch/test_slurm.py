@@ -16,8 +16,10 @@ import pytest
 import torch
 
 from ssl_bench import files
+from ssl_bench.record import lease
 from tests.conftest import SMALL, only_run
 from tests.launch import slurm
+from tests.results.folders import claim_elsewhere
 
 pytestmark = [
     pytest.mark.slurm,
@@ -173,7 +175,6 @@ def test_a_cancelled_run_ends_its_grid() -> None:
 def test_a_run_on_two_nodes_resumes_after_its_first_node_has_failed(nodes: list[slurm.Node], reference: Path) -> None:
     with grid(*RUN, "hydra.launcher.nodes=2", "devices=2") as process:
         run = after_steps(22)
-        (claim,) = (run / "claims").iterdir()
         (folder,) = Path("outputs/.sweeps").iterdir()
         (log,) = folder.glob("slurm/*_0_log.out")
         job = log.name.partition("_")[0]
@@ -182,11 +183,11 @@ def test_a_run_on_two_nodes_resumes_after_its_first_node_has_failed(nodes: list[
         slurm.wait_until(results[1].exists, 60)  # the other node has lost it, and its process ends
         mark_down(nodes[0])
         assert files.read_json(folder / "jobs" / "0.json")["state"] == "running"
-        files.write_json(claim, files.read_json(claim) | {"machine": "other"})  # as if the job now got other nodes
+        claim_elsewhere(run, "node1", silent=0)  # as if the job now got other nodes
         nodes[0].start()
         slurm.wait_until(lambda: "is being trained by node1" in log.read_text(), 60)
         slurm.wait_until(lambda: not results[1].exists(), 20)
-        files.write_json(claim, {"released": True})  # without this, the claim would expire after 90 seconds
+        (run / lease.FILE).unlink()  # without this, it would expire after 90 seconds
         printed, _ = process.communicate(timeout=120)
     assert process.returncode == 0 and "1 run: 1 trained" in printed, printed
     assert job_is("Restarts=1", job)

@@ -19,6 +19,7 @@ from ssl_bench.config.identity import run_id
 from ssl_bench.disk.liveness import start_time
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.record import lease
 from tests.evaluated import with_evaluations
 
 OUTPUTS = Path("outputs")
@@ -65,11 +66,10 @@ def finish(folder: Path, seconds: float, **metrics: float) -> None:
 
 
 def claim_elsewhere(folder: Path, host: str, silent: float) -> None:
-    """Make a claim of another machine, last touched ``silent`` seconds ago."""
-    (folder / "claims").mkdir()
-    owner = {"host": host, "pid": 77, "since": time.time() - 1000, "machine": f"{host}/boot", "born": "1"}
-    (folder / "claims" / "1").write_text(json.dumps(owner))
-    touch(folder / "claims" / "1", time.time() - silent)
+    """Make the lease of another machine, last touched ``silent`` seconds ago."""
+    text = f"filelock/2\npid=77\nhost={host}\nmode=lease\ntoken=0123\nduration={lease.DURATION}\nstart=1\n"
+    (folder / lease.FILE).write_text(text)
+    touch(folder / lease.FILE, time.time() - silent)
 
 
 def touch(path: Path, when: float) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from pandas import DataFrame
 from rich.cells import cell_len
 
 from ssl_bench.launch.grid import record
-from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.record import lease
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.select import chosen
 from ssl_bench.results.status import experiments, time_left
@@ -58,10 +58,15 @@ def fail(folder: Path, reason: str) -> Path:
 
 @contextmanager
 def busy(folder: Path) -> Iterator[Path]:
-    lock = Lock(folder)
-    lock.take()
-    yield folder
-    lock.release(False)
+    with lease.held(folder, wait=False):
+        yield folder
+
+
+@pytest.fixture
+def block() -> Iterator[ExitStack]:
+    """What is entered is left at the end of the test."""
+    with ExitStack() as block:
+        yield block
 
 
 # ---- states and numbers
@@ -196,7 +201,7 @@ def left_of(now: float) -> dict[int | str, float]:
     return {table["run_id"][key] if isinstance(key, int) else key: of for key, of in time_left(table, now).items()}
 
 
-def test_time_left_of_a_run() -> None:
+def test_time_left_of_a_run(block: ExitStack) -> None:
     now = time.time() + 100
     evaluated = [r | {"seconds": r["seconds"] + 30 * (r["epoch"] - 1)} for r in rows(8)]
     folders = {
@@ -208,7 +213,7 @@ def test_time_left_of_a_run() -> None:
         make("new/"): None,
     }
     for folder in folders:
-        Lock(folder).take()
+        block.enter_context(busy(folder))
         if (folder / "metrics.jsonl").exists():
             touch(folder / "metrics.jsonl", now - 5)
     known = {folder.name: pytest.approx(seconds) for folder, seconds in folders.items() if seconds}
@@ -218,11 +223,11 @@ def test_time_left_of_a_run() -> None:
     assert left_of(now - 100)[first.name] == pytest.approx(60, abs=2)
 
 
-def test_time_left_of_an_experiment() -> None:
+def test_time_left_of_an_experiment(block: ExitStack) -> None:
     """W = (120 + 100) / 2; the busy one has 60 - 5 left, and two are not begun: (55 + 2 W) / 1 left."""
     finished, active, stopped = (make("a/", rows(n)) for n in (8, 4, 5))
     finish(finished, 120.0)
-    Lock(active).take()
+    block.enter_context(busy(active))
     now = time.time() + 100
     touch(active / "metrics.jsonl", now - 5)
     shutil.move(stopped, "stopped")
@@ -240,7 +245,7 @@ def test_time_left_of_an_experiment() -> None:
     ]
     assert left_of(now) == {active.name: pytest.approx(55), "a": pytest.approx(55 + 2 * 110)}
     shutil.move("stopped", stopped)
-    Lock(stopped).take()  # two at a time
+    block.enter_context(busy(stopped))  # two at a time
     record(grid, 2, ["seed=2"], running(str(stopped)))
     touch(stopped / "metrics.jsonl", now)
     whole = (120 + 100 + 100) / 3
@@ -250,10 +255,10 @@ def test_time_left_of_an_experiment() -> None:
     assert left_of(now)["a"] == pytest.approx(55)  # the longest
 
 
-def test_a_busy_run_without_a_row_takes_as_long_as_the_others() -> None:
+def test_a_busy_run_without_a_row_takes_as_long_as_the_others(block: ExitStack) -> None:
     finish(make("a/", rows(10)), 130.0)
     new = make("a/")
-    Lock(new).take()
+    block.enter_context(busy(new))
     assert left_of(time.time() + 50) == {new.name: pytest.approx(80, abs=2), "a": pytest.approx(80, abs=2)}
 
 

@@ -1,0 +1,247 @@
+"""One process at a time carries out a run, and one that has lost it writes nothing more."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from filelock import SoftFileLease
+
+from ssl_bench import files
+from ssl_bench.record import checkpoint, lease
+from ssl_bench.record.lease import Claim, Owner, Taken
+from ssl_bench.record.metrics import Tracker
+from tests.conftest import SMALL, only_run
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+import kill_runs
+
+RUN = Path("run")
+STATE: dict[str, Any] = {"run_id": "id", "method": {"weight": torch.arange(200.0)}}
+# Tries to take a hundred runs, each at the same moment as all other racers, and prints which it has taken.
+RACER = """
+import contextlib, sys, time
+from pathlib import Path
+from ssl_bench.record import lease
+begin, taken, kept = float(sys.argv[1]), [], contextlib.ExitStack()
+for number in range(100):
+    while time.time() < begin + 0.02 * number: pass
+    if isinstance(kept.enter_context(lease.held(Path(f"run{number}"), wait=False)), lease.Claim): taken.append(number)
+print("taken", *taken, flush=True)
+sys.stdin.read()
+"""
+# Takes the run, says so, and then does what it is told.
+HOLDER = """
+import sys, time
+from pathlib import Path
+from ssl_bench.record import lease
+lease.DURATION, lease.BEAT = 2.0, 0.2
+with lease.held(Path("run"), wait=False) as claim:
+    print("taken", flush=True)
+    exec(sys.argv[1])
+"""
+
+
+@contextlib.contextmanager
+def holder(code: str) -> Iterator["subprocess.Popen[str]"]:
+    """A process that has the run, whose lease lasts two seconds."""
+    with subprocess.Popen([sys.executable, "-c", HOLDER, code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "taken\n"
+        yield process
+        process.kill()
+
+
+@pytest.fixture(autouse=True)
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "DURATION", 2.0)
+    monkeypatch.setattr(lease, "BEAT", 0.2)
+
+
+def take_over(run: Path) -> None:
+    """Put the lease of a process on another machine in place of the one that is there."""
+    text = f"filelock/2\npid=4711\nhost=node7\nmode=lease\ntoken=0123\nduration={lease.DURATION}\nstart=1\n"
+    files.write_text(run / lease.FILE, text)
+
+
+@pytest.mark.slow
+def test_each_run_is_taken_by_exactly_one_of_four_processes() -> None:
+    begin = str(time.time() + 3)  # when all have been started
+    options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    racers = [subprocess.Popen([sys.executable, "-c", RACER, begin], **options) for _ in range(4)]
+    lines = [next(line for line in racer.stdout or () if line.startswith("taken")) for racer in racers]
+    for racer in racers:
+        racer.communicate()
+    assert sorted(int(number) for line in lines for number in line.split()[1:]) == list(range(100))
+
+
+def test_the_run_of_a_killed_process_is_free_at_once() -> None:
+    with holder("time.sleep(60)") as process:
+        with lease.held(RUN, wait=False) as other:
+            assert isinstance(other, Owner) and other.pid == process.pid and other == lease.owner(RUN)
+        process.kill()
+        process.wait()
+        assert lease.owner(RUN) is None
+        began = time.monotonic()
+        with lease.held(RUN, wait=False) as claim:
+            assert isinstance(claim, Claim) and time.monotonic() - began < 1
+            assert (found := lease.owner(RUN)) is not None and found.pid == os.getpid()
+    assert lease.owner(RUN) is None and not (RUN / lease.FILE).exists()
+
+
+@pytest.mark.parametrize("touched", [True, False])
+def test_an_owner_on_another_machine_keeps_its_run_while_it_touches_the_lease(touched: bool) -> None:
+    RUN.mkdir()
+    take_over(RUN)
+    ended = threading.Event()
+
+    def touch() -> None:
+        while not ended.wait(0.2) and touched:
+            os.utime(RUN / lease.FILE)
+
+    threading.Thread(target=touch, daemon=True).start()
+    waiting = SoftFileLease(RUN / lease.FILE, lease_duration=lease.DURATION, heartbeat_interval=lease.BEAT)
+    end = time.monotonic() + 3
+    while time.monotonic() < end and not lease._take(waiting):
+        time.sleep(0.1)
+    ended.set()
+    assert waiting.is_locked is not touched
+    waiting.release()
+
+
+# C code that holds the interpreter stops the heartbeat as well.
+STILL = "import ctypes; ctypes.PyDLL(None).sleep({})\n"
+WRITE = "from ssl_bench import files; claim.require(); files.write_text(Path('run/row'), 'written')"
+
+
+@pytest.mark.parametrize("how", ["stopped", "interpreter held"])
+def test_a_process_that_stood_still_longer_than_its_lease_ends_without_having_written(how: str) -> None:
+    stopped = how == "stopped"
+    with holder("time.sleep(1)\n" + WRITE if stopped else STILL.format(5) + WRITE) as process:
+        process.send_signal(signal.SIGSTOP if stopped else 0)
+        with lease.held(RUN, wait=True) as claim:
+            assert isinstance(claim, Claim) and process.poll() is None
+            process.send_signal(signal.SIGCONT)
+            assert process.wait(20) == 1 and claim.lost_to() == ""
+    assert not (RUN / "row").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_run_whose_owner_stands_still_for_two_minutes_is_anothers_after_90_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    durations = "lease.DURATION, lease.BEAT = 2.0, 0.2\n"
+    monkeypatch.undo()
+    code = HOLDER.replace(durations, "")
+    assert lease.DURATION == 90 and durations in HOLDER
+    began = time.monotonic()
+    with subprocess.Popen([sys.executable, "-c", code, STILL.format(120) + WRITE], stderr=subprocess.PIPE) as process:
+        while lease.owner(RUN) is None:
+            time.sleep(0.1)
+        with lease.held(RUN, wait=True) as claim:
+            assert isinstance(claim, Claim) and 80 < time.monotonic() - began < 110 and process.poll() is None
+            assert process.stderr is not None and b"another process trains it" in process.stderr.read()
+            assert process.wait(60) == 1 and time.monotonic() - began > 120
+    assert not (RUN / "row").exists()
+
+
+@pytest.mark.parametrize("text", ["", "half a rec"])
+def test_a_lease_without_an_owner_is_taken_over_once_it_has_expired(text: str) -> None:
+    """Its process, or its machine, has ended before the file was written."""
+    RUN.mkdir()
+    (RUN / lease.FILE).write_text(text)
+    with lease.held(RUN, wait=False) as other:
+        assert isinstance(other, Owner)
+    with lease.held(RUN, wait=True) as claim:
+        assert isinstance(claim, Claim) and claim.lost_to() == ""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_taken_over_ends_and_goes_on_from_its_last_checkpoint(train: Callable[..., Any]) -> None:
+    long = [*SMALL, "epochs=20", "batch_size.size=512", "evaluate=knn"]
+    assert train(*long, "paths.outputs=whole", small=False)[0] == 0
+
+    def wait_and_take_over() -> None:
+        while not (saved := list(Path("outputs").rglob("last.pt"))):
+            time.sleep(0.001)
+        take_over(saved[0].parents[1])
+
+    other = threading.Thread(target=wait_and_take_over)
+    other.start()
+    code, printed = train(*long, "checkpoint.every=1", small=False)
+    other.join()
+    run = only_run()
+    last = checkpoint.read(run / checkpoint.FILE)
+    assert code == 1 and "another process trains it: node7 (process 4711)" in printed
+    assert not (run / "results.json").exists()
+    assert not (run / "failed.json").exists()  # the run has not failed: another process trains it
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["last.pt"]
+    assert "token=0123" in (run / lease.FILE).read_text()
+
+    (run / lease.FILE).unlink()
+    code, printed = train(*long, small=False)
+    assert code == 0 and f"resuming at step {last['step']} of" in printed
+    assert kill_runs.differences(*(kill_runs.left_by(Path(folder)) for folder in ("whole", "outputs"))) == []
+
+
+# Takes the run over, and saves a state.
+NEW_OWNER = """
+import torch
+from pathlib import Path
+from ssl_bench.disk import temporary
+temporary._machine = lambda: "0123abcd"
+from ssl_bench.record import checkpoint, lease
+with lease.held(Path("run"), wait=False) as claim:
+    assert isinstance(claim, lease.Claim)
+    checkpoint.save(Path("run"), {"run_id": "id", "method": {"weight": torch.arange(200.0)}, "step": 4})
+"""
+
+
+class SlowClaim(Claim):
+    """The claim of a process that is suspended right after its look, while another one takes over and saves."""
+
+    def require(self) -> None:
+        super().require()
+        (RUN / lease.FILE).unlink(missing_ok=True)
+        subprocess.run([sys.executable, "-c", NEW_OWNER], check=True)
+
+
+def test_a_process_that_was_suspended_before_its_renaming_does_not_replace_the_new_owners_checkpoint() -> None:
+    with lease.held(RUN, wait=False) as claim:
+        assert isinstance(claim, Claim)
+        checkpoint.save(RUN, STATE | {"step": 3}, claim)
+        with pytest.raises(Taken):
+            checkpoint.save(RUN, STATE | {"step": 5}, SlowClaim(claim.run, claim.token))
+        assert {path.name: checkpoint.read(path)["step"] for path in (RUN / "checkpoints").iterdir()} == {"last.pt": 4}
+
+
+def test_a_checkpoint_is_never_replaced_by_one_of_a_smaller_step() -> None:
+    with lease.held(RUN, wait=False) as claim:
+        assert isinstance(claim, Claim)
+        subprocess.run(
+            [sys.executable, "-c", NEW_OWNER.replace("with lease", "if True: #").replace("assert", "#")], check=True
+        )
+        with pytest.raises(Taken):
+            checkpoint.save(RUN, STATE | {"step": 3}, claim)
+        checkpoint.save(RUN, STATE | {"step": 5}, claim)
+        assert checkpoint.read(RUN / checkpoint.FILE)["step"] == 5
+
+
+def test_a_process_without_its_claim_writes_no_row_and_removes_no_lease() -> None:
+    with lease.held(RUN, wait=False) as claim:
+        assert isinstance(claim, Claim)
+        tracker = Tracker(RUN, {"tracking": {"mode": "off"}}, "id", 0, {}, claim=claim)
+        tracker.row(1, {"loss": 1.0})
+        take_over(RUN)
+        tracker.row(2, {"loss": 2.0})
+        assert [json.loads(line) for line in tracker.path.read_text().splitlines()] == [{"step": 1, "loss": 1.0}]
+    assert "token=0123" in (RUN / lease.FILE).read_text() and claim.lost_to() == "node7 (process 4711)"
