@@ -29,7 +29,7 @@ from tuned_twice import PLACES, REPLICATES, TRIALS, Decided
 
 from ssl_bench.commands.arguments import in_sentences, show_progress, taken_outputs
 from ssl_bench.commands.train_grid import train_grid
-from ssl_bench.config.asked import Asked
+from ssl_bench.config.command import Command
 from ssl_bench.config.compositions import compositions
 from ssl_bench.config.identity import recipe_id
 from ssl_bench.errors import ConfigError
@@ -67,8 +67,8 @@ class Machine:
         self._collect(numbers, configs)
         if not (left := numbers.missing(wanted)):
             return 0
-        launcher = ["hydra/launcher=local", f"hydra.launcher.n_jobs={self.at_once}"]
-        plan = Plan(Asked.of([*self.overrides, *launcher], None, True))
+        launcher = ["launcher=local", *(f"launcher.{key}={self.at_once}" for key in ("jobs", "runs_per_gpu"))]
+        plan = Plan(Command.of([*self.overrides, *launcher], None, True))
         runs = [plan.run((*requests[one], f"seed={one.seed}"), configs[one], one.text) for one in left]
         for refusal in plan.refused(runs).values():
             raise refusal
@@ -284,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_intermixed_args(arguments)
     design, beside = Design(options.design), options.design.with_suffix(".json")
     numbers = Numbers(options.numbers or beside, beside)
-    of_machine = ("threads=1", f"runs_per_gpu={options.at_once}", *options.overrides)
+    of_machine = ("threads=1", *options.overrides)
     machine = Machine(options.at_once, of_machine, options.dry_run)
     if options.command in ("run", "pilot"):
         return (run if options.command == "run" else pilot)(design, numbers, machine)

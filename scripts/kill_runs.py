@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_flatten
 RUN = ["backbone.width=4", "head.out=16", "optimizer=sgd", "tracking=off", "log_every=1", "checkpoint.every=1"]
 RUN += ["epochs=2", "evaluate=[knn,linear]", "evaluate.baselines=[init]", "evaluate.every=1"]
 RUN += ["evaluate.linear.epochs=5", "evaluate.linear.lrs=[0.1]"]
-AT_ONCE = ["hydra/launcher=local", "hydra.launcher.n_jobs=2"]
+AT_ONCE = ["launcher=local", "launcher.jobs=2"]
 GRID = ["-m", "seed=0,1", *AT_ONCE]
 TABLE = list[str]()  # the command that trains the runs of a table, if they are to be killed
 STOP, DISK = "SIGSTOP", "full disk"

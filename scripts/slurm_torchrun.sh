@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train one run on the GPUs of several nodes with torchrun, for clusters where `hydra/launcher=slurm` does not fit.
+# Train one run on the GPUs of several nodes with torchrun, for clusters where `launcher=slurm` does not fit.
 #   sbatch --partition=gpu --nodes=2 scripts/slurm_torchrun.sh dataset=imagenet framework=moco_v2 batch_size=b1024
 # Five minutes before the time limit Slurm sends SIGUSR2. The ranks then save their state, and the job is requeued and
 # resumes from that state, as after a preemption. After a node failure, which Slurm notices within SlurmdTimeout (5

@@ -50,12 +50,6 @@ def cores_per_process() -> int:
     return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
-def concurrent_runs(devices: int, runs_per_gpu: int, device: str = "auto") -> int:
-    """Number of runs of ``devices`` processes each that fit on this machine at once, at least 1."""
-    gpus = len(visible_gpus(device))
-    return max(1, (gpus * runs_per_gpu if gpus else available_cores()) // devices)
-
-
 def check_devices(devices: int, device: str = "auto") -> None:
     """Refuse more processes than this machine has GPUs or cores, and GPUs that the installed torch cannot use.
 

@@ -50,7 +50,7 @@ def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int =
     parted(overrides)
     require(isinstance(jobs, int) and jobs >= 1, "jobs", jobs, "1 or more")
     words = [f"name={name}"] if name is not None else []
-    words += ["hydra/launcher=local", f"hydra.launcher.n_jobs={jobs}"] if jobs != 1 else []
+    words += ["launcher=local", f"launcher.jobs={jobs}"] if jobs != 1 else []
     with _ONE:
         code, runs, ends = run_command(read(["-m", *overrides, *words]))
     if code == 128 + signal.SIGINT:

@@ -78,7 +78,7 @@ def _machine(options: Any, command: str) -> int:
 def _loss(options: Any) -> int:
     from ssl_bench.check import loss, report
     from ssl_bench.config import hydra_errors
-    from ssl_bench.config.values import parsed
+    from ssl_bench.config.with_hydra import parsed
     from ssl_bench.files import as_json
 
     keys = dict[str, Any]()

@@ -33,7 +33,7 @@ def show(plan: Plan, as_json: bool = False) -> None:
     with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
         runs = plan.every()
     left = [run for run in runs if not run.done]
-    timed = _timed([run.config for run in left]) if plan.asked.where != "slurm" else {}
+    timed = _timed([run.config for run in left]) if plan.asked.launcher != "slurm" else {}
     costs = [(cost.steps(run.config), _hours(run.config, timed)) for run in left]
     if as_json:
         of_runs = [{"folder": str(run.folder), "overrides": run.overrides} for run in left]
@@ -52,10 +52,10 @@ def show(plan: Plan, as_json: bool = False) -> None:
     price = f", {cost.price([run.config for run in left], hours, bool(timed))}" if any(s for s, _ in costs) else ""
     sheet.below = [f"{len(left)} runs to go{price}"]
     print(text_of([sheet], "rich").rstrip() if left else sheet.below[0])
-    if left and plan.asked.where == "slurm":
+    if left and plan.asked.launcher == "slurm":
         plan.begin("")
         assert plan.folder is not None
-        print("", slurm.script(plan.asked.launcher, plan.folder, len(left)), sep="\n", end="")
+        print("", slurm.script(plan.asked.settings, plan.folder, len(left)), sep="\n", end="")
 
 
 def _hours(config: Config, timed: Mapping[str, float]) -> float | None:

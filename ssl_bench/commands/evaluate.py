@@ -14,7 +14,7 @@ from typing import Any
 
 from ssl_bench.commands import train, weights
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse, taken_outputs
-from ssl_bench.config import reference, values
+from ssl_bench.config import reference, with_hydra
 from ssl_bench.errors import ConfigError, RunError
 
 CHANGEABLE = ("evaluate=", "evaluate.", "device=", "paths.data=", "dataset.root=", "dataset.path=")
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     """Evaluate; 0, 1 if a run cannot be evaluated, 2 for wrong arguments."""
     parser = Parser("evaluate", "Evaluate trained runs again: what they lack is computed, nothing is trained.")
     parser.add_words("; its finished runs")
-    usual, of_papers = reference.listed({"evaluate": values.options("evaluate")})
+    usual, of_papers = reference.listed({"evaluate": with_hydra.options("evaluate")})
     parser.epilog = f"""Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators,
         evaluate.key=value, device=cpu, paths.data=DIR, dataset.root=DIR. {usual}; of the papers, {of_papers}"""
     parser.add_argument("--weights", metavar="FILE", help=WEIGHTS)

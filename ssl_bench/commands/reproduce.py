@@ -2,7 +2,7 @@
 
 ``ssl-bench reproduce dcl/table1 row='CIFAR-10*' col=256 seed=0,1 devices=8 --dry-run``. Other ``key=value`` are added
 to every cell; if they change what is computed, the runs are recorded with ``scale=reduced`` and fill no cell: ``table``
-with the same ``key=value`` shows them. ``skip=impossible`` leaves out cells that cannot be. ``hydra/launcher=local`` or
+with the same ``key=value`` shows them. ``skip=impossible`` leaves out cells that cannot be. ``launcher=local`` or
 ``slurm`` trains several runs at the same time.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.commands.train_grid import check_place, train_grid
 from ssl_bench.config import with_hydra
-from ssl_bench.config.asked import Asked
 from ssl_bench.config.build import open_dataset
+from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import impossible
 from ssl_bench.launch.plan import Plan
@@ -44,14 +44,14 @@ def main(arguments: Sequence[str]) -> int:
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     planned = plan(selection, show_progress)
     with with_hydra.opened():
-        asked = Asked.of([*selection.of_machine, *selection.of_hydra], options.config_dir, True)
+        asked = Command.of([*selection.of_machine, *selection.of_launcher], options.config_dir, True)
     check_place(asked, options.dry_run)
     _leave_out_impossible(selection, planned, skip, options.dry_run)
     todo = [runs for runs in planned if runs.missing]
     lacking = list(missing_data(todo))
     summarise(selection, planned, not lacking)
     if options.dry_run:
-        print(*(runs.line([*selection.flags, *selection.of_hydra]) for runs in todo), sep="\n")
+        print(*(runs.line([*selection.flags, *selection.of_launcher]) for runs in todo), sep="\n")
         print(*(f"data missing: {sentence}" for sentence in lacking), sep="\n")
         return 0
     for folder in {folder for runs in planned for folders in runs.done.values() for folder in folders}:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     return _train(selection, todo, asked, typed) if todo else 0
 
 
-def _train(selection: Selection, todo: Sequence[PlannedRuns], asked: Asked, typed: str) -> int:
+def _train(selection: Selection, todo: Sequence[PlannedRuns], asked: Command, typed: str) -> int:
     """Train runs as one grid; return its exit code."""
     grid = Plan(asked)
     runs = [grid.run(*cell_run) for planned in todo for cell_run in planned.runs()]
@@ -93,7 +93,7 @@ def _leave_out_impossible(selection: Selection, planned: Sequence[PlannedRuns], 
         return
     from ssl_bench.training.refusals import refusals  # imports torch
 
-    here = not dry_run and selection.setting("hydra/launcher") != "slurm"
+    here = not dry_run and selection.setting("launcher") != "slurm"
     errors = refusals([runs.config for runs in todo], here)
     refused = {number: error for number, error in enumerate(errors) if error}
     possible = impossible.left([[f"cell={runs.cells[0]}"] for runs in todo], refused, skip, "cells")

@@ -14,7 +14,7 @@ from ssl_bench.commands import dry_run
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.commands.train_grid import check_place, train_grid
 from ssl_bench.config import compose, hydra_errors, reference, schema, with_hydra
-from ssl_bench.config.asked import Asked
+from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import impossible
 from ssl_bench.launch.nodes import under_torchrun
@@ -41,7 +41,7 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
         The exit code, the runs, and how those ended that were started, by their numbers.
     """
     with with_hydra.opened():
-        asked = Asked.of(words.overrides, words.config_dir, words.multirun)
+        asked = Command.of(words.overrides, words.config_dir, words.multirun)
         if words.help or words.cfg:
             with hydra_errors.in_sentences(words.overrides):
                 if words.help:
@@ -76,12 +76,14 @@ def _alone(plan: Plan) -> Run:
     return plan.add([run])[0]
 
 
-def _check_together(words: Any, asked: Asked) -> None:
+def _check_together(words: Any, asked: Command) -> None:
     """Refuse flags that do not go together, and a grid where it cannot be carried out."""
     if words.dry_run and not asked.many:
         raise ConfigError("--dry-run lists the runs of a grid: add -m")
     if words.skip and not asked.many:
         raise ConfigError(f"{impossible.SKIP} leaves out runs of a grid: add -m, or leave it out")
+    if asked.launcher != "here" and not asked.many:
+        raise ConfigError(f"launcher={asked.launcher} is for the runs of a grid: add -m, or leave it out")
     if asked.many:
         check_place(asked, words.dry_run)
 

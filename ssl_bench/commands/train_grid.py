@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ssl_bench.commands import grid_end
-from ssl_bench.config.asked import Asked
+from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import grid, local, slurm
 from ssl_bench.launch.live import Live
@@ -16,7 +16,7 @@ from ssl_bench.launch.run import Run
 from ssl_bench.record.wandb import under_agent
 
 
-def check_place(asked: Asked, dry_run: bool) -> None:
+def check_place(asked: Command, dry_run: bool) -> None:
     """Refuse a grid where it cannot be carried out; a dry run needs no Slurm.
 
     Raises:
@@ -26,7 +26,7 @@ def check_place(asked: Asked, dry_run: bool) -> None:
         raise ConfigError("a grid cannot run under torchrun, where every rank would start it: use devices=N instead")
     if under_agent():
         raise ConfigError("a grid cannot run under a W&B agent, which starts one run at a time: leave -m out")
-    if asked.where == "slurm" and not dry_run:
+    if asked.launcher == "slurm" and not dry_run:
         slurm.check()
 
 
@@ -63,11 +63,11 @@ def _in_place(plan: Plan, runs: Sequence[Run], live: Live) -> None:
 def _carried_out(plan: Plan, runs: Sequence[Run], wait: bool) -> Iterator[tuple[Run, Outcome]]:
     """Carry out runs where they were asked for; with ``wait`` they wait for other processes that train them."""
     asked = plan.asked
-    if asked.where == "slurm":
+    if asked.launcher == "slurm":
         assert plan.folder is not None
-        return slurm.in_queue(runs, asked.launcher, plan.folder, wait)
-    if asked.where == "local":
-        return local.in_processes(runs, asked.launcher["n_jobs"], wait)
+        return slurm.in_queue(runs, asked.settings, plan.folder, wait)
+    if asked.launcher == "local":
+        return local.in_processes(runs, asked.settings["jobs"], asked.settings["runs_per_gpu"], wait)
     return local.one_by_one(runs, wait)
 
 

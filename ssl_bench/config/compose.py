@@ -8,13 +8,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench.config import from_disk, guard, plugins
+from ssl_bench.config import from_disk, plugins
 from ssl_bench.config.build import converted, find_target, has_argument
 from ssl_bench.config.hydra_errors import check_overrides, explain, in_sentences
 from ssl_bench.config.identity import SCHEDULES, is_plugins
 from ssl_bench.config.schema import Tracking
 from ssl_bench.config.typed import PATH_KEY, quoted
-from ssl_bench.config.with_hydra import as_hydra_takes, composed, parted, with_values
+from ssl_bench.config.with_hydra import as_hydra_takes, composed, leaves, parted, with_values
 from ssl_bench.errors import ConfigError, require, shown
 from ssl_bench.files import given_path
 
@@ -30,7 +30,7 @@ def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
             images or weights.
     """
     cfg, choices = parted(cfg)
-    guard.check_computed(OmegaConf.to_container(cfg, resolve=False))  # type: ignore[arg-type]
+    from_disk.check_computed(OmegaConf.to_container(cfg, resolve=False))  # type: ignore[arg-type]
     try:
         expand_home(cfg)
         if "dataset" in cfg:
@@ -119,6 +119,6 @@ def _other_images(cfg: DictConfig, given: Any, folder: Path | None) -> dict[str,
 
 def expand_home(cfg: DictConfig) -> None:
     """Replace ``~`` at the beginning of every path by the home folder."""
-    for key, value in guard.leaves(OmegaConf.to_container(cfg, resolve=False)):
+    for key, value in leaves(OmegaConf.to_container(cfg, resolve=False)):
         if isinstance(value, str) and value.startswith("~") and PATH_KEY.fullmatch(key):
             OmegaConf.update(cfg, key, str(given_path(value)), force_add=True)

@@ -3,17 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench.config import from_disk, guard, identity
+from ssl_bench.config import from_disk, identity
 from ssl_bench.config.build import near, texts_of_plugins
 from ssl_bench.config.compose import expand_home, find_other_images
 from ssl_bench.config.hydra_errors import check_overrides, explain
 from ssl_bench.config.typed import as_typed
-from ssl_bench.config.with_hydra import composed, parted
+from ssl_bench.config.with_hydra import composed, leaves, parsed, parted
 from ssl_bench.errors import ConfigError
 from ssl_bench.files import given_path
 
@@ -34,12 +33,11 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         texts = texts_of_plugins(config, config.get("plugins", ()))
         overrides = [as_typed(override, texts) for override in overrides]
         check_overrides(overrides)
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-        given = {override.key_or_group: override for override in parsed}
+        given = {str(override.key_or_group): override for override in parsed(overrides)}
         for key, override in given.items():
             part = OmegaConf.create({})
             OmegaConf.update(part, key, override.value(), force_add=True)
-            guard.check_computed(OmegaConf.to_container(part))  # type: ignore[arg-type]
+            from_disk.check_computed(OmegaConf.to_container(part))  # type: ignore[arg-type]
         root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
         choices = dict(config["choices"])
         if "evaluate" in given:
@@ -52,7 +50,7 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         for key, override in given.items():
             if OmegaConf.select(root, key, default=_MISSING) is _MISSING:
                 names = list(identity.evaluators(root.evaluate))
-                keys = [path for path, _ in guard.leaves(OmegaConf.to_container(root.evaluate), "evaluate")]
+                keys = [path for path, _ in leaves(OmegaConf.to_container(root.evaluate), "evaluate")]
                 remedy = f"the run's evaluators are {', '.join(names) or 'none'}; evaluate=[NAME,...] takes others"
                 beside = [other for other in keys if other.startswith(f"{key.rpartition('.')[0]}.")]
                 raise ConfigError(f"there is no key {key}{near(key, beside)}: {remedy}")

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from ssl_bench import files
 from ssl_bench.config.build import find_target, located, open_dataset
 from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, is_own
-from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.errors import ConfigError, InvalidValue, require, shown
 
 OF_FOLDER = "model.safetensors"  # the weights in a folder that transformers or timm has written
 AUTO = "auto"  # the option of evaluate without the evaluators that need labels, where there are none
@@ -28,6 +28,31 @@ class _Config(TypedDict):
 class _Results(TypedDict):
     run_id: str
     config: _Config
+
+
+def check_computed(config: Mapping[str, Any]) -> None:
+    """Refuse values of keys that are found on the disk, and that name a run or an evaluation.
+
+    Args:
+        config: a configuration, or a part of it, that somebody has written.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    evaluate = config.get("evaluate")
+    evaluate = evaluate if isinstance(evaluate, Mapping) else {}
+    values = {key: config.get(key) for key in ("choices", "steady")}
+    for key, node in (("dataset", config.get("dataset")), *(("evaluate.on", node) for node in datasets_of(evaluate))):
+        if isinstance(node, Mapping):
+            computed = ("content", "train_images", "least_labels", "knn_k") if is_own(node) else ("content",)
+            values |= {f"{key}.{name}": node[name] for name in computed if node.get(name) is not None}
+    labels = evaluate.get("labels")
+    for node in labels if isinstance(labels, list) else ():
+        values |= {"evaluate.labels": node} if isinstance(node, Mapping) else {}
+    for key, value in values.items():
+        if value is not None:
+            remedy = "write only the file in it" if key == "evaluate.labels" else "leave it out"
+            raise ConfigError(f"{key}={shown(value)}: {remedy}: ssl-bench computes this value")
 
 
 def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:

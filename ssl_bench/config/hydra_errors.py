@@ -2,9 +2,8 @@
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import (
@@ -14,11 +13,10 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from ssl_bench.config import guard
 from ssl_bench.config.build import near
 from ssl_bench.config.schema import directory
-from ssl_bench.config.with_hydra import composed, groups, parted
-from ssl_bench.errors import ConfigError, reason
+from ssl_bench.config.with_hydra import HYDRAS, composed, groups, leaves, parsed, parted
+from ssl_bench.errors import ConfigError, in_one_line, reason
 
 LACKING = ConfigAttributeError, ConfigKeyError  # the causes of Hydra's error for a key that is not there
 # The key that group=0.1 may mean.
@@ -68,18 +66,18 @@ def check_overrides(overrides: Sequence[str], grid: bool = False) -> None:
         ConfigError: naming the override.
         HydraException: an override cannot be read.
     """
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    for override in parsed(overrides):
         line, group, value = override.input_line, override.key_or_group, override.value()
         if not group:
             raise ConfigError(f"{line}: write key=value, such as seed=3")
-        if override.get_key_element().lstrip("+~").startswith(("hydra/sweeper", "hydra.sweeper")):
-            raise ConfigError(f"{line}: {guard.NO_SWEEPER}")
-        if override.is_sweep_override() and not grid:
-            raise ConfigError(f"{line}: several values make a grid: add -m, or write [a,b] for a list")
+        if override.is_sweep_override() and (group == "experiment" or not grid):
+            remedy = "each experiment has a grid of its own: start one at a time"
+            remedy = remedy if grid else "several values make a grid: add -m, or write [a,b] for a list"
+            raise ConfigError(f"{line}: {remedy}")
         if override.is_add() and override.package is None and group in groups():
             raise ConfigError(f"{group} has a value already: leave the + before {group} out")
-        if group == "experiment" and (isinstance(value, list) or override.is_sweep_override()):
-            raise ConfigError(f"{line}: each experiment has a grid of its own: start one at a time")
+        if override.is_delete() and group == "evaluate":  # a list, which Hydra leaves as it is
+            raise ConfigError(f"{line}: set evaluate to the options that you want, or to [] to evaluate nothing")
         names = value if isinstance(value, list) and group == "evaluate" else [value]
         in_question = group in groups() and not override.is_delete() and not override.is_sweep_override()
         if in_question and not all(isinstance(name, str) for name in names):
@@ -97,37 +95,23 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
         name, _, value = error.override.partition("=")
         quoted = f"'{name}=\"{value}\"'"
         return f"{error.override}: cannot be read: write key=value, with quotes around other characters, as in {quoted}"
-    if "Could not delete" in str(error):
-        return _nothing_to_leave_out(str(error), overrides)
+    if absent := re.search("Could not delete .*'(.+)' does not exist", str(error)):
+        return _no_key(absent[1], overrides)
     first = error  # what has led to it
     while not isinstance(first, ConfigError) and (earlier := first.__cause__ or first.__context__):
         first = earlier
     failed = error.__cause__ if isinstance(error, HydraException) else error
-    if not isinstance(failed, OmegaConfBaseException) or not (key := failed.full_key):
-        return str(first) if isinstance(first, ConfigError) else " ".join(str(error).split())
+    key = getattr(failed, "full_key", None)
     if isinstance(first, ConfigError):  # what a resolver has refused
-        return f"{key}: {first}"
+        return f"{key}: {first}" if key else str(first)
+    if not failed or not key:
+        return in_one_line(error)
     override = next((text for text in overrides if text.lstrip("+").startswith((f"{key}=", f"{key}."))), key)
     if isinstance(failed, LACKING):
-        key = override.partition("=")[0]
-        remedy = _meant(key, _keys(overrides) - {key})
-        return f"there is no key {key}{remedy}; `ssl-bench train --cfg job` prints them all"
+        return _no_key(override.lstrip("+").partition("=")[0], overrides)
     why = reason(first if type(failed) is InterpolationResolutionError else failed)
     why = why[:1].lower() + why[1:].replace("Integer", "an integer").replace("Float", "a number")
     return f"{override}: {why}" if failed is not error else f"{key}: {why}; set {key} to a value"
-
-
-def _nothing_to_leave_out(error: str, overrides: Sequence[str]) -> str:
-    """The refusal of ~KEY where there is no such key; the options of evaluate are a list, which Hydra leaves whole."""
-    without = [word for word in overrides if word.startswith("~")]
-    word = next(
-        (word for word in without if f"'{word[1:]}'" in error or f"'{word[1:].partition('=')[0]}'" in error), "~"
-    )
-    key = word[1:].partition("=")[0]
-    if key == "evaluate":
-        return f"{word}: set evaluate to the options that you want, or to [] to evaluate nothing"
-    remedy = _meant(key, _keys(overrides) - {key})
-    return f"{word}: there is no key {key} to leave out{remedy}; `ssl-bench train --cfg job` prints them all"
 
 
 def _no_option(file: str, options: Sequence[str] | None) -> str:
@@ -135,6 +119,8 @@ def _no_option(file: str, options: Sequence[str] | None) -> str:
     group, _, option = file.rpartition("/")
     if file.partition("/")[0] in groups():  # experiment, of experiment/<paper>/<name>
         group, _, option = file.partition("/")
+    if group == "hydra/launcher":
+        return f"{group}={option}: {HYDRAS['launcher']}"
     options = options or sorted(path.stem for path in (directory() / group).glob("*.yaml"))
     folder = f"{option.rpartition('/')[0]}/"
     options = [other for other in options if other.startswith(folder)] or options
@@ -154,23 +140,18 @@ def _key_of_group(group: str, key: str, value: str = "") -> str:
     return f"{group}.{key}{value}{some}" if having else ""
 
 
-def _meant(key: str, keys: Collection[str]) -> str:
-    """`` (did you mean X or Y?)`` for an unknown key: keys of that name in other groups, or one that is similar."""
-    if foreign := FOREIGN.get(key.lower()):
-        return f" (did you mean {foreign}?)"
-    group, _, name = key.rpartition(".")
-    elsewhere = sorted(other for other in keys if other.rpartition(".")[2] == name and other.count(".") < 2)
-    owners = [group] if group in groups() else sorted(groups() - {"evaluate"})
-    texts = [] if elsewhere else [_key_of_group(owner, name) for owner in owners]
-    meant = " or ".join([*elsewhere, *(text for text in texts if " " in text)])
-    return f" (did you mean {meant}?)" if meant else near(key, keys)
-
-
-def _keys(overrides: Sequence[str]) -> set[str]:
-    """The groups, and all keys of the configuration with the groups that ``overrides`` choose."""
+def _no_key(key: str, overrides: Sequence[str]) -> str:
+    """The refusal of an unknown key, with keys of that name in other groups, or one that is similar."""
     chosen = [override for override in overrides if override.split("=")[0] in groups() and "," not in override]
     try:
         config = OmegaConf.to_container(parted(composed(chosen))[0], resolve=False)
     except HydraException:  # an option of a folder that only --config-dir names
         config = {}
-    return {path for path, _ in guard.leaves(config)} | groups()
+    keys = ({path for path, _ in leaves(config)} | groups()) - {key}
+    group, _, name = key.rpartition(".")
+    elsewhere = sorted(other for other in keys if other.rpartition(".")[2] == name and other.count(".") < 2)
+    owners = [group] if group in groups() else sorted(groups() - {"evaluate"})
+    texts = [] if elsewhere else [_key_of_group(owner, name) for owner in owners]
+    meant = FOREIGN.get(key.lower()) or " or ".join([*elsewhere, *(text for text in texts if " " in text)])
+    hint = f" (did you mean {meant}?)" if meant else near(key, keys)
+    return f"there is no key {key}{hint}; `ssl-bench train --cfg job` prints them all"

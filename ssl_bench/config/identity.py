@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-RETIRED = {"halt_at", "fused_norm"}  # keys of former versions, which config.yaml files of their runs have
+RETIRED = {"halt_at", "fused_norm", "runs_per_gpu"}  # keys of earlier versions, which their config.yaml files have
 # Keys that say where and how a run is carried out. They are no part of its identity, so that it can be moved and
 # resumed elsewhere.
-NOT_IN_RUN_ID = {"name", "choices", "device", "devices", "threads", "runs_per_gpu", "images_on", "cosines"}
+NOT_IN_RUN_ID = {"name", "choices", "device", "devices", "threads", "launcher", "images_on", "cosines"}
 NOT_IN_RUN_ID |= {"log_every", "timeout", "checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate"}
 NOT_IN_RUN_ID |= {"steady"} | RETIRED
 RUN_ID_DIGITS = 10

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ssl_bench.config import identity, values, with_hydra
+from ssl_bench.config import identity, with_hydra
 from ssl_bench.config.schema import directory
 
 # Options for a figure or a table of one paper, which help lists last.
@@ -28,9 +28,9 @@ OF_PAPERS = {
 
 def help_text(root: DictConfig, folder: Path | None) -> str:
     """The help text of a composed configuration: how to write the command, groups with options, all keys."""
-    of_folder = {entry.name for entry in folder.iterdir() if entry.is_dir()} - {"hydra"} if folder else set[str]()
+    of_folder = {entry.name for entry in folder.iterdir() if entry.is_dir()} if folder else set[str]()
     names = sorted(with_hydra.groups() | of_folder)
-    options = {group: values.options(group, folder) for group in names}
+    options = {group: with_hydra.options(group, folder) for group in names}
     groups, of_papers = listed(options)
     texts = [root.hydra.help.header, groups, explained(root), f"of the papers\n{of_papers}", root.hydra.help.footer]
     return "\n\n".join(text.strip() for text in texts if text)
@@ -134,7 +134,7 @@ def _comments(path: Path) -> Iterator[tuple[str, str]]:
             for key, value in node.value:
                 name = f"{prefix}{key.value}"
                 _, mark, comment = lines[key.start_mark.line].partition(" # ")
-                if mark and not isinstance(value, yaml.MappingNode):
+                if mark and not (isinstance(value, yaml.MappingNode) and value.value):
                     yield name, comment.strip()
                 yield from of(value, f"{name}.")
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from ssl_bench.config.build import KINDS, checked_call, converted, near
+from ssl_bench.config.build import KINDS, checked_call, converted, near, one_of
 from ssl_bench.config.identity import datasets_of, name_of_labels
 from ssl_bench.disk.shapes import fits
 from ssl_bench.errors import ConfigError, require
@@ -78,6 +78,53 @@ class Tracking:
 
 
 @dataclass
+class Here:
+    """The keys of ``launcher=here``: none."""
+
+
+@dataclass
+class Local:
+    """Those of ``launcher=local``."""
+
+    jobs: int
+    runs_per_gpu: int
+
+
+@dataclass
+class Slurm:
+    """Those of ``launcher=slurm``, by submitit's names but for ``jobs``."""
+
+    jobs: int
+    name: str
+    nodes: int
+    gpus_per_node: int | None
+    cpus_per_task: int | None
+    tasks_per_node: int
+    mem_gb: float | None
+    partition: str | None
+    account: str | None
+    qos: str | None
+    constraint: str | None
+    exclude: str | None
+    gres: str | None
+    comment: str | None
+    cpus_per_gpu: int | None
+    gpus_per_task: int | None
+    mem_per_gpu: str | None
+    mem_per_cpu: str | None
+    timeout_min: int
+    signal_delay_s: int
+    max_num_timeout: int
+    stderr_to_stdout: bool
+    setup: list[str] | None
+    python: str | None
+    additional_parameters: Any
+
+
+LAUNCHERS: dict[str, type] = {"here": Here, "local": Local, "slurm": Slurm}
+
+
+@dataclass
 class TopLevel:
     """Types of the top level. ``Any`` stands for a group that its ``_target_`` types."""
 
@@ -99,7 +146,6 @@ class TopLevel:
     device: str = MISSING
     devices: int = MISSING
     threads: int | None = MISSING
-    runs_per_gpu: int = MISSING
     images_on: str = MISSING
     log_every: int = MISSING
     timeout: int = MISSING
@@ -107,6 +153,7 @@ class TopLevel:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     paths: Paths = field(default_factory=Paths)
     batch_size: BatchSize = field(default_factory=BatchSize)
+    launcher: Any = MISSING  # one of LAUNCHERS
     tracking: Any = MISSING  # Tracking, or a plugin's class
     dataset: Any = MISSING
     augment: Any = MISSING
@@ -127,13 +174,14 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: naming the key and what to set.
     """
-    check_keys({"plugins": {}} | {key: value for key, value in config.items() if key not in ("choices", "steady")})
+    given = {key: value for key, value in config.items() if key not in ("choices", "steady")}
+    check_keys({"plugins": {}, "launcher": {}} | given)  # which runs of earlier versions lack
+    check_launcher(config["choices"].get("launcher", "here"), given.get("launcher", {}))
     _check_evaluate(config["evaluate"])
     least = {
         "batch_size.size": (config["batch_size"]["size"], 2),
         "devices": (config["devices"], 1),
         "threads": (config["threads"], 1),
-        "runs_per_gpu": (config["runs_per_gpu"], 1),
         "epochs": (config["epochs"], 0),
         "max_steps": (config["max_steps"], 1),
         "log_every": (config["log_every"], 1),
@@ -159,6 +207,18 @@ def check(config: Mapping[str, Any]) -> None:
     require(visible and name.isprintable(), "name", name, "a folder name such as cifar10_grid")
     for key, folder in config["paths"].items():
         require(bool(folder), f"paths.{key}", folder, "a folder")
+
+
+def check_launcher(name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse a launcher that does not exist, and settings that it does not have or cannot use.
+
+    Raises:
+        ConfigError: naming the key and what to set.
+    """
+    one_of("launcher", name, tuple(LAUNCHERS))
+    check_keys(settings, LAUNCHERS[name], "launcher.")
+    for key in ("jobs", "runs_per_gpu", "nodes"):
+        require(settings.get(key, 1) >= 1, f"launcher.{key}", settings.get(key), "1 or more")
 
 
 def check_keys(node: Mapping[str, Any], kind: type = TopLevel, prefix: str = "") -> None:

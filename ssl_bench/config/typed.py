@@ -17,7 +17,7 @@ PATH_KEY = re.compile(PATHS)
 TEXT_KEY = re.compile(
     rf"{PATHS}|name|plugins|tracking\.(project|entity|tags)|backbone\.name|augment\.interpolation"
     r"|(dataset|evaluate\.on)\.(name|folder|train|test|classes|torchvision|pretrain|image|label|content)"
-    r"|evaluate\.on|evaluate\.\w+\.(interpolation|layers|reference)|hydra\.launcher\.(partition|account|qos|constraint)"
+    r"|evaluate\.on|evaluate\.\w+\.(interpolation|layers|reference)|launcher\.(partition|account|qos|constraint)"
 )
 PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_/][a-z0-9_/.-]*", re.IGNORECASE)
 SEVERAL = re.compile(r"(choice|shuffle|sort)\((.*)\)")  # Hydra's functions of values

@@ -13,7 +13,7 @@ import math
 import os
 import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import version
@@ -28,31 +28,56 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
 
 from ssl_bench import files
-from ssl_bench.config import guard, plugins, wandb
+from ssl_bench.config import plugins, wandb
 from ssl_bench.config.build import texts_of_plugins
 from ssl_bench.config.schema import TopLevel, directory
 from ssl_bench.config.typed import as_typed, quoted
 from ssl_bench.disk import anchors
 from ssl_bench.errors import ConfigError, in_one_line, reason
-from ssl_bench.hardware import concurrent_runs
+
+READABLE = re.compile(  # by ${oc.env:NAME}: what a configuration may hold, which is written to the disk
+    r"(SSL_BENCH_|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES|WANDB_(MODE|DISABLED|PROJECT|ENTITY|TAGS)"
+)
+
+
+def read_environment(name: str, *default: str | None) -> str | None:
+    """The value of ``${oc.env:NAME,default}``, in which ``~`` at the beginning is the home folder.
+
+    Raises:
+        ConfigError: the variable is not one of ``READABLE``: it may be a secret.
+        KeyError: it is not set, and there is no default.
+    """
+    if not READABLE.fullmatch(name):
+        raise ConfigError(f'the environment variable {name} is not read: write "${name}", which the shell replaces')
+    value: str | None = oc.env(name, *default)
+    return value and os.path.expanduser(value)
+
 
 ConfigStore.instance().store("schema", TopLevel)
 # Hydra 1.4 has no older behaviour to choose from, and warns if one is named.
 VERSION_BASE = {"version_base": "1.3"} if version("hydra-core").startswith("1.3.") else {}
 # OmegaConf 2.4 has another name for the function.
 register: Any = OmegaConf.register_new_resolver if version("omegaconf") < "2.4" else OmegaConf.register_resolver
-register("oc.env", guard.read_environment, replace=True)
+register("oc.env", read_environment, replace=True)
 register("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
-register("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_gpu},${device}}
 register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
-    "per_node", lambda devices, nodes, count=1: count * math.ceil(devices / nodes), replace=True
+    "per_node", lambda devices, nodes, count=1: count * math.ceil(devices / max(nodes, 1)), replace=True
 )
 register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
 register("wandb_tags", wandb.tags, replace=True)
 _OPEN: ContextVar[bool] = ContextVar("_OPEN", default=False)  # Hydra has the folder of the YAML files
 LARGEST_OPTION = 2**18  # bytes of a YAML file, which takes ten seconds: OmegaConf makes an object of each value
+# Why an override of a key of Hydra is refused: this package reads hydra.mode and hydra.sweeper.params of experiments.
+HYDRAS = {
+    "launcher": "write launcher=here, local or slurm, and launcher.KEY=VALUE for its settings",
+    "sweeper": "leave it out: write the values of a grid as key=a,b, and search with scripts/examples/search.py",
+    None: "leave it out: it is not read; paths.outputs and name say where a run has its config.yaml and train.log",
+}
+UNSET: dict[str, Any] = {"run": {"dir": "outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}"}, "callbacks": {}}  # in Hydra
+UNLISTED = {"framework": {"frozen"}}  # options that train nothing, by group
 Combination = tuple[Path | None, tuple[str, ...]]  # the folder, and overrides that choose options
 _COMPOSED: dict[Combination, bytes] = {}  # as pickles
 _WITH: dict[tuple[Combination, str], Combination] = {}  # one that has an option, beside the other options' groups
@@ -61,11 +86,30 @@ _FILES: list[tuple[str, files.Mark]] = []  # what they were composed of
 
 def groups() -> set[str]:
     """Names of the groups of options."""
-    return {"experiment", *(entry.name for entry in directory().iterdir() if entry.is_dir())} - {"hydra"}
+    return {"experiment", *(entry.name for entry in directory().iterdir() if entry.is_dir())}
+
+
+def options(group: str, folder: Path | None = None) -> list[str]:
+    """The options of a group that are listed, with those in the folder of ``--config-dir``."""
+    places = [parent / group for parent in (directory(), folder) if parent]
+    names = {path.relative_to(place).with_suffix("").as_posix() for place in places for path in place.rglob("*.yaml")}
+    return sorted(names - UNLISTED.get(group, set()))
+
+
+def parsed(overrides: Iterable[str]) -> list[Override]:
+    """Overrides as Hydra reads them."""
+    return list(OverridesParser.create().parse_overrides(list(overrides)))
 
 
 def as_hydra_takes(overrides: Sequence[str], folder: Path | None = None) -> list[str]:
-    """Overrides as Hydra takes them: text in quotes where it needs them, and timm's ``backbone.args`` as new keys."""
+    """Overrides as Hydra takes them: text in quotes where it needs them, and timm's ``backbone.args`` as new keys.
+
+    Raises:
+        ConfigError: an override sets a key of Hydra.
+    """
+    for word in overrides:
+        if match := re.match(r"[+~]*(hydra[./](launcher|sweeper)?.*)", word):
+            raise ConfigError(f"{match[1]}: {HYDRAS[match[2]]}")
     texts = _texts(overrides, folder) if plugins.allowed() else frozenset[str]()
     return [f"++{word}" if word.startswith("backbone.args.") else as_typed(word, texts) for word in overrides]
 
@@ -131,14 +175,10 @@ def with_values(overrides: Sequence[str], folder: Path | None) -> DictConfig:
         key = override.partition("=")[0]
         if not re.fullmatch(r"[\w./]+", key):  # it adds, removes or moves
             raise ValueError(override)
-        part = chosen if key in group_names or "/" in key or key.startswith("hydra.") else values
-        part.append(override)
+        (chosen if key in group_names or "/" in key else values).append(override)
     cfg = _with_options(tuple(chosen), folder)
     for value in map(_parse, values):
         OmegaConf.update(cfg, value.key_or_group, value.value(), merge=True)
-    of_task = [override for override in overrides if not override.startswith(("hydra.", "hydra/"))]
-    cfg.hydra.overrides.task, cfg.hydra.runtime.cwd = of_task, os.getcwd()
-    cfg.hydra.job.override_dirname = ",".join(sorted(of_task))
     return cfg
 
 
@@ -186,10 +226,10 @@ def _fills_its_key(override: str) -> bool:
 
 @cache
 def _parse(override: str) -> Override:
-    parsed = OverridesParser.create().parse_override(override)
-    if parsed.is_sweep_override():
+    (one,) = parsed([override])
+    if one.is_sweep_override():
         raise ValueError(override)
-    return parsed
+    return one
 
 
 def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
@@ -213,7 +253,12 @@ def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
         raise ConfigError(f"a YAML file of the configuration cannot be read: {in_one_line(error)}") from error
     if place and cfg.hydra.searchpath == place:
         cfg.hydra.searchpath = []
-    guard.check_unread(cfg.hydra)
+    for part in ("launcher", "sweeper"):
+        if (option := cfg.hydra.runtime.choices[f"hydra/{part}"]) != "basic":
+            raise ConfigError(f"hydra/{part}={option}: {HYDRAS[part]}")
+    for key, unset in UNSET.items():
+        if OmegaConf.to_container(cfg.hydra, resolve=False)[key] != unset:  # type: ignore[call-overload, index]
+            raise ConfigError(f"hydra.{'.'.join([key, *unset])} is set: {HYDRAS[None]}")
     return cfg
 
 
@@ -252,6 +297,18 @@ def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
     with open_dict(cfg):
         del cfg["hydra"]
     return cfg, choices
+
+
+def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a configuration that is no mapping and no list, with its path."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list):
+        for value in node:
+            yield from leaves(value, path)
+    else:
+        yield path, node
 
 
 def as_yaml(cfg: DictConfig) -> str:

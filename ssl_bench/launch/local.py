@@ -19,7 +19,7 @@ def one_by_one(runs: Sequence[Run], wait: bool) -> Iterator[tuple[Run, Outcome]]
             stopped = Outcome.interrupted(outcome.signal)
 
 
-def in_processes(runs: Sequence[Run], jobs: int, wait: bool) -> Iterator[tuple[Run, Outcome]]:
+def in_processes(runs: Sequence[Run], jobs: int, runs_per_gpu: int, wait: bool) -> Iterator[tuple[Run, Outcome]]:
     """Carry out runs, ``jobs`` at a time, each in a process with GPUs or cores that no other run has.
 
     A run that is sent a signal saves its state; if this process is killed, too.
@@ -29,7 +29,7 @@ def in_processes(runs: Sequence[Run], jobs: int, wait: bool) -> Iterator[tuple[R
         devices = run.config["devices"]
         run = replace(run, config=run.config | {"threads": threads(run.config, run.folder, devices, jobs)})
         cores = devices * (run.config["threads"] or 1)
-        slot = reserve(devices, run.config["runs_per_gpu"], cores, patient, run.config["device"])
+        slot = reserve(devices, runs_per_gpu, cores, patient, run.config["device"])
         return _RunWorker(run, slot, wait) if slot else None
 
     return side_by_side(runs, jobs, start)

@@ -27,7 +27,7 @@ class Nodes:
             ConfigError: ``devices`` is no multiple of the machines.
         """
         if devices % self.count:
-            remedy = f"the GPUs of all nodes, a multiple of hydra.launcher.nodes={self.count}"
+            remedy = f"the GPUs of all nodes, a multiple of launcher.nodes={self.count}"
             raise InvalidValue("devices", devices, remedy)
         return devices // self.count
 

@@ -1,7 +1,5 @@
 """The runs of a command: composed, looked for on the disk and checked, all before the first one starts."""
 
-import itertools
-import math
 import os
 import shlex
 import socket
@@ -11,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.config import schema, values
-from ssl_bench.config.asked import Asked
+from ssl_bench.config import schema
+from ssl_bench.config.command import Command
 from ssl_bench.config.compose import load_of_many
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.hydra_errors import NoSuchKey
@@ -42,7 +40,7 @@ class Plan:
         ends: how those ended that were started, by their numbers.
     """
 
-    def __init__(self, asked: Asked, skip: bool = False) -> None:
+    def __init__(self, asked: Command, skip: bool = False) -> None:
         self.asked, self.skip, self._typed = asked, skip, ""
         self.command = ["ssl-bench", "train", *(["--config-dir", str(asked.folder)] if asked.folder else [])]
         self.runs, self.left_out = dict[tuple[str, ...], Run](), dict[tuple[str, ...], None]()
@@ -99,7 +97,7 @@ class Plan:
         if left:
             from ssl_bench.training.refusals import refusals  # imports torch: only if there is something to train
 
-            errors = refusals([runs[place].config for place in left], self.asked.where != "slurm", ranks_here)
+            errors = refusals([runs[place].config for place in left], self.asked.launcher != "slurm", ranks_here)
             refused |= {place: error for place, error in zip(left, errors, strict=True) if error}
         return dict(sorted(refused.items()))
 
@@ -127,13 +125,10 @@ class Plan:
         Raises:
             ConfigError: the configuration of a run cannot be used.
         """
-        space, folder = self.asked.space.values(), self.asked.folder
-        count = math.prod(values.length(override, folder) for override in space)
-        values.check_size(count)
-        if count > MANY:
-            print(f"checking {count} runs", flush=True)
-        texts = (values.values(override, folder) for override in space)
-        runs = [self.compose(overrides) for overrides in dict.fromkeys(itertools.product(*texts))]
+        combinations = self.asked.combinations()
+        if len(combinations) > MANY:
+            print(f"checking {len(combinations)} runs", flush=True)
+        runs = [self.compose(overrides) for overrides in combinations]
         if all(isinstance(run.refusal, NoSuchKey) for run in runs) and runs[0].refusal:  # a key of no run
             raise runs[0].refusal
         refused = self.refused(runs)

@@ -17,7 +17,8 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.run import Run, carry_out
 from ssl_bench.record import streams
 
-SBATCH = {"name": "job_name", "timeout_min": "time", "tasks_per_node": "ntasks_per_node"}  # its names of our settings
+# Its names of our settings.
+SBATCH = {"name": "job_name", "timeout_min": "time", "tasks_per_node": "ntasks_per_node", "jobs": "array_parallelism"}
 PAUSE = 1.0  # seconds between two looks at the jobs
 
 
@@ -69,7 +70,7 @@ def in_queue(
     Stopping this process leaves the jobs running: Slurm signals them.
 
     Args:
-        settings: ``hydra.launcher``.
+        settings: of ``launcher=slurm``.
         folder: of the grid.
 
     Raises:
@@ -81,8 +82,8 @@ def in_queue(
         reason = str(error).strip().rpartition("\n")[2]
         if not reason.startswith("sbatch: "):
             raise
-        remedy = "set hydra.launcher.<key> to what this cluster has, or hydra/launcher to local"
-        raise ConfigError(f"hydra/launcher=slurm: {reason}: {remedy}") from error
+        remedy = "set launcher.<key> to what this cluster has, or launcher to local"
+        raise ConfigError(f"launcher=slurm: {reason}: {remedy}") from error
     left = dict(zip(runs, jobs, strict=True))
     while left:
         time.sleep(PAUSE)
@@ -113,7 +114,7 @@ def script(settings: Mapping[str, Any], folder: Path, count: int) -> str:
 def check() -> None:
     """Refuse to submit jobs from a machine without Slurm."""
     remedy = "local, or start the command on a machine that has Slurm: there is no srun"
-    require(shutil.which("srun") is not None, "hydra/launcher", "slurm", remedy)
+    require(shutil.which("srun") is not None, "launcher", "slurm", remedy)
 
 
 def _executor(settings: Mapping[str, Any], folder: Path) -> Any:

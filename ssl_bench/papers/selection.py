@@ -104,7 +104,7 @@ class Selection:
             ConfigError: the scale is unknown.
         """
         evaluated = [setting for setting in self.settings if _group(setting) == "evaluate"]
-        trained = [s for s in self.settings if _group(s) not in NOT_IN_RUN_ID | {"hydra", "seed", "scale"}]
+        trained = [s for s in self.settings if _group(s) not in NOT_IN_RUN_ID | {"seed", "scale"}]
         scale = self.setting("scale") or ("reduced" if trained else "full")
         converted(scale, schema.EXACT["scale"], "scale")
         return trained + evaluated + [f"scale={scale}"] * (scale != "full")
@@ -112,12 +112,12 @@ class Selection:
     @property
     def of_machine(self) -> list[str]:
         """The settings that say where and how the runs are carried out."""
-        return [setting for setting in self.settings if _group(setting) in NOT_IN_RUN_ID - {"evaluate"}]
+        return [setting for setting in self.settings if _group(setting) in NOT_IN_RUN_ID - {"evaluate", "launcher"}]
 
     @property
-    def of_hydra(self) -> list[str]:
-        """The settings of Hydra's launcher."""
-        return [setting for setting in self.settings if _group(setting) == "hydra"]
+    def of_launcher(self) -> list[str]:
+        """The launcher and its settings."""
+        return [setting for setting in self.settings if _group(setting) == "launcher"]
 
     @property
     def seeds(self) -> list[int]:

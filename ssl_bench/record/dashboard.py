@@ -108,13 +108,19 @@ def say_failed(name: str, error: Exception) -> None:
 
 def flat_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a run, as described at the head of this file."""
-    counted = {name: node for name, node in config.items() if name not in ("paths", "tracking", "choices", "steady")}
+    counted = {
+        name: node
+        for name, node in config.items()
+        if name not in ("paths", "tracking", "choices", "steady", "launcher")
+    }
     flat = {
         name: printable(value) if isinstance(value, str) else value
         for name, value in leaves({**counted, "facts": facts})
         if not name.endswith("._target_") and not isinstance(value, Mapping)
     }
-    flat |= {group: printable(option) for group, option in config["choices"].items() if group != "tracking"}
+    flat |= {
+        group: printable(option) for group, option in config["choices"].items() if group not in ("tracking", "launcher")
+    }
     if SIZE in flat:
         flat["batch_size"] = flat[SIZE]
     if "negatives_per_anchor" in facts:

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 
-from ssl_bench.config import guard
+from ssl_bench.config.command import Command
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.config.schema import check, directory
-from ssl_bench.config.with_hydra import VERSION_BASE
 from ssl_bench.launch.slurm import script
 from ssl_bench.training.parts import Parts
 
@@ -61,13 +59,12 @@ def test_a_dataset_selects_other_options_and_the_command_line_overrides_them() -
     assert chosen["batch_size"]["size"] == 256 and chosen["epochs"] == 200
 
 
-@pytest.mark.parametrize(("typed", "gpus", "cpus"), [([], 8, 64), (["hydra.launcher.nodes=2"], 4, 32)])
+@pytest.mark.parametrize(("typed", "gpus", "cpus"), [([], 8, 64), (["launcher.nodes=2"], 4, 32)])
 def test_slurm_is_asked_for_the_gpus_of_a_node_and_eight_cores_for_each(
     typed: list[str], gpus: int, cpus: int, tmp_path: Path
 ) -> None:
-    with initialize_config_dir(str(directory()), **VERSION_BASE):
-        composed = compose("train", ["hydra/launcher=slurm", "devices=8", *typed], return_hydra_config=True)
-    sbatch, srun = script(guard.launcher(composed.hydra)[1], tmp_path, 1).split("# command\n")
+    settings = Command.of(["launcher=slurm", "devices=8", *typed]).settings
+    sbatch, srun = script(settings, tmp_path, 1).split("# command\n")
     assert f"#SBATCH --gpus-per-node={gpus}\n" in sbatch and f"#SBATCH --cpus-per-task={cpus}\n" in sbatch
     assert f" --cpus-per-task={cpus} " in srun  # which does not know it from sbatch
 

@@ -1,5 +1,6 @@
 """Configurations composed in a faster way than Hydra's equal Hydra's own."""
 
+import copy
 import itertools
 import shutil
 from pathlib import Path
@@ -25,7 +26,7 @@ OVERRIDES = [
     ["loss=dcl", "loss=eqco", "loss.alpha=7", "epochs=2", "epochs=4"],
     ["framework=byol", "dataset=randbit_cifar10", "dataset.bits=7"],
     ["+dataset.extra=1", "dataset.extra=2", "~evaluate.knn"],
-    ["hydra/launcher=local", "hydra.launcher.n_jobs=3", "devices=2"],
+    ["launcher=local", "launcher.jobs=3", "devices=2"],
     ["evaluate=[knn]", "evaluate.knn={k: 3}"],
 ]
 
@@ -36,14 +37,14 @@ def by_hydra(overrides: list[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("overrides", OVERRIDES, ids=" ".join)
 def test_configurations_are_hydras_own(overrides: list[str]) -> None:
-    with_hydra._COMPOSED.clear()  # Hydra's part lists its sources, of which other tests may have added one
     words = [*overrides, "seed=3"]
     given = with_hydra.as_hydra_takes(words)
-    raw = (with_hydra.composed(given), with_hydra.by_hydra(given, None))  # Hydra's own part as well
-    for cfg in raw:
-        cfg.hydra.job.override_dirname = ""  # of Hydra's folders, which no run has
-    first, second = (OmegaConf.to_container(cfg, resolve=False) for cfg in raw)
-    assert first == second
+    raw = (with_hydra.composed(given), with_hydra.by_hydra(given, None))
+    choices = [cfg.hydra.runtime.choices for cfg in raw]
+    first, second = (
+        OmegaConf.to_container(with_hydra.parted(cfg)[0], resolve=False) for cfg in map(copy.deepcopy, raw)
+    )
+    assert first == second and choices[0] == choices[1]
     assert compose.load_of_many(words) == compose.load(words) == compose.resolved(raw[1])
 
 
@@ -54,11 +55,9 @@ def test_combinations_put_together_are_hydras_own() -> None:
     for beside in (["framework=moco_v2"], ["dataset=randbit_cifar10", "epochs=3"]):
         grid = itertools.product(["loss=dcl", "loss=eqco"], ["batch_size=b32", "batch_size=b512"], ["head=moco"])
         for words in ([*beside, *options] for options in grid):
-            given = with_hydra.composed(words)
-            hydras = with_hydra.by_hydra(words, None)
-            hydras.hydra.job.override_dirname = given.hydra.job.override_dirname
-            hydras.hydra.overrides.task = given.hydra.overrides.task
-            assert nodes(given) == nodes(hydras)
+            given, choices = with_hydra.parted(with_hydra.composed(words))
+            hydras, choices_of_hydra = with_hydra.parted(with_hydra.by_hydra(words, None))
+            assert nodes(given) == nodes(hydras) and choices == choices_of_hydra
     assert len(with_hydra._COMPOSED) == 8
     assert len(set(with_hydra._WITH.values())) == 6  # Hydra composed three of each four
 

@@ -46,6 +46,7 @@ def test_only_keys_that_the_result_depends_on_change_the_identity() -> None:
         ["devices=2", "threads=3"],
         ["paths.outputs=/elsewhere"],
         ["tracking=off"],
+        ["launcher=slurm", "launcher.jobs=3"],
         ["checkpoint.every=1"],
         ["log_every=3"],
         ["name=other"],
@@ -189,7 +190,7 @@ def test_classes_of_a_group_have_different_names(group: str) -> None:
         for node in targets(yaml.safe_load(path.read_text())):
             classes.setdefault(node["_target_"].rpartition(".")[2], set()).add(find_target(node, group))
     assert {name: same for name, same in classes.items() if len(same) > 1} == {}
-    assert classes or group in ("batch_size", "tracking")
+    assert classes or group in ("batch_size", "launcher", "tracking")
 
 
 def test_the_directory_of_a_run_has_its_name_and_identity() -> None:

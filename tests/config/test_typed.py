@@ -5,13 +5,12 @@ from typing import Any, Literal, get_origin
 
 import pytest
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ssl_bench.config.build import _signature, is_text, located
+from ssl_bench.config.command import Command
 from ssl_bench.config.compose import load, load_of_many
 from ssl_bench.config.schema import directory
 from ssl_bench.config.typed import TEXT_KEY, as_typed
-from ssl_bench.config.values import values
 from ssl_bench.errors import ConfigError
 
 WORDS = ["1e5", "12e45", "1.10", "2024_01_15", "0123", "0x10", "1_000", ".5", "null", "True", "nan", "-inf", "grid-1"]
@@ -22,8 +21,8 @@ WORDS += ["a b", "it's", 'a"b', "a(1)", "x=y", "a#b", "café", "~", "100%", "${s
 def test_a_name_is_the_text_that_was_typed(word: str) -> None:
     meant = "7" if word == "${seed}" else word
     assert load_of_many([f"name={word}", "seed=7"])["name"] == meant
-    (override,) = OverridesParser.create().parse_overrides([as_typed(as_typed(f"name=first,{word},1e6"))])
-    names = [load_of_many([run, "seed=7"])["name"] for run in values(override)]
+    grid = Command.of([as_typed(f"name=first,{word},1e6"), "seed=7"], multirun=True)
+    names = [load_of_many(run)["name"] for run in grid.combinations()]
     assert names == ["first", meant, "1e6"]
 
 

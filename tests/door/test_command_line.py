@@ -67,6 +67,6 @@ def test_a_job_that_slurm_refuses_is_one_sentence(
         (tmp_path / name).write_text("#!/bin/sh\necho sbatch: error: invalid partition: nope >&2\nexit 1\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    answer = enter("train -m hydra/launcher=slurm hydra.launcher.partition=nope seed=0,1", capfd)
+    answer = enter("train -m launcher=slurm launcher.partition=nope seed=0,1", capfd)
     line = answer.err.splitlines()[-1]
-    assert answer.code == 2 and "nope" in line and "hydra.launcher.<key>" in line, answer
+    assert answer.code == 2 and "nope" in line and "launcher.<key>" in line, answer

@@ -52,7 +52,7 @@ def test_modules_in_the_working_directory_are_not_imported(tmp_path: Path) -> No
         Path(f"{name}.py").write_text("raise SystemExit('imported from the working directory')")
     program = shutil.which("ssl-bench", path=str(Path(sys.executable).parent))
     assert program is not None
-    grid = ["train", "-m", *SMALL, "max_steps=1", "seed=0,1", "hydra/launcher=local", "hydra.launcher.n_jobs=2"]
+    grid = ["train", "-m", *SMALL, "max_steps=1", "seed=0,1", "launcher=local", "launcher.jobs=2"]
     shell = [program, *grid]
     environment = os.environ | {"TMPDIR": str(temporary)}
     done = subprocess.run(shell, capture_output=True, text=True, timeout=150, env=environment)

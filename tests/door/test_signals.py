@@ -26,7 +26,7 @@ from tests.ranks import Command, _command
 
 HANGUP = 128 + signal.SIGHUP
 LONG = [*SMALL, "epochs=400", "checkpoint.every=400"]
-LOCAL_GRID = ["-m", "seed=0,1", "hydra/launcher=local"]
+LOCAL_GRID = ["-m", "seed=0,1", "launcher=local"]
 
 
 def lines(path: Path) -> int:
@@ -214,7 +214,7 @@ def test_status_ends_quietly_with_its_reader() -> None:
 
 @pytest.mark.slow
 def test_a_signal_to_reproduce_stops_the_commands_that_it_has_started() -> None:
-    command = Command("reproduce", "eqco/table9", "row=MI 2 *", "hydra/launcher=local")
+    command = Command("reproduce", "eqco/table9", "row=MI 2 *", "launcher=local")
     end = time.monotonic() + 60
     while not glob.glob("outputs/.sweeps/*/jobs/*.json"):
         assert time.monotonic() < end, command.printed()

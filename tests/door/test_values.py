@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ssl_bench.config.compose import load_of_many
-from ssl_bench.config.guard import leaves
 from ssl_bench.config.schema import check, directory
+from ssl_bench.config.with_hydra import leaves
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.checked import CheckedParts
 from tests.conftest import SMALL

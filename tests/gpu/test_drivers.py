@@ -50,7 +50,7 @@ def test_a_driver_older_than_the_cuda_of_torch_is_refused_with_a_line_for_pip(ru
     if int(torch.version.cuda.partition(".")[0]) < 13:
         pytest.skip("this torch is for drivers of CUDA 12")
     reason = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}, and the driver of the GPUs for CUDA "
-    for words in (TRAIN, [*TRAIN, "-m", "seed=0,1"], [*TRAIN, "-m", "hydra/launcher=local", "seed=0,1"]):
+    for words in (TRAIN, [*TRAIN, "-m", "seed=0,1"], [*TRAIN, "-m", "launcher=local", "seed=0,1"]):
         done = run(*words, FAKE_CUDA_DRIVER="12040")
         assert done.returncode == 2 and reason + "12.4: " in sentence(done.stderr), done.stderr
         assert shlex.split(sentence(done.stderr).split("`")[1]) == ["pip", "install", "torch<2.11", "torchvision"]
@@ -79,7 +79,7 @@ def test_check_finds_a_driver_that_is_too_old_wrong(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_is_to_use_the_cpu_leaves_the_gpu_alone(run: Run) -> None:
-    for launcher in ([], ["-m", "hydra/launcher=local", "seed=0,1"]):
+    for launcher in ([], ["-m", "launcher=local", "seed=0,1"]):
         done = run(*TRAIN, *launcher, "device=cpu", "log_every=1")
         assert done.returncode == 0 and "cuda" not in done.stdout, done.stdout
     folders = [path.parent for path in Path().glob("outputs/*/*/results.json")]

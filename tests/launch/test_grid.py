@@ -33,7 +33,7 @@ with lease.held(Path(sys.argv[1]), wait=False) as claim:
     assert isinstance(claim, lease.Claim)
     sys.stdin.read()
 """
-LOCAL = ["hydra/launcher=local", "hydra.launcher.n_jobs=2"]
+LOCAL = ["launcher=local", "launcher.jobs=2"]
 
 
 def results(outputs: str = "outputs") -> dict[str, Any]:
@@ -102,7 +102,7 @@ def test_a_dry_run_gives_no_hours_of_runs_whose_images_are_not_on_the_disk(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_BENCH_DATA", raising=False)
-    main, grid = import_module("ssl_bench.commands.train").main, ["-m", "hydra/launcher=slurm", "epochs=2", "--dry-run"]
+    main, grid = import_module("ssl_bench.commands.train").main, ["-m", "launcher=slurm", "epochs=2", "--dry-run"]
     assert main([*grid, "dataset=cifar10,scattered_digits", "--json"]) == 0
     photos, digits = json.loads(capsys.readouterr().out.splitlines()[0])
     assert photos.keys() == {"folder", "overrides", "steps", "hours"}

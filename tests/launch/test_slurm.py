@@ -28,9 +28,9 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 COMMAND = [sys.executable, "-m", "ssl_bench", "train"]
-LAUNCHER = ["hydra/launcher=slurm", "hydra.launcher.timeout_min=30", "hydra.launcher.signal_delay_s=30"]
-LAUNCHER += [f"hydra.launcher.{o}" for o in ("gpus_per_node=null", "cpus_per_task=1", "array_parallelism=2")]
-TWO_RANKS = [*SMALL, "epochs=8", "devices=2", "hydra.launcher.cpus_per_task=2"]  # of which each needs a core
+LAUNCHER = ["launcher=slurm", "launcher.timeout_min=30", "launcher.signal_delay_s=30"]
+LAUNCHER += [f"launcher.{o}" for o in ("gpus_per_node=null", "cpus_per_task=1", "jobs=2")]
+TWO_RANKS = [*SMALL, "epochs=8", "devices=2", "launcher.cpus_per_task=2"]  # of which each needs a core
 RUN = [*SMALL, "precision=fp64", "checkpoint.every=1", "epochs=3"]  # on two ranks; 63 steps, 21 an epoch
 SCRIPT = Path(__file__).parents[2] / "scripts" / "slurm_torchrun.sh"
 
@@ -156,7 +156,7 @@ def test_a_stopped_run_of_a_grid_is_requeued_and_resumes_with_the_same_bits(
 @pytest.mark.parametrize("partition", ["all", "patient"])
 def test_a_preempted_run_is_requeued_and_resumes_while_its_grid_waits(partition: str) -> None:
     """Slurm requeues it at once, or would leave it time to end."""
-    with grid(*TWO_RANKS, f"hydra.launcher.partition={partition}") as process:
+    with grid(*TWO_RANKS, f"launcher.partition={partition}") as process:
         run = after_steps(5)
         preempt()
         printed, _ = process.communicate(timeout=200)
@@ -173,7 +173,7 @@ def test_a_cancelled_run_ends_its_grid() -> None:
 
 
 def test_a_run_on_two_nodes_resumes_after_its_first_node_has_failed(nodes: list[slurm.Node], reference: Path) -> None:
-    with grid(*RUN, "hydra.launcher.nodes=2", "devices=2") as process:
+    with grid(*RUN, "launcher.nodes=2", "devices=2") as process:
         run = after_steps(22)
         (folder,) = Path("outputs/.sweeps").iterdir()
         (log,) = folder.glob("slurm/*_0_log.out")
@@ -216,7 +216,7 @@ def test_the_batch_script_requeues_a_run_that_is_preempted() -> None:
 
 def test_the_jobs_of_an_array_divide_a_grid_and_each_run_is_trained_once() -> None:
     """As launch/README.md has it for whole nodes."""
-    words = ["srun", *COMMAND, "-m", *SMALL, "hydra/launcher=local", "seed=0,1,2,3", "epochs=4"]
+    words = ["srun", *COMMAND, "-m", *SMALL, "launcher=local", "seed=0,1,2,3", "epochs=4"]
     options = ["--array=0-1", "--nodes=1", "--exclusive", "--signal=USR2@120", "--output=slurm.%a.out"]
     subprocess.run(["sbatch", "--wait", *options, "--wrap", shlex.join(words)], check=True, capture_output=True)
     printed = [Path(f"slurm.{job}.out").read_text() for job in range(2)]

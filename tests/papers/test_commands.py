@@ -221,7 +221,7 @@ def test_a_signal_stops_the_whole_reproduction() -> None:
 
 @pytest.mark.slow
 def test_a_launcher_trains_the_cells_as_one_grid(tiny: None, capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["tiny/table1", "row=digits", "seed=0", "hydra/launcher=local", "hydra.launcher.n_jobs=2"]
+    arguments = ["tiny/table1", "row=digits", "seed=0", "launcher=local", "launcher.jobs=2"]
     assert reproduce.main(arguments) == 0
     out = capfd.readouterr().out
     assert "runs count as scale=reduced" not in out and "2 runs: 2 trained, 0 done before, 0 failed" in out
@@ -250,7 +250,7 @@ def test_a_network_that_two_cells_evaluate_is_trained_once_and_first_for_what_is
     table["columns"] |= {"way": {"set": ["evaluate.every=1"], "metric": "knn/top1@best"}}
     table["rows"] = {"digits": {"values": [1, 2]}}
     path.write_text(yaml.safe_dump(paper, sort_keys=False))
-    assert reproduce.main(["tiny/table1", "seed=0", "hydra/launcher=local", "hydra.launcher.n_jobs=2"]) == 0
+    assert reproduce.main(["tiny/table1", "seed=0", "launcher=local", "launcher.jobs=2"]) == 0
     assert "2 runs: 2 trained" in capfd.readouterr().out
     (run,) = Path("outputs").glob("*/*/results.json")
     (table_now,) = tables.find("tiny/table1")
