@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.commands.train_grid import check_place, train_grid
-from ssl_bench.config import with_hydra
 from ssl_bench.config.build import open_dataset
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
@@ -43,8 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     skip = impossible.taken_skip(options.overrides)
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     planned = plan(selection, show_progress)
-    with with_hydra.opened():
-        asked = Command.of([*selection.of_machine, *selection.of_launcher], options.config_dir, True)
+    asked = Command.of([*selection.of_machine, *selection.of_launcher], options.config_dir, True)
     check_place(asked, options.dry_run)
     _leave_out_impossible(selection, planned, skip, options.dry_run)
     todo = [runs for runs in planned if runs.missing]

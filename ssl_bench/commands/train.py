@@ -40,26 +40,25 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
     Returns:
         The exit code, the runs, and how those ended that were started, by their numbers.
     """
-    with with_hydra.opened():
-        asked = Command.of(words.overrides, words.config_dir, words.multirun)
-        if words.help or words.cfg:
-            with hydra_errors.in_sentences(words.overrides):
-                if words.help:
-                    print(reference.help_text(asked.cfg, words.config_dir))
-                else:
-                    print(with_hydra.as_yaml(asked.cfg))
-            return 0, [], {}
-        _check_together(words, asked)
-        plan = Plan(asked, words.skip)
-        if words.dry_run:
-            dry_run.show(plan, words.json)
-            return 0, [], {}
-        if not asked.many:
-            run = _alone(plan)
-            outcome = carry_out(run, wait=True)
-            return outcome.code, [run], {run.number: outcome}
-        plan.begin(shlex.join(["ssl-bench", "train", *words.flags, *asked.given]))
-        code = train_grid(plan, [plan.every()])
+    asked = Command.of(words.overrides, words.config_dir, words.multirun)
+    if words.help or words.cfg:
+        with hydra_errors.in_sentences(words.overrides):
+            if words.help:
+                print(reference.help_text(asked.cfg, words.config_dir))
+            else:
+                print(with_hydra.as_yaml(asked.cfg))
+        return 0, [], {}
+    _check_together(words, asked)
+    plan = Plan(asked, words.skip)
+    if words.dry_run:
+        dry_run.show(plan, words.json)
+        return 0, [], {}
+    if not asked.many:
+        run = _alone(plan)
+        outcome = carry_out(run, wait=True)
+        return outcome.code, [run], {run.number: outcome}
+    plan.begin(shlex.join(["ssl-bench", "train", *words.flags, *asked.given]))
+    code = train_grid(plan, [plan.every()])
     return code, list(plan.runs.values()), plan.ends
 
 

@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ssl_bench.config import plugins
-from ssl_bench.config.loading import loaded
 from ssl_bench.errors import ConfigError, InvalidValue, require
 
 # What the targets of each group are subclasses of: names, since this room imports nothing of those below it.
@@ -99,26 +98,6 @@ def has_argument(node: Any, key: str, argument: str) -> bool:
     return argument in _signature(find_target(node, key))[0]
 
 
-def texts_of_plugins(config: Mapping[str, Any], listed: Iterable[str]) -> frozenset[str]:
-    """The keys that are text by the annotations of the classes of plugins that a configuration names.
-
-    Args:
-        listed: the plugins that it lists; of others nothing but a dashboard is imported.
-
-    Raises:
-        ConfigError: as :func:`find_target`.
-    """
-    packages, texts = {*listed}, set[str]()
-    for group in (name for name in (*KINDS, *UNNAMED_KINDS) if isinstance(config.get(name), Mapping)):
-        usable = plugins.allowed() if group in UNNAMED_KINDS else packages
-        for name, node in {"": config[group], **config[group]}.items():
-            key = f"{group}.{name}" if name else group
-            if isinstance(node, Mapping) and str(node.get("_target_")).partition(".")[0] in usable:
-                hints = _signature(find_target(node, key))[1]
-                texts |= {f"{key}.{argument}" for argument, hint in hints.items() if is_text(hint)}
-    return frozenset(texts)
-
-
 def is_text(hint: Any) -> bool:
     """Whether an annotation is that of text, of none, or of several texts."""
     inner = typing.get_args(hint)
@@ -145,7 +124,7 @@ def find_target(node: Any, key: str) -> Any:
         consent = plugins.CONSENT + ("" if key in UNNAMED_KINDS else plugins.LISTED)
         raise ConfigError(f"{key}._target_={path}: {where}; {consent}")
     if (package := path.partition(".")[0]) != "ssl_bench" and package not in sys.modules:
-        loaded(package)
+        plugins.loaded(package)
     try:
         target = located(path)
     except (ImportError, AttributeError, ValueError) as error:

@@ -47,7 +47,7 @@ class Command:
         Raises:
             ConfigError: an override cannot be used, or has several values and is not of a grid.
         """
-        given = with_hydra.as_hydra_takes(overrides, folder)
+        given = with_hydra.as_hydra_takes(overrides)
         with hydra_errors.in_sentences(given):
             hydra_errors.check_overrides(given, grid=True)
             parsed = with_hydra.parsed(given)

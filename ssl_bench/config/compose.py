@@ -69,7 +69,7 @@ def load(overrides: Sequence[str] = (), folder: Path | None = None) -> dict[str,
         ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
     """
     with in_sentences(overrides):
-        overrides = as_hydra_takes(overrides, folder)
+        overrides = as_hydra_takes(overrides)
         check_overrides(overrides)
         return resolved(composed(overrides, folder), folder)
 
@@ -77,7 +77,7 @@ def load(overrides: Sequence[str] = (), folder: Path | None = None) -> dict[str,
 def load_of_many(overrides: Sequence[str], folder: Path | None = None) -> dict[str, Any]:
     """As :func:`load`, with the YAML files as they were when one was composed last: faster than to look for changes."""
     try:
-        return resolved(with_values(as_hydra_takes(overrides, folder), folder), folder)
+        return resolved(with_values(as_hydra_takes(overrides), folder), folder)
     except (HydraException, OmegaConfBaseException, ValueError):
         return load(overrides, folder)  # for anything unusual, and for Hydra's own error
 

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config import from_disk, identity
-from ssl_bench.config.build import near, texts_of_plugins
+from ssl_bench.config.build import near
 from ssl_bench.config.compose import expand_home, find_other_images
 from ssl_bench.config.hydra_errors import check_overrides, explain
 from ssl_bench.config.typed import as_typed
@@ -30,8 +30,7 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         ConfigError: an option or a key does not exist, or an override cannot be read.
     """
     try:
-        texts = texts_of_plugins(config, config.get("plugins", ()))
-        overrides = [as_typed(override, texts) for override in overrides]
+        overrides = [as_typed(override) for override in overrides]
         check_overrides(overrides)
         given = {str(override.key_or_group): override for override in parsed(overrides)}
         for key, override in given.items():

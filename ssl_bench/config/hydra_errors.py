@@ -122,14 +122,9 @@ def _no_option(file: str, options: Sequence[str] | None) -> str:
     if group == "hydra/launcher":
         return f"{group}={option}: {HYDRAS['launcher']}"
     options = options or sorted(path.stem for path in (directory() / group).glob("*.yaml"))
-    folder = f"{option.rpartition('/')[0]}/"
-    options = [other for other in options if other.startswith(folder)] or options
-    remedy = f"set {group} to one of {', '.join(options)}"
-    if group == "experiment" and "/" in option:
-        remedy += f", or train a paper's table by `ssl-bench reproduce {option}`"
     method = METHODS.get(re.sub(r"[-_]", "", option.lower())) if group == "framework" else None
     hint = f" (did you mean {method}?)" if method else near(option, options)
-    return f"{group}={option}: there is no such option{hint}; {remedy}"
+    return f"{group}={option}: there is no such option{hint}; set {group} to one of {', '.join(options)}"
 
 
 def _key_of_group(group: str, key: str, value: str = "") -> str:

@@ -9,19 +9,25 @@ The resolved configuration has the version of each and a hash of its source, ``{
 has changed in the code is another run, whether its author has counted the version up or not.
 """
 
+import hashlib
 import importlib.metadata
+import importlib.util
 import os
+import sys
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ssl_bench.config.identity import SOURCE
-from ssl_bench.config.loading import loaded
 from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.files import Mark, mark
 
 VARIABLE, GROUP = "SSL_BENCH_PLUGINS", "ssl_bench.plugins"
 CONSENT = f"a package of your own is allowed by {VARIABLE}=<package>"
 LISTED = " and listed in plugins=[<package>]"
+_LOADED: dict[str, tuple[ModuleType, str]] = {}  # packages by name, with the hashes of their files when each was loaded
 
 
 def allowed() -> frozenset[str]:
@@ -62,6 +68,52 @@ def _version(name: str) -> str:
     if version is None:
         raise ConfigError(f"plugins=[{name}]: the package has no version: set {name}.__version__")
     return f"{version}{SOURCE}{source}"
+
+
+def loaded(name: str) -> tuple[ModuleType, str]:
+    """Import a package, or a module of one file, and return it with ten hexadecimal digits for its source.
+
+    Raises:
+        ConfigError: it cannot be imported, or its files have changed since this process imported it.
+    """
+    module, source = _LOADED.get(name, (None, ""))
+    if module is not None and sys.modules.get(name) is module:
+        if _source(name) != source:
+            remedy = "restart the kernel of the notebook, or Python, which imports it again"
+            raise ConfigError(f"plugins=[{name}]: its files have changed since it was imported: {remedy}")
+        return module, source
+    importlib.invalidate_caches()
+    try:
+        source, module = _source(name), importlib.import_module(name)
+    except Exception as error:  # whatever the code of the package raises
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"plugins=[{name}]: the package cannot be imported ({why}): install it") from error
+    _LOADED[name] = module, source
+    return module, source
+
+
+def _source(name: str) -> str:
+    """A hash of the names and contents of a package's files, without compiled Python."""
+    spec = importlib.util.find_spec(name)
+    roots = [
+        Path(place).absolute() for place in (spec and (spec.submodule_search_locations or [spec.origin or ""])) or ()
+    ]
+    paths = [(root, path) for root in roots for path in (sorted(root.rglob("*")) if root.is_dir() else [root])]
+    return _hash(
+        tuple(
+            (path.relative_to(root).as_posix(), path, mark(path.stat()))
+            for root, path in paths
+            if path.is_file() and path.suffix != ".pyc" and path.name[0] != "." and path.parent.name != "__pycache__"
+        )
+    )
+
+
+@lru_cache(64)  # the runs of a grid have the same plugins
+def _hash(files: tuple[tuple[str, Path, Mark], ...]) -> str:
+    content = hashlib.sha256()
+    for name, path, _ in files:
+        content.update(name.encode(errors="surrogateescape") + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return content.hexdigest()[:10]
 
 
 def check_listed(node: Any, listed: Iterable[str], key: str = "") -> None:

@@ -5,7 +5,7 @@ letters that are not English. So a folder can be written as in a shell.
 """
 
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from functools import cache
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -25,17 +25,13 @@ OTHER = re.compile(r"(str|int|float|bool|tag|range|interval|glob)\(.*\)")
 
 
 @cache
-def as_typed(override: str, texts: Set[str] = frozenset()) -> str:
-    """The override with quotes around values that are text and that Hydra would not read as that text.
-
-    Args:
-        texts: keys that are text beside those of this package, hashable.
-    """
+def as_typed(override: str) -> str:
+    """The override with quotes around values that are text and that Hydra would not read as that text."""
     key, equals, value = override.partition("=")
     path = key.lstrip("+")
-    if not equals or not (TEXT_KEY.fullmatch(path) or path in texts or value.startswith("{")):
+    if not equals or not (TEXT_KEY.fullmatch(path) or value.startswith("{")):
         return override
-    return f"{key}={','.join(_quoted(part, path, texts) for part in _split(value))}"
+    return f"{key}={','.join(_quoted(part, path) for part in _split(value))}"
 
 
 def quoted(text: str) -> str:
@@ -43,17 +39,16 @@ def quoted(text: str) -> str:
     return QuotedString(text, Quote.double).with_quotes()
 
 
-def _quoted(value: str, key: str, texts: Set[str]) -> str:
+def _quoted(value: str, key: str) -> str:
     word = value.strip()
     if word.startswith("[") and word.endswith("]"):
-        return f"[{','.join(_quoted(part, key, texts) for part in _split(word[1:-1]))}]"
+        return f"[{','.join(_quoted(part, key) for part in _split(word[1:-1]))}]"
     if word.startswith("{") and word.endswith("}"):
         entries = (entry.partition(":") for entry in _split(word[1:-1]))
-        return "{" + ",".join(k + colon + _quoted(v, f"{key}.{k.strip()}", texts) for k, colon, v in entries) + "}"
+        return "{" + ",".join(k + colon + _quoted(v, f"{key}.{k.strip()}") for k, colon, v in entries) + "}"
     if several := SEVERAL.fullmatch(word):
-        return f"{several[1]}({','.join(_quoted(part, key, texts) for part in _split(several[2]))})"
-    is_text = TEXT_KEY.fullmatch(key) or key in texts
-    return quoted(word) if is_text and not _reads(word, key) else value
+        return f"{several[1]}({','.join(_quoted(part, key) for part in _split(several[2]))})"
+    return quoted(word) if TEXT_KEY.fullmatch(key) and not _reads(word, key) else value
 
 
 def _reads(word: str, key: str) -> bool:

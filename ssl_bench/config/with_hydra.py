@@ -6,7 +6,6 @@ only fill the key of their group: of 28 losses and 11 batch sizes Hydra composes
 put together from these. A ``folder`` is everywhere that of ``--config-dir``, which has further options.
 """
 
-import contextlib
 import errno
 import io
 import math
@@ -14,7 +13,6 @@ import os
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -31,12 +29,11 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from ssl_bench import files
-from ssl_bench.config import plugins, wandb
-from ssl_bench.config.build import texts_of_plugins
+from ssl_bench.config import wandb
 from ssl_bench.config.schema import TopLevel, directory
 from ssl_bench.config.typed import as_typed, quoted
 from ssl_bench.disk import anchors
-from ssl_bench.errors import ConfigError, in_one_line, reason
+from ssl_bench.errors import ConfigError, in_one_line
 
 READABLE = re.compile(  # by ${oc.env:NAME}: what a configuration may hold, which is written to the disk
     r"(SSL_BENCH_|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES|WANDB_(MODE|DISABLED|PROJECT|ENTITY|TAGS)"
@@ -68,7 +65,6 @@ register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
 )
 register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
 register("wandb_tags", wandb.tags, replace=True)
-_OPEN: ContextVar[bool] = ContextVar("_OPEN", default=False)  # Hydra has the folder of the YAML files
 LARGEST_OPTION = 2**18  # bytes of a YAML file, which takes ten seconds: OmegaConf makes an object of each value
 # Why an override of a key of Hydra is refused: this package reads hydra.mode and hydra.sweeper.params of experiments.
 HYDRAS = {
@@ -78,9 +74,9 @@ HYDRAS = {
 }
 UNSET: dict[str, Any] = {"run": {"dir": "outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}"}, "callbacks": {}}  # in Hydra
 UNLISTED = {"framework": {"frozen"}}  # options that train nothing, by group
-Combination = tuple[Path | None, tuple[str, ...]]  # the folder, and overrides that choose options
-_COMPOSED: dict[Combination, bytes] = {}  # as pickles
-_WITH: dict[tuple[Combination, str], Combination] = {}  # one that has an option, beside the other options' groups
+Options = tuple[str, ...]  # overrides that choose options
+_COMPOSED: dict[tuple[Path | None, Options], bytes] = {}  # as pickles
+_FIRST: dict[tuple[Path | None, Options], Options] = {}  # of those of the same groups, the one that was composed first
 _FILES: list[tuple[str, files.Mark]] = []  # what they were composed of
 
 
@@ -101,7 +97,7 @@ def parsed(overrides: Iterable[str]) -> list[Override]:
     return list(OverridesParser.create().parse_overrides(list(overrides)))
 
 
-def as_hydra_takes(overrides: Sequence[str], folder: Path | None = None) -> list[str]:
+def as_hydra_takes(overrides: Sequence[str]) -> list[str]:
     """Overrides as Hydra takes them: text in quotes where it needs them, and timm's ``backbone.args`` as new keys.
 
     Raises:
@@ -110,33 +106,7 @@ def as_hydra_takes(overrides: Sequence[str], folder: Path | None = None) -> list
     for word in overrides:
         if match := re.match(r"[+~]*(hydra[./](launcher|sweeper)?.*)", word):
             raise ConfigError(f"{match[1]}: {HYDRAS[match[2]]}")
-    texts = _texts(overrides, folder) if plugins.allowed() else frozenset[str]()
-    return [f"++{word}" if word.startswith("backbone.args.") else as_typed(word, texts) for word in overrides]
-
-
-def _texts(overrides: Sequence[str], folder: Path | None) -> frozenset[str]:
-    """The keys of plugins that are text; none if the overrides choose something that is refused later."""
-    choices = groups() | {"plugins"}
-    try:
-        chosen = [override for override in overrides if override.partition("=")[0] in choices]
-        config: Any = OmegaConf.to_container(with_values(chosen, folder), resolve=False)
-        return texts_of_plugins(config, plugins.versions(config.get("plugins", [])))
-    except (ConfigError, HydraException, OmegaConfBaseException, ValueError):
-        return frozenset()
-
-
-@contextlib.contextmanager
-def opened() -> Iterator[None]:
-    """Let Hydra find the YAML files in the block, which may stand in another one, or in a program of Hydra's own."""
-    if _OPEN.get():
-        yield
-        return
-    with initialize_config_dir(str(directory()), **VERSION_BASE):
-        token = _OPEN.set(True)
-        try:
-            yield
-        finally:
-            _OPEN.reset(token)
+    return [f"++{word}" if word.startswith("backbone.args.") else as_typed(word) for word in overrides]
 
 
 def composed(overrides: Sequence[str], folder: Path | None = None) -> DictConfig:
@@ -154,12 +124,11 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> DictConfig
 
 
 def forget_changed(folder: Path | None) -> None:
-    """Forget the combinations of options whose files have changed; those of ``folder``, which may be large, always."""
-    marks = sorted((str(path), files.mark(path.stat())) for path in directory().rglob("*.yaml"))
-    for key in [key for key in _COMPOSED if marks != _FILES or (folder is not None and key[0] == folder)]:
-        del _COMPOSED[key]
-    for place in [place for place, key in _WITH.items() if key not in _COMPOSED]:
-        del _WITH[place]
+    """Forget the combinations of options if YAML files have changed; always with a ``folder``, which may be large."""
+    marks = [(str(path), files.mark(path.stat())) for path in sorted(directory().rglob("*.yaml"))]
+    if folder is not None or marks != _FILES:
+        _COMPOSED.clear()
+        _FIRST.clear()
     _FILES[:] = marks
 
 
@@ -182,38 +151,32 @@ def with_values(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     return cfg
 
 
-def _with_options(chosen: tuple[str, ...], folder: Path | None) -> DictConfig:
-    """Compose a combination of options, by Hydra unless it or its parts are known from others."""
-    combination = folder, chosen
-    if combination not in _COMPOSED:
-        alone = [override for override in chosen if folder is None and _fills_its_key(override)]
-        group_of = {override: override.partition("=")[0] for override in alone}
-        # What the other options are, and of which groups these are: all that the keys of the groups depend on.
-        beside = None, tuple(group_of.get(override, override) for override in chosen)
-        sources = {override: _WITH.get((beside, override)) for override in alone}
-        if alone and all(sources.values()) and len(set(group_of.values())) == len(alone):
-            cfg = _put_together({group_of[override]: (override, source) for override, source in sources.items()})
-        else:
+def _with_options(chosen: Options, folder: Path | None) -> DictConfig:
+    """Compose a combination of options, by Hydra unless it is known or can be put together.
+
+    An option that only fills the key of its group is alone: the key depends on it and on the groups of the others that
+    are alone, but not on their options. So where two or more of these options differ from those of the combination that
+    was composed first, each key is taken from the combination that differs from the first one in that option only.
+    """
+    if (folder, chosen) not in _COMPOSED:
+        filled = [option.partition("=")[0] if folder is None and _fills_its_key(option) else "" for option in chosen]
+        beside = folder, tuple(group or option for group, option in zip(filled, chosen, strict=True))
+        first = _FIRST.get(beside, chosen)
+        changed = [place for place, option in enumerate(chosen) if option != first[place]]
+        if len(changed) < 2 or len({*filled} - {""}) < sum(map(bool, filled)):
             cfg = by_hydra(chosen, folder)
-        _COMPOSED[combination] = pickle.dumps(cfg)
-        for override in alone:
-            _WITH.setdefault((beside, override), combination)
-    loaded: DictConfig = pickle.loads(_COMPOSED[combination])  # ten times faster than a deep copy
+        else:
+            cfg = _with_options(first, folder)
+            for place in changed:
+                group, option = filled[place], chosen[place]
+                part = _with_options((*first[:place], option, *first[place + 1 :]), folder)
+                with open_dict(cfg):
+                    cfg[group] = part[group]
+                cfg.hydra.runtime.choices[group] = option.partition("=")[2]
+        _COMPOSED[folder, chosen] = pickle.dumps(cfg)
+        _FIRST.setdefault(beside, chosen)
+    loaded: DictConfig = pickle.loads(_COMPOSED[folder, chosen])  # ten times faster than a deep copy
     return loaded
-
-
-def _put_together(options: Mapping[str, tuple[str, Combination | None]]) -> DictConfig:
-    """A combination in which each group's key and choice are those of the combination that has its option."""
-    cfg: DictConfig | None = None
-    for group, (override, source) in options.items():
-        part: DictConfig = pickle.loads(_COMPOSED[source])  # type: ignore[index]
-        if cfg is None:
-            cfg = part
-        with open_dict(cfg):
-            cfg[group] = part[group]
-        cfg.hydra.runtime.choices[group] = override.partition("=")[2]
-    assert cfg is not None
-    return cfg
 
 
 def _fills_its_key(override: str) -> bool:
@@ -234,25 +197,23 @@ def _parse(override: str) -> Override:
 
 def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     """As :func:`composed`, all of it by Hydra."""
-    place = [f"file://{folder.absolute()}"] if folder else []
-    search = [f"hydra.searchpath=[{quoted(place[0])}]"] if place else []
-    if folder:
-        _check_size(folder)
+    place = f"file://{folder.absolute()}" if folder else ""
+    search = [f"hydra.searchpath=[{quoted(place)}]"] if place else []
+    for path, why in _faults(folder):
+        raise ConfigError(f"{path} cannot be read: {why}")
     try:
-        with opened():
+        with initialize_config_dir(str(directory()), **VERSION_BASE):
             cfg = compose("train", [*search, *overrides], return_hydra_config=True)
     except OmegaConfBaseException:
         raise
     except (yaml.YAMLError, ValueError, OSError, RecursionError) as error:
         missing = error.missing_cfg_file if isinstance(error, MissingConfigException) else ""
-        for path, why in _unreadable(folder) if folder else ():
-            if not missing or path == folder / f"{missing}.yaml":  # type: ignore[operator]
+        for path, why in _faults(folder, unreadable=True):
+            if not missing or path == Path(folder or "", f"{missing}.yaml"):
                 raise ConfigError(f"{path} cannot be read: {why}") from error
         if isinstance(error, HydraException):
             raise
         raise ConfigError(f"a YAML file of the configuration cannot be read: {in_one_line(error)}") from error
-    if place and cfg.hydra.searchpath == place:
-        cfg.hydra.searchpath = []
     for part in ("launcher", "sweeper"):
         if (option := cfg.hydra.runtime.choices[f"hydra/{part}"]) != "basic":
             raise ConfigError(f"hydra/{part}={option}: {HYDRAS[part]}")
@@ -262,33 +223,25 @@ def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     return cfg
 
 
-def _files(folder: Path) -> list[Path]:
-    return [path for group in sorted(groups()) for path in sorted((folder / group).rglob("*.yaml"))]
+def _faults(folder: Path | None, unreadable: bool = False) -> Iterator[tuple[Path, str]]:
+    """The files of options in ``folder`` from which Hydra would make too much, and why.
 
-
-def _check_size(folder: Path) -> None:
-    """Refuse a file of ``folder`` from which Hydra would make too much, or something without an end."""
-    for path in _files(folder):
+    Args:
+        unreadable: files that are no YAML, too, of which Hydra may not need all.
+    """
+    for path in (path for group in sorted(groups()) if folder for path in sorted((folder / group).rglob("*.yaml"))):
         try:
-            anchors.check(files.read_bytes(path, LARGEST_OPTION).decode())
-        except OSError as error:
-            if error.errno == errno.EFBIG:
-                raise ConfigError(f"{path} cannot be read: it has more than {LARGEST_OPTION:,} bytes") from error
-        except (yaml.YAMLError, UnicodeDecodeError):
-            continue  # Hydra may not need the file
-        except ValueError as error:
-            raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
-
-
-def _unreadable(folder: Path) -> Iterator[tuple[Path, str]]:
-    """The files of ``folder`` that OmegaConf cannot read, and why."""
-    for path in _files(folder):
-        try:
-            OmegaConf.load(io.StringIO(files.read_bytes(path).decode()))
+            text = files.read_bytes(path, LARGEST_OPTION).decode()
+            anchors.check(text)
+            if unreadable:
+                OmegaConf.load(io.StringIO(text))
         except RecursionError:
             yield path, "it is nested too deeply"
         except (yaml.YAMLError, ValueError, OSError) as error:
-            yield path, getattr(error, "strerror", None) or in_one_line(error)
+            large = isinstance(error, OSError) and error.errno == errno.EFBIG
+            if unreadable or large or type(error) is ValueError:
+                why = getattr(error, "strerror", None) or in_one_line(error)
+                yield path, f"it has more than {LARGEST_OPTION:,} bytes" if large else why
 
 
 def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:

@@ -40,26 +40,24 @@ def test_configurations_are_hydras_own(overrides: list[str]) -> None:
     words = [*overrides, "seed=3"]
     given = with_hydra.as_hydra_takes(words)
     raw = (with_hydra.composed(given), with_hydra.by_hydra(given, None))
-    choices = [cfg.hydra.runtime.choices for cfg in raw]
-    first, second = (
-        OmegaConf.to_container(with_hydra.parted(cfg)[0], resolve=False) for cfg in map(copy.deepcopy, raw)
-    )
-    assert first == second and choices[0] == choices[1]
+    first, second = (with_hydra.parted(cfg) for cfg in copy.deepcopy(raw))
+    assert nodes(first[0]) == nodes(second[0]) and first[1] == second[1]
     assert compose.load_of_many(words) == compose.load(words) == compose.resolved(raw[1])
 
 
 def test_combinations_put_together_are_hydras_own() -> None:
     """Of options that fill their group's key, beside others that choose options and set keys of other groups."""
     with_hydra._COMPOSED.clear()
-    with_hydra._WITH.clear()
-    for beside in (["framework=moco_v2"], ["dataset=randbit_cifar10", "epochs=3"]):
-        grid = itertools.product(["loss=dcl", "loss=eqco"], ["batch_size=b32", "batch_size=b512"], ["head=moco"])
-        for words in ([*beside, *options] for options in grid):
-            given, choices = with_hydra.parted(with_hydra.composed(words))
-            hydras, choices_of_hydra = with_hydra.parted(with_hydra.by_hydra(words, None))
-            assert nodes(given) == nodes(hydras) and choices == choices_of_hydra
-    assert len(with_hydra._COMPOSED) == 8
-    assert len(set(with_hydra._WITH.values())) == 6  # Hydra composed three of each four
+    with_hydra._FIRST.clear()
+    besides = (["framework=moco_v2"], ["dataset=randbit_cifar10", "epochs=3"])
+    of_groups = itertools.product(["loss=dcl", "loss=eqco"], ["batch_size=b32", "batch_size=b512"], ["head=moco"])
+    requests = [[*beside, *options] for beside, options in itertools.product(besides, of_groups)]
+    with patch.object(with_hydra, "by_hydra", wraps=with_hydra.by_hydra) as by_hydra:
+        given = [with_hydra.parted(with_hydra.composed(words)) for words in requests]
+    assert by_hydra.call_count == 6 and len(requests) == 8  # three of each four
+    for words, (cfg, choices) in zip(requests, given, strict=True):
+        hydras, choices_of_hydra = with_hydra.parted(with_hydra.by_hydra(words, None))
+        assert nodes(cfg) == nodes(hydras) and choices == choices_of_hydra
 
 
 def nodes(cfg: Any, place: str = "") -> list[tuple[Any, ...]]:
