@@ -27,16 +27,15 @@ from loss_design import DESIGN, KINDS, TUNED, Cell, Design, Numbers, Wanted, at_
 from tables import markdown
 from tuned_twice import PLACES, REPLICATES, TRIALS, Decided
 
+from ssl_bench.commands import grid_end
 from ssl_bench.commands.arguments import in_sentences, show_progress, taken_outputs
-from ssl_bench.commands.train_grid import train_grid
 from ssl_bench.config.command import Command
 from ssl_bench.config.compositions import compositions
 from ssl_bench.config.identity import recipe_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.files import usual_outputs
-from ssl_bench.launch.outcome import DIVERGED, State
-from ssl_bench.launch.plan import Plan
-from ssl_bench.launch.run import Run
+from ssl_bench.launch.grid import Grid
+from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.papers.cells import merge
 from ssl_bench.record import runs
 
@@ -67,25 +66,19 @@ class Machine:
         self._collect(numbers, configs)
         if not (left := numbers.missing(wanted)):
             return 0
-        launcher = ["launcher=local", *(f"launcher.{key}={self.at_once}" for key in ("jobs", "runs_per_gpu"))]
-        plan = Plan(Command.of([*self.overrides, *launcher], None, True))
-        runs = [plan.run((*requests[one], f"seed={one.seed}"), configs[one], one.text) for one in left]
-        for refusal in plan.refused(runs).values():
-            raise refusal
-        plan.begin(shlex.join(["python", *sys.argv]))
-        code = train_grid(plan, self._rounds(plan, plan.add(runs), numbers, configs))
-        self._collect(numbers, configs)
-        return code if code >= 128 else int(bool(numbers.missing(wanted)))  # one that diverged is an answer
-
-    def _rounds(self, plan: Plan, runs: Sequence[Run], numbers: Numbers, configs: Configs) -> Iterator[Sequence[Run]]:
-        """The runs of a replicate, or as many as the machine trains at a time; write the numbers of those before."""
-        size = 8 * math.ceil(self.at_once / 8)
-        for start in range(0, len(runs), size):
-            yield runs[start : start + size]
-            ends = {run.label: plan.ends[run.number] for run in runs[start : start + size] if run.number in plan.ends}
-            failed = {label: end for label, end in ends.items() if end.state is State.FAILED}
-            numbers.add_diverged([label for label, end in failed.items() if DIVERGED in end.reason])
+        command = Command.of([*self.overrides, "launcher=local", f"launcher.jobs={self.at_once}"], None, True)
+        code, size = 0, 8 * math.ceil(self.at_once / 8)
+        while left and code < 128:  # a replicate, or as many as the machine trains at a time
+            now, left = left[:size], left[size:]
+            grid = Grid(command, shlex.join(["python", *sys.argv]))
+            grid.add([grid.run((*requests[one], f"seed={one.seed}"), configs[one], one.text) for one in now])
+            for refusal in grid.refused(grid.runs).values():
+                raise refusal
+            code = grid.train(grid_end.show)
+            failed = {run.label: grid.ends[run.number].reason for run in grid.runs if run.number in grid.ends}
+            numbers.add_diverged([label for label, reason in failed.items() if DIVERGED in reason])
             self._collect(numbers, configs)
+        return code if code >= 128 else int(bool(numbers.missing(wanted)))  # one that diverged is an answer
 
     def _collect(self, numbers: Numbers, configs: Configs) -> None:
         """Add the runs that have their results to the numbers."""
@@ -284,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_intermixed_args(arguments)
     design, beside = Design(options.design), options.design.with_suffix(".json")
     numbers = Numbers(options.numbers or beside, beside)
-    of_machine = ("threads=1", *options.overrides)
+    of_machine = ("threads=1", f"runs_per_gpu={options.at_once}", *options.overrides)
     machine = Machine(options.at_once, of_machine, options.dry_run)
     if options.command in ("run", "pilot"):
         return (run if options.command == "run" else pilot)(design, numbers, machine)

@@ -110,9 +110,8 @@ def left_by(outputs: Path) -> End:
     """The files of the finished runs."""
     folders = sorted(path.parent for path in outputs.glob("*/*/results.json"))
     ends = [_left_by(folder) for folder in folders]
-    files = (path for path in outputs.rglob("*") if ".sweeps" not in path.parts)
     return {key: [end[key] for end in ends] for key in ends[0]} | {
-        "files": sorted(str(path.relative_to(outputs)) for path in files)
+        "files": sorted(str(path.relative_to(outputs)) for path in outputs.rglob("*"))
     }
 
 

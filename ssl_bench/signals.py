@@ -1,9 +1,11 @@
 """The signals that stop a run. Their handler keeps the number, and the run reads it where it can stop."""
 
+import contextlib
 import logging
+import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -86,6 +88,42 @@ class Interrupt:
     def agreed(self) -> int:
         """The signal for which all ranks stop after this step, or 0. Every rank calls it after every step."""
         return self._agree(self.number)
+
+
+@contextlib.contextmanager
+def raised() -> Iterator[None]:
+    """Raise Interrupted where a signal comes, in a block in which nothing has to be saved: between runs."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Interrupted(number)
+
+    with _handled(stop):
+        yield
+
+
+@contextlib.contextmanager
+def passed_on(processes: Callable[[], Iterable[int]]) -> Iterator[list[int]]:
+    """Pass the signals that stop runs on to processes, by their numbers; yield the signals that have come."""
+    received: list[int] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        received.append(number)
+        for process in processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+    with _handled(pass_on):
+        yield received
+
+
+@contextlib.contextmanager
+def _handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    former = {number: signal.signal(number, handler) for number in stops()}
+    try:
+        yield
+    finally:
+        for number, other in former.items():
+            signal.signal(number, other)
 
 
 def stop_if_asked() -> None:

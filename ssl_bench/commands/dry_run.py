@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.launch import slurm
-from ssl_bench.launch.plan import Plan
+from ssl_bench.launch.grid import Grid
 from ssl_bench.papers import cost
 from ssl_bench.record.printing import Sheet, SheetEntry, text_of
 
@@ -20,20 +20,21 @@ MOST_GFLOP = 300  # of a step that is timed: a few seconds on a core
 Config = Mapping[str, Any]
 
 
-def show(plan: Plan, as_json: bool = False) -> None:
+def show(grid: Grid, skip: bool, as_json: bool) -> None:
     """Print a line for each run: its steps and hours, the values of the keys that vary, and its directory.
 
     What all runs have is printed once; under Slurm, the script of their jobs too. A run whose images are not on this
     disk has steps and no hours.
 
     Args:
+        skip: leave out the runs of a grid that cannot be.
         as_json: print a list of objects instead: ``folder``, ``overrides``, ``steps`` and ``hours``, which are null
             where they are unknown.
     """
     with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
-        runs = plan.every()
+        runs = grid.every(skip) if grid.command.many else [grid.alone()]
     left = [run for run in runs if not run.done]
-    timed = _timed([run.config for run in left]) if plan.asked.launcher != "slurm" else {}
+    timed = _timed([run.config for run in left]) if grid.command.launcher != "slurm" else {}
     costs = [(cost.steps(run.config), _hours(run.config, timed)) for run in left]
     if as_json:
         of_runs = [{"folder": str(run.folder), "overrides": run.overrides} for run in left]
@@ -52,10 +53,9 @@ def show(plan: Plan, as_json: bool = False) -> None:
     price = f", {cost.price([run.config for run in left], hours, bool(timed))}" if any(s for s, _ in costs) else ""
     sheet.below = [f"{len(left)} runs to go{price}"]
     print(text_of([sheet], "rich").rstrip() if left else sheet.below[0])
-    if left and plan.asked.launcher == "slurm":
-        plan.begin("")
-        assert plan.folder is not None
-        print("", slurm.script(plan.asked.settings, plan.folder, len(left)), sep="\n", end="")
+    if left and grid.command.launcher == "slurm":
+        settings = grid.command.settings
+        print("", slurm.script(settings, grid.outputs / ".slurm", len(left)), sep="\n", end="")
 
 
 def _hours(config: Config, timed: Mapping[str, float]) -> float | None:

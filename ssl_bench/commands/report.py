@@ -97,7 +97,8 @@ def _seen(options: Namespace) -> set[tuple[str, int, int]]:
     """The files of runs and grids with their times and sizes."""
     outputs, found = options.outputs or files.usual_outputs(), set[tuple[str, int, int]]()
     for above in {outputs, *(folder for word in options.words if (folder := Path(word)).is_dir())}:
-        for place in (*runs.folders(above), *above.glob(".sweeps/*"), *above.glob(".sweeps/*/jobs")):
+        places = [*runs.folders(above)]
+        for place in {*places, *(run.parent for run in places), above}:
             with contextlib.suppress(OSError), os.scandir(place) as inside:  # it is gone
                 found |= {(one.path, (status := one.stat()).st_mtime_ns, status.st_size) for one in inside}
     return found

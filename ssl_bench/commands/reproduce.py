@@ -11,14 +11,14 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from ssl_bench.commands import grid_end
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
-from ssl_bench.commands.train_grid import check_place, train_grid
 from ssl_bench.config.build import open_dataset
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import impossible
-from ssl_bench.launch.plan import Plan
-from ssl_bench.launch.run import Run, tidy
+from ssl_bench.launch.grid import Grid, check_place
+from ssl_bench.launch.run import tidy
 from ssl_bench.papers import cost
 from ssl_bench.papers.plan import PlannedRuns, plan
 from ssl_bench.papers.selection import HELP, Selection
@@ -42,8 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     skip = impossible.taken_skip(options.overrides)
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     planned = plan(selection, show_progress)
-    asked = Command.of([*selection.of_machine, *selection.of_launcher], options.config_dir, True)
-    check_place(asked, options.dry_run)
+    command = Command.of([*selection.of_machine, *selection.of_launcher], options.config_dir, True)
+    check_place(command, options.dry_run)
     _leave_out_impossible(selection, planned, skip, options.dry_run)
     todo = [runs for runs in planned if runs.missing]
     lacking = list(missing_data(todo))
@@ -54,28 +54,18 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     for folder in {folder for runs in planned for folders in runs.done.values() for folder in folders}:
         tidy(folder)
-    return _train(selection, todo, asked, typed) if todo else 0
+    return _train(selection, todo, command, typed) if todo else 0
 
 
-def _train(selection: Selection, todo: Sequence[PlannedRuns], asked: Command, typed: str) -> int:
+def _train(selection: Selection, todo: Sequence[PlannedRuns], command: Command, typed: str) -> int:
     """Train runs as one grid; return its exit code."""
-    grid = Plan(asked)
-    runs = [grid.run(*cell_run) for planned in todo for cell_run in planned.runs()]
-    grid.begin(typed)
+    grid = Grid(command, typed)
+    grid.add([grid.run(*cell_run) for planned in todo for cell_run in planned.runs()])
+    code = grid.train(grid_end.show)
     words = [*selection.flags, *selection.names, *(["--all"] * selection.whole), *selection.changes]
     words.append(f"paths.outputs={selection.outputs}")
-    code = train_grid(grid, _in_rounds(grid.add(runs)))
     print(f"beside the papers' numbers: {shlex.join(['ssl-bench', 'table', *words])}", flush=True)
     return code
-
-
-def _in_rounds(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
-    """Train runs; those that only evaluate a network again which another one trains come after it."""
-    while runs:
-        first = {run.folder: run for run in reversed(runs)}
-        now = [run for run in runs if first[run.folder] is run]
-        yield now
-        runs = [run for run in runs if run not in now]
 
 
 def _leave_out_impossible(selection: Selection, planned: Sequence[PlannedRuns], skip: bool, dry_run: bool) -> None:

@@ -5,22 +5,21 @@
 finished run is skipped and a partial one resumed.
 """
 
-import os
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from ssl_bench.commands import dry_run
+from ssl_bench.commands import dry_run, grid_end
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.commands.train_grid import check_place, train_grid
-from ssl_bench.config import compose, hydra_errors, reference, schema, with_hydra
+from ssl_bench.config import hydra_errors, reference, schema, with_hydra
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import impossible
+from ssl_bench.launch.grid import Grid, check_place
 from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome
-from ssl_bench.launch.plan import Plan
-from ssl_bench.launch.run import Run, carry_out
+from ssl_bench.launch.run import Run, carry_out, report
+from ssl_bench.signals import Interrupted, raised
 
 
 @in_sentences
@@ -40,51 +39,42 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
     Returns:
         The exit code, the runs, and how those ended that were started, by their numbers.
     """
-    asked = Command.of(words.overrides, words.config_dir, words.multirun)
+    command = Command.of(words.overrides, words.config_dir, words.multirun)
     if words.help or words.cfg:
         with hydra_errors.in_sentences(words.overrides):
             if words.help:
-                print(reference.help_text(asked.cfg, words.config_dir))
+                print(reference.help_text(command.cfg, words.config_dir))
             else:
-                print(with_hydra.as_yaml(asked.cfg))
+                print(with_hydra.as_yaml(command.cfg))
         return 0, [], {}
-    _check_together(words, asked)
-    plan = Plan(asked, words.skip)
-    if words.dry_run:
-        dry_run.show(plan, words.json)
-        return 0, [], {}
-    if not asked.many:
-        run = _alone(plan)
-        outcome = carry_out(run, wait=True)
-        return outcome.code, [run], {run.number: outcome}
-    plan.begin(shlex.join(["ssl-bench", "train", *words.flags, *asked.given]))
-    code = train_grid(plan, [plan.every()])
-    return code, list(plan.runs.values()), plan.ends
-
-
-def _alone(plan: Plan) -> Run:
-    """The only run of a command."""
-    asked = plan.asked
-    with hydra_errors.in_sentences(asked.given):
-        config = compose.resolved(asked.cfg, asked.folder)
-    if under_torchrun():
-        config["devices"] = int(os.environ["WORLD_SIZE"])
-    run = plan.run(asked.overrides, config)
-    if refused := plan.refused([run]):
-        raise refused[0]
-    return plan.add([run])[0]
-
-
-def _check_together(words: Any, asked: Command) -> None:
-    """Refuse flags that do not go together, and a grid where it cannot be carried out."""
-    if words.dry_run and not asked.many:
-        raise ConfigError("--dry-run lists the runs of a grid: add -m")
-    if words.skip and not asked.many:
+    if command.launcher != "here" and not command.many:
+        raise ConfigError(f"launcher={command.launcher} is for the runs of a grid: add -m, or leave it out")
+    if words.skip and not command.many:
         raise ConfigError(f"{impossible.SKIP} leaves out runs of a grid: add -m, or leave it out")
-    if asked.launcher != "here" and not asked.many:
-        raise ConfigError(f"launcher={asked.launcher} is for the runs of a grid: add -m, or leave it out")
-    if asked.many:
-        check_place(asked, words.dry_run)
+    if command.many:
+        check_place(command, words.dry_run)
+    typed = [*words.flags, *command.given, *([impossible.SKIP] * words.skip)]
+    grid = Grid(command, shlex.join(["ssl-bench", "train", *typed]))
+    if words.dry_run:
+        dry_run.show(grid, words.skip, words.json)
+        return 0, [], {}
+    if command.many:
+        grid.every(words.skip)
+        return grid.train(grid_end.show), grid.runs, grid.ends
+    run = grid.alone()
+    outcome = _carried_out(run)
+    return outcome.code, [run], {run.number: outcome}
+
+
+def _carried_out(run: Run) -> Outcome:
+    """Carry out the only run of a command; a signal stops it wherever it comes."""
+    try:
+        with raised():
+            return carry_out(run, wait=True)
+    except Interrupted as stop:  # before the training, or after its end
+        outcome = Outcome.interrupted(stop.number)
+        report(outcome, first=True)
+        return outcome
 
 
 def read(arguments: Sequence[str]) -> Any:

@@ -1,218 +1,258 @@
-"""A grid on disk: its runs and the outcome of each, whichever launcher carries them out.
+"""A grid: the runs of a command, all composed and checked before the first one starts, and how they ended.
 
-``<grid>/grid.json``       :class:`Grid`, written at the start
-``<grid>/jobs/<n>.json``   {"overrides", "folder", "state", "reason", "code"}, at the start and the end of each other
-                           run
-
-``<grid>`` is ``<paths.outputs>/.sweeps/<start>``.
+How they ended stands in their directories, and which there were in a file (``record/grids.py``).
 """
 
 import os
 import shlex
-import socket
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict, cast
+from typing import Any
 
-from ssl_bench import files
-from ssl_bench.disk.liveness import alive, start_time
-from ssl_bench.disk.patience import make_folder
-from ssl_bench.disk.shapes import Bounds
-from ssl_bench.errors import ConfigError, one_line, printable
-from ssl_bench.launch.outcome import FINISHED, Job, Outcome, State
+from ssl_bench.config import compose, hydra_errors, schema
+from ssl_bench.config.command import Command
+from ssl_bench.config.from_disk import find_prepared
+from ssl_bench.config.identity import run_dir
+from ssl_bench.disk.patience import unwritable
+from ssl_bench.errors import ConfigError, printable
+from ssl_bench.files import given_path
+from ssl_bench.launch import impossible, slurm, workers
+from ssl_bench.launch.live import Live
+from ssl_bench.launch.nodes import under_torchrun
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.run import Run, ranks_here, tidy
+from ssl_bench.record import folders, grids, results
+from ssl_bench.record.wandb import under_agent
+from ssl_bench.signals import Interrupted, raised
 
+MANY = 300  # runs that take some seconds to check
+ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary even if there are none
 # Directory and epochs of runs, by what distinguishes them beside the seed: numbers are those after so many epochs.
 # None: it trains nothing.
 Groups = Mapping[str, Sequence[tuple[Path, int | None]]]
-WORDS = {
-    State.DONE: "trained",
-    State.DONE_BEFORE: "done before",
-    State.FAILED: "failed",
-    State.INTERRUPTED: "interrupted",
-    State.HELD: "held",
-}
-ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary even if there are none
-NAME = "grid.json"
-SINGLE = "ssl-bench train"
-RECENT = 600.0  # seconds; a grid whose process cannot be seen is at work if its last record is younger
-ENDED = (*FINISHED, State.FAILED)
-LOST = Outcome.failed("its process exited without reporting")
 
 
-class Grid(TypedDict):
-    """Content of ``grid.json``.
+@dataclass
+class Grid:
+    """The runs of one command, in their order.
 
     Attributes:
-        command: the command that started it.
-        host, pid: of its process.
-        born: distinguishes the process from later ones with its ``pid``.
-        started: in seconds of the epoch.
-        runs: the overrides of each run.
-        finished: the directories of runs that had results, by number.
-        epochs: the length of each run; None: it trains no network.
-        left_out: the overrides of runs that cannot be, by ``skip=impossible``.
-        single: the command of a single run, without its overrides.
-        labels: the name of each run in sentences, if its overrides are not.
+        command: what was asked for.
+        typed: the command as it was typed.
+        runs: those that can be.
+        left_out: how many cannot be.
+        ends: how those ended that were started, by their numbers.
     """
 
-    command: str
-    host: str
-    pid: Annotated[int, Bounds(1, 2**31 - 1)]
-    born: NotRequired[str | None]
-    started: Annotated[float, Bounds(0, 2**35)]
-    runs: list[list[str]]
-    finished: NotRequired[dict[str, str]]
-    epochs: NotRequired[list[int | None]]
-    left_out: NotRequired[list[list[str]]]
-    single: NotRequired[str]
-    labels: NotRequired[list[str]]
+    command: Command
+    typed: str = ""
+    runs: list[Run] = field(default_factory=list)
+    left_out: int = 0
+    ends: workers.Ends = field(default_factory=dict)
 
+    @property
+    def single(self) -> list[str]:
+        """The command of a single run, without its overrides."""
+        return ["ssl-bench", "train", *(["--config-dir", str(self.command.folder)] if self.command.folder else [])]
 
-def read(folder: Path) -> Grid | None:
-    """The grid in a folder, with what may be missing in its file; None if there is none, or a damaged one, named."""
-    content = files.read_json(folder / NAME, Grid)
-    if content is None:
-        return None
-    count = len(content["runs"])
-    content = {"finished": {}, "epochs": [None] * count, "left_out": [], "single": SINGLE, "labels": []} | content
-    lengths = {len(content["epochs"]), len(content["labels"]) or count, count}
-    if len(lengths) > 1 or not all(number.isdecimal() for number in content["finished"]):
-        files.say_damaged(folder / NAME)
-        return None
-    return cast(Grid, content)
+    def alone(self) -> Run:
+        """Add the only run of a command that is no grid.
 
+        Raises:
+            ConfigError: its configuration cannot be used.
+        """
+        with hydra_errors.in_sentences(self.command.given):
+            config = compose.resolved(self.command.cfg, self.command.folder)
+        if under_torchrun():
+            config["devices"] = int(os.environ["WORLD_SIZE"])
+        self.add([self.run(self.command.overrides, config)])
+        if refused := self.refused(self.runs):
+            raise refused[0]
+        return self.runs[0]
 
-def begin(
-    folder: Path,
-    command: str,
-    runs: Sequence[Sequence[str]],
-    finished: Mapping[int, Path],
-    epochs: Sequence[int | None],
-    left_out: Sequence[Sequence[str]] = (),
-    single: str = SINGLE,
-    labels: Sequence[str] = (),
-) -> None:
-    """Write ``grid.json``, again for a grid to which runs were added; the arguments are those of :class:`Grid`."""
-    make_folder(folder / "jobs")
-    process = {"host": socket.gethostname(), "pid": os.getpid(), "born": start_time(os.getpid())}
-    content: dict[str, Any] = {"runs": [list(run) for run in runs], "epochs": list(epochs)}
-    content |= {"left_out": [list(run) for run in left_out]} if left_out else {}
-    content |= {"single": single} if single != SINGLE else {}
-    content |= {"labels": list(labels)} if any(labels) else {}
-    content["finished"] = {str(number): str(run) for number, run in finished.items()}
-    former = read(folder)
-    started = former["started"] if former else time.time()
-    files.write_json(folder / NAME, {"command": command, **process, "started": started, **content})
+    def every(self, skip: bool) -> list[Run]:
+        """Add every combination of the values of the keys, those that can be.
 
+        Args:
+            skip: leave out those that cannot be.
 
-def record(folder: Path, number: int, overrides: Sequence[str], outcome: Outcome) -> None:
-    """Write the state of one run of the grid."""
-    files.write_json(folder / "jobs" / f"{number}.json", {"overrides": list(overrides), **outcome.record()})
+        Raises:
+            ConfigError: the configuration of a run cannot be used.
+        """
+        combinations = self.command.combinations()
+        if len(combinations) > MANY:
+            print(f"checking {len(combinations)} runs", flush=True)
+        runs = [self._composed(overrides) for overrides in combinations]
+        if all(isinstance(run.refusal, hydra_errors.NoSuchKey) for run in runs) and runs[0].refusal:  # a key of no run
+            raise runs[0].refusal
+        refused = self.refused(runs)
+        possible = impossible.left([run.overrides for run in runs], refused, skip)
+        self.left_out = len(refused)
+        self.add([runs[place] for place in possible])
+        if done := sum(run.done for run in self.runs):
+            print(f"{done} of {len(self.runs)} runs are done already", flush=True)
+        return self.runs
 
+    def _composed(self, overrides: tuple[str, ...]) -> Run:
+        try:
+            return self.run(overrides, compose.load_of_many(overrides, self.command.folder))
+        except hydra_errors.NoSuchKey as error:  # the options of this run lack a key that those of others may have
+            return Run(overrides, {}, Path(), "", refusal=error)
 
-def outcome(folder: Path, number: int) -> Outcome:
-    """How a run of the grid ended that was not finished before."""
-    recorded = Outcome.read(files.read_json(folder / "jobs" / f"{number}.json", Job))
-    return LOST if recorded is None or recorded.state is State.RUNNING else recorded
+    def run(self, overrides: tuple[str, ...], config: dict[str, Any], label: str = "") -> Run:
+        """The run of a resolved configuration.
 
+        Args:
+            label: names it in sentences; by default, the overrides that distinguish it.
+        """
+        try:
+            schema.check(config)
+        except ConfigError as error:
+            return Run(overrides, config, Path(), "", refusal=error)
+        config = find_prepared(config)
+        folder, command = folders.find(config), shlex.join([*self.single, *overrides])
+        return Run(overrides, config, folder, command, done=results.is_complete(folder, config), label=label)
 
-class Asked(NamedTuple):
-    """A run that a grid was asked for.
+    def add(self, runs: Sequence[Run]) -> None:
+        """Add runs with their numbers, each once."""
+        new = {run.overrides: run for run in reversed([*self.runs, *runs])}
+        self.runs = [replace(run, number=number) for number, run in enumerate(reversed(new.values()))]
 
-    Attributes:
-        overrides: of the run.
-        command: that trains only this run.
-        grid: the command that started its grid.
-        experiment: the name that its overrides give it; empty: none.
-        place: the last two names of its directory, which a results folder elsewhere has, too; empty: it is not known.
-        state: as it was recorded last; None: it was never started.
-        reason: why it failed, in one line.
-        when: it was recorded, in seconds of the epoch.
-        going: whether its grid will start what is left, as far as its process and its records tell.
-    """
+    def refused(self, runs: Sequence[Run]) -> dict[int, ConfigError]:
+        """Why runs cannot be, by their place in ``runs``; those that have their results are not checked.
 
-    overrides: list[str]
-    command: str
-    grid: str
-    experiment: str
-    place: str
-    state: State | None
-    reason: str
-    when: float
-    going: bool
+        Under Slurm they are carried out on other machines, which may have what this one lacks.
+        """
+        refused = {place: run.refusal for place, run in enumerate(runs) if run.refusal}
+        left = [place for place, run in enumerate(runs) if not (run.done or run.refusal)]
+        if left:
+            from ssl_bench.training.refusals import refusals  # imports torch: only if there is something to train
 
+            configs = [runs[place].config for place in left]
+            errors = refusals(configs, self.command.launcher != "slurm", ranks_here)
+            refused |= {place: error for place, error in zip(left, errors, strict=True) if error}
+        return dict(sorted(refused.items()))
 
-def asked(outputs: Path) -> list[Asked]:
-    """The runs that all grids below a results folder were asked for, those of the grid that began last at the end."""
-    every = list[tuple[float, list[Asked]]]()
-    for folder in sorted((outputs / ".sweeps").glob("*")):
-        if content := read(folder):
-            every.append((content["started"], list(_asked(folder, content))))
-    return [one for _, of_grid in sorted(every, key=lambda pair: pair[0]) for one in of_grid]
+    def train(self, show: Callable[[Groups], None]) -> int:
+        """Carry out the runs where they were asked for, say how they ended, and return the exit code.
 
+        Args:
+            show: prints a table of the finished ones.
+        """
+        since, settings, stop = time.time(), self.command.settings, 0
+        left = [run for run in self.runs if not run.done]
+        for run in self.runs:
+            if run.done:
+                tidy(run.folder)
+                self.ends[run.number] = Outcome(State.DONE_BEFORE, folder=str(run.folder))
+        among = workers.places(left, settings) if left and self.command.launcher == "local" else []
+        self._write(since)
+        try:
+            with raised(), Live(left, len(self.runs) - len(left), self._names()) as live:
 
-def _asked(folder: Path, content: Grid) -> Iterator[Asked]:
-    before = {int(n): Outcome(State.DONE_BEFORE, folder=place) for n, place in content["finished"].items()}
-    outcomes, times = dict[int, Outcome](before), dict.fromkeys(before, content["started"])
-    for path in (folder / "jobs").glob("*.json"):
-        if path.stem.isdecimal() and (outcome := Outcome.read(files.read_json(path, Job))):
-            outcomes[int(path.stem)], times[int(path.stem)] = outcome, path.stat().st_mtime
-    ended = len(outcomes) == len(content["runs"]) and all(one.state in ENDED for one in outcomes.values())
-    here = content["host"] == socket.gethostname()
-    recent = time.time() - max([content["started"], *times.values()]) < RECENT
-    going = not ended and (alive(content["pid"], content.get("born", "unknown")) if here else recent)
-    for number, overrides in enumerate(content["runs"]):
-        outcome = outcomes.get(number)
-        name = next((word[5:] for word in overrides if word.startswith("name=")), "")
-        place = "/".join(Path(outcome.folder).parts[-2:]) if outcome and outcome.folder else ""
-        command, state = f"{content['single']} {shlex.join(overrides)}", outcome.state if outcome else None
-        when = times.get(number, content["started"])
-        reason = one_line(outcome.reason) if outcome else ""
-        yield Asked(overrides, command, content["command"], name, place, state, reason, when, going)
+                def said(run: Run, outcome: Outcome) -> None:
+                    self.ends[run.number] = outcome
+                    live.said(run, outcome)
 
+                if left and self.command.launcher == "slurm":
+                    slurm.in_jobs(left, settings, self.outputs / ".slurm", since, said)
+                elif among:
+                    workers.local(left, among, since, said)
+                else:
+                    workers.work(left, since, said)
+        except Interrupted as interrupted:
+            stop = interrupted.number
+        stop = stop or next((end.signal for end in self.ends.values() if end.state is State.INTERRUPTED), 0)
+        if stop:
+            name = signal.Signals(stop).name
+            print(f"interrupted by {name}; the same command goes on", file=sys.stderr, flush=True)
+        code = self.summarise(show)
+        return 128 + stop if stop else code
 
-def summarise(folder: Path, show: Callable[[Groups], None]) -> int:
-    """Print how each run ended, ``show`` a table of the finished ones, and return the exit code of the grid."""
-    content = read(folder)
-    if content is None:
-        what = "was removed or damaged while its grid ran: start the same command again"
-        print(f"ssl-bench: {folder / NAME} {what}", file=sys.stderr)
-        return 1
-    runs, labels = content["runs"], content["labels"]
-    before = {int(number): Outcome(State.DONE_BEFORE, folder=run) for number, run in content["finished"].items()}
-    outcomes = [before.get(number) or outcome(folder, number) for number in range(len(runs))]
-    states, left_out = [outcome.state for outcome in outcomes], len(content["left_out"])
-    counts = [f"{states.count(s)} {word}" for s, word in WORDS.items() if s in ALWAYS or s in states]
-    counts += [f"{left_out} left out: impossible"] if left_out else []
-    count = len(runs) + left_out
-    print(f"{count} run{'s' * (count != 1)}: {', '.join(counts)}")
-    shared = set[str]().union(*runs).intersection(*runs)
-    finished: dict[str, list[tuple[Path, int | None]]] = {}  # runs that differ in their seed only have one name
-    for number, (run, ended) in enumerate(zip(runs, outcomes, strict=True)):
-        distinct = [override for override in run if override not in shared]
-        seed = [override for override in distinct if override.startswith("seed=")]
-        name = labels[number] if labels else " ".join(override for override in distinct if override not in seed)
-        if ended.finished and ended.folder is not None:
-            finished.setdefault(name or _seeds(runs), []).append((Path(ended.folder), content["epochs"][number]))
-        elif ended.state in (State.FAILED, State.HELD):
-            reason = ended.reason
-            for override in distinct:  # named already
-                reason = reason.removeprefix(f"{override}: ")
-            named = " ".join([name, *seed] if labels else distinct)
-            print("  " + ": ".join(filter(None, (ended.state.value, named, reason))))
-    if len(runs) > 1:
-        show(_once(finished))
+    @property
+    def outputs(self) -> Path:
+        """The results folder."""
+        return given_path(str(self.command.cfg.paths.outputs))
+
+    def _names(self) -> dict[int, str]:
+        """The names of the runs in sentences."""
+        keys = self.command.swept
+        named = {run.number: [one for one in run.overrides if one.partition("=")[0] in keys] for run in self.runs}
+        labels = {run.number: f"{run.label} seed={run.config['seed']}" for run in self.runs if run.label}
+        return {number: " ".join(words) for number, words in named.items()} | labels
+
+    def _write(self, since: float) -> None:
+        """Write the lists of the experiments that the runs belong to."""
+        of = dict[Path, list[tuple[Sequence[str], str]]]()
+        for run in self.runs:
+            place = os.path.relpath(run.folder, self.outputs)
+            of.setdefault(run_dir(run.config).parent, []).append((run.overrides, place))
+        try:
+            for experiment, runs in of.items():
+                grids.write(experiment, self.typed, shlex.join(self.single), since, runs)
+        except OSError as error:
+            raise unwritable(error) from error
+
+    def summarise(self, show: Callable[[Groups], None]) -> int:
+        """Print how each run ended, ``show`` the finished ones, and return the exit code of the grid."""
+        states = Counter(end.state for end in self.ends.values())
+        counts = [f"{states[state]} {state}" for state in State if state in ALWAYS or states[state]]
+        not_begun = len(self.runs) - len(self.ends)
+        counts += [f"{not_begun} not begun"] if not_begun else []
+        counts += [f"{self.left_out} left out: impossible"] if self.left_out else []
+        count = len(self.runs) + self.left_out
+        print(f"{count} run{'s' * (count != 1)}: {', '.join(counts)}")
+        overrides = [run.overrides for run in self.runs]
+        shared = set[str]().union(*overrides).intersection(*overrides)
+        finished: dict[str, list[tuple[Path, int | None]]] = {}  # runs that differ in their seed only have one name
+        for run in self.runs:
+            distinct = [override for override in run.overrides if override not in shared]
+            seed = [override for override in distinct if override.startswith("seed=")]
+            name = run.label or " ".join(override for override in distinct if override not in seed)
+            end = self.ends.get(run.number)
+            if end and end.finished and end.folder:
+                finished.setdefault(name or _seeds(overrides), []).append((Path(end.folder), run.config.get("epochs")))
+            elif end and end.state in (State.FAILED, State.BUSY):
+                named = " ".join([name, *seed] if run.label else distinct)
+                reason = end.reason
+                for override in distinct:  # named already
+                    reason = reason.removeprefix(f"{override}: ")
+                print("  " + ": ".join(filter(None, (end.state.value, named, reason))))
+        if len(self.runs) > 1:
+            show(_once(finished))
+            if not any(run.label for run in self.runs) and (line := self._to_compare(shared)):
+                print(line)
+        ends = [*self.ends.values()]
+        if ends and all(end.state is State.FAILED and end.code == ConfigError.exit_code for end in ends):
+            return ConfigError.exit_code
+        return 1 if states[State.FAILED] or states[State.BUSY] or not_begun else 0
+
+    def _to_compare(self, shared: Collection[str]) -> str:
+        """The command that compares the runs of a grid with two seeds or more, by the first setting that it varies."""
+        varied = [key for key in self.command.swept if key != "seed"]
+        first = "loss" if "loss" in varied else next(iter(varied), "")
         names = [override.removeprefix("name=").strip("'\"") for override in shared if override.startswith("name=")]
-        if not labels and (line := _to_compare(runs, names)):
-            print(line)
-    stopped = [ended.code for ended in outcomes if ended.state is State.INTERRUPTED]
-    if stopped:
-        return stopped[0]
-    if all(ended.state is State.FAILED and ended.code == ConfigError.exit_code for ended in outcomes):
-        return ConfigError.exit_code
-    return 1 if {State.FAILED, State.HELD} & set(states) else 0
+        command = printable(shlex.join(["ssl-bench", "compare", *names, "--by", first]))
+        return f"is one better? {command}" if first and "seed" in self.command.swept else ""
+
+
+def check_place(command: Command, dry_run: bool) -> None:
+    """Refuse a grid where it cannot be carried out; a dry run needs no Slurm.
+
+    Raises:
+        ConfigError: this process is one of torchrun or of a W&B agent, or there is no Slurm.
+    """
+    if under_torchrun():
+        raise ConfigError("a grid cannot run under torchrun, where every rank would start it: use devices=N instead")
+    if under_agent():
+        raise ConfigError("a grid cannot run under a W&B agent, which starts one run at a time: leave -m out")
+    if command.launcher == "slurm" and not dry_run:
+        slurm.check()
 
 
 def _once(groups: Groups) -> Groups:
@@ -228,18 +268,6 @@ def _common(names: Sequence[str]) -> str:
     words = [name.split(" ") for name in names]
     common = [word for word in words[0] if all(word in others for others in words)]
     return " ".join(common) if common and all("=" in word for word in common) else " and ".join(names)
-
-
-def _to_compare(runs: Sequence[Sequence[str]], names: Sequence[str]) -> str:
-    """The command that compares the runs of a grid with two seeds or more, by the first setting that it varies."""
-    keys: dict[str, set[str]] = {}
-    for key, _, value in (override.lstrip("+").partition("=") for run in runs for override in run):
-        keys.setdefault(key, set()).add(value)
-    varied = [key for key, values in keys.items() if len(values) > 1 and key != "seed"]
-    first = "loss" if "loss" in varied else next(iter(varied), "")
-    several = len(keys.get("seed", ())) > 1 and first
-    command = printable(shlex.join(["ssl-bench", "compare", *names, "--by", first]))
-    return f"is one better? {command}" if several else ""
 
 
 def _seeds(runs: Sequence[Sequence[str]]) -> str:

@@ -1,18 +1,16 @@
 """The progress of a grid: one line for the runs that train, with the time left of the whole.
 
-On a terminal and in a notebook the line is renewed each second, anywhere else it is printed each minute.
+On a terminal the line is renewed each second, anywhere else it is printed each minute.
 """
 
 import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run
 from ssl_bench.record import rows
 from ssl_bench.record.progress import clock
@@ -23,12 +21,18 @@ MINUTE = 60.0  # seconds between two lines in a file
 
 
 class Live:
-    """Context manager that shows what trains."""
+    """Context manager that shows what trains.
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.left, self.ended = plan, 0, sum(run.done for run in plan.runs.values())
-        self._runs = dict[int, Run]()  # that may be training
-        self._since, self._done, self._began = time.monotonic(), 0.0, time.time()
+    Args:
+        runs: those that are not finished.
+        done: how many others are.
+        names: of runs in sentences, by their numbers.
+    """
+
+    def __init__(self, runs: Sequence[Run], done: int, names: Mapping[int, str]) -> None:
+        self._left, self._names = {run.number: run for run in runs}, names
+        self._before, self._count = done, done + len(runs)
+        self._began, self._since = time.time(), time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True)
 
@@ -40,19 +44,14 @@ class Live:
         self._over.set()
         self._thread.join()
 
-    def expect(self, runs: Sequence[Run]) -> None:
-        """These runs start next."""
-        self._runs, self.left = {run.number: run for run in runs}, len(runs)
-
-    def seen(self, run: Run, outcome: Outcome) -> None:
-        """Say how a run has ended, or that another process is training it; one that was not started is not named."""
-        if outcome.state is State.HELD:
-            print(f"{self.plan.label(run)}: {outcome.reason}: after the other runs", flush=True)
-        elif outcome.state is not State.INTERRUPTED or outcome.folder:
-            self._runs.pop(run.number, None)
-            self.left, self._done, self.ended = self.left - 1, self._done + 1.0, self.ended + 1
-            count = f"{self.ended} of {len(self.plan.runs)}"
-            print("  ".join(filter(None, (count, self.plan.label(run), as_text(run, outcome)))), flush=True)
+    def said(self, run: Run, outcome: Outcome) -> None:
+        """Say how a run has ended, or that another process is training it."""
+        if outcome.state is State.BUSY:
+            print(f"{self._names[run.number]}: {outcome.reason}: after the other runs", flush=True)
+        else:
+            self._left.pop(run.number, None)
+            count = f"{self._count - len(self._left)} of {self._count}"
+            print("  ".join(filter(None, (count, self._names[run.number], as_text(run, outcome)))), flush=True)
 
     def _renew(self) -> None:
         with _line() as (show, pause):
@@ -62,16 +61,18 @@ class Live:
 
     def _text(self) -> str:
         """The line; empty if no run has trained a step yet."""
-        runs = {run: at for run in list(self._runs.values()) if (at := progress_since(run.folder, self._began))}
+        runs = {run: at for run in [*self._left.values()] if (at := progress_since(run.folder, self._began))}
         if not runs:
             return ""
         parts = {run: _share(run, at) for run, at in runs.items()}
-        done = self._done + sum(parts.values())
-        left = (self.left + self._done - done) * (time.monotonic() - self._since) / done if done > 0.02 else None
+        left = len(self._left) - sum(parts.values())
+        done = self._count - self._before - left
+        seconds = left * (time.monotonic() - self._since) / done if done > 0.02 else None
         run, at = next(iter(runs.items()))
         more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-        time_left = f", about {clock(left)} left" if left is not None else ""
-        return f"{self.plan.label(run)}  {parts[run]:.0%}  loss {at.loss:.4f}{more}  ({self.left} to go{time_left})"
+        time_left = f", about {clock(seconds)} left" if seconds is not None else ""
+        name = self._names[run.number]
+        return f"{name}  {parts[run]:.0%}  loss {at.loss:.4f}{more}  ({len(self._left)} to go{time_left})"
 
 
 @contextlib.contextmanager
@@ -83,20 +84,8 @@ def _line() -> Iterator[tuple[Callable[[str], object], float]]:
 
         with Terminal(auto_refresh=False, transient=True) as terminal:
             yield lambda text: terminal.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True), 1.0
-    elif hasattr(getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), "kernel"):  # of a notebook
-        from IPython.display import Pretty, display
-
-        handle: Any = display(Pretty(""), display_id=True)
-        yield lambda text: handle.update(_Plain(text)), 1.0
-        handle.update(_Plain(""))
     else:
         yield lambda text: print(text, flush=True), MINUTE
-
-
-class _Plain(str):
-    """A text that a notebook shows without quotes."""
-
-    __repr__ = str.__str__
 
 
 def _share(run: Run, at: rows.Progress) -> float:

@@ -1,37 +1,26 @@
-"""How a run ended, as plain data that crosses processes and is written to disk."""
+"""How a run ended, as plain data that crosses processes."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypedDict
+from signal import Signals
 
 from ssl_bench.errors import one_line
 
+DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
+RESUMES = "; the same command resumes"  # the end of the reason of one that has died
+
 
 class State(StrEnum):
-    """State of a run in a grid.
+    """How a command has left a run.
 
-    ``HELD``: another process is training the run. ``DONE_BEFORE``: there was nothing left to do.
+    ``DONE_BEFORE``: there was nothing left to do. ``BUSY``: another process is training it.
     """
 
-    RUNNING = "running"
-    DONE = "done"
+    DONE = "trained"
     DONE_BEFORE = "done before"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
-    HELD = "held"
-
-
-FINISHED = (State.DONE, State.DONE_BEFORE)
-DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
-
-
-class Job(TypedDict):
-    """Content of ``jobs/<n>.json`` of a grid, as :meth:`Outcome.record` gives it."""
-
-    state: State
-    code: int
-    reason: str
-    folder: str | None
+    BUSY = "busy"
 
 
 @dataclass(frozen=True)
@@ -59,6 +48,12 @@ class Outcome:
     def interrupted(cls, signal_number: int) -> "Outcome":
         return cls(State.INTERRUPTED, 128 + signal_number)
 
+    @classmethod
+    def died(cls, name: str, code: int) -> "Outcome":
+        """The outcome of a process that has ended without one, by its exit code as ``multiprocessing`` has it."""
+        how = f"exited with code {code}" if code >= 0 else f"was killed by {Signals(-code).name}"
+        return cls.failed(f"{name} {how}{' (is the memory full?)' * (code == -9)}{RESUMES}")
+
     @property
     def signal(self) -> int:
         """Signal that stopped the run."""
@@ -67,15 +62,4 @@ class Outcome:
     @property
     def finished(self) -> bool:
         """Whether the run has its results."""
-        return self.state in FINISHED
-
-    def record(self) -> dict[str, Any]:
-        """As JSON, without the detail."""
-        return {name: value for name, value in asdict(self).items() if name != "detail"}
-
-    @classmethod
-    def read(cls, record: Job | None) -> "Outcome | None":
-        """The outcome that :meth:`record` gave; None for None."""
-        if record is None:
-            return None
-        return cls(State(record["state"]), record["code"], one_line(record["reason"]), folder=record["folder"])
+        return self.state in (State.DONE, State.DONE_BEFORE)

@@ -1,4 +1,4 @@
-"""Import what runs need: the server of ``workers.py`` imports this module once for all its workers.
+"""Import what runs need: the server of ``processes.py`` imports this module once for all processes.
 
 Nothing here may start a thread or ask CUDA for GPUs, after which a fork could not use them.
 """
@@ -21,7 +21,7 @@ PRELOADED = (
     "matplotlib.backends.backend_agg",
 )
 
-signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until a worker can answer them
+signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until a process can answer them
 die_with(os.getppid())
 for module in PRELOADED:
     with contextlib.suppress(Exception):  # the run that needs the module reports it

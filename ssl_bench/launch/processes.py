@@ -1,14 +1,54 @@
-"""Tie a process to its parent: those of a run, of a grid, and the ranks of torchrun."""
+"""Processes of this program: how they are started, and how they end with the one that started them.
 
+On Linux they are forked in milliseconds from a server that has imported torch (``preloaded.py``), which ends with the
+process that started it. Neither the server nor a process that is still starting reacts to the signals that stop a run;
+a terminal sends them to all. The main module of the program is not imported in them: a script would start its runs
+there again.
+"""
+
+import contextlib
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
-from functools import cache
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from ssl_bench.record import streams
+from ssl_bench.signals import unblock
 
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[Any]:
+    """Start processes in this block, by the context of multiprocessing that it yields."""
+    multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded"])
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield multiprocessing.get_context(METHOD)
+    finally:
+        sys.modules["__main__"] = main
+
+
+def started(environment: Mapping[str, str], cores: set[int] | None) -> None:
+    """Make this new process like the one that started it: its environment and its cores; let signals reach it."""
+    os.environ.clear()
+    os.environ.update(environment)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    streams.outlive_reader()
+    unblock()
+
+
+def cores() -> set[int] | None:
+    """The cores that this process may use; None where the system does not say."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
 def die_with(parent: int) -> None:
@@ -19,9 +59,8 @@ def die_with(parent: int) -> None:
         os._exit(1)  # the parent ended before the line above
 
 
-@cache
 def stop_after(parent: int) -> None:
-    """Send this process SIGTERM when its parent has ended.
+    """Send this process SIGTERM when its parent has ended, so that its run saves its state.
 
     The kernel would send it when the thread of the parent ends that started this process.
     """

@@ -1,32 +1,35 @@
 """The processes of a run: this one, ranks started here, or the ranks of an outer torchrun. All return an Outcome."""
 
 import atexit
+import contextlib
 import os
+import pickle
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import ProcessException, start_processes
 
-from ssl_bench.disk import temporary
 from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, without_room, world
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import cores_per_process, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.processes import die_with
-from ssl_bench.launch.workers import LOST, call_in_workers
+from ssl_bench.launch.processes import METHOD, cores, die_with, started, starting
 from ssl_bench.record import results
 from ssl_bench.record.lease import Claim
 from ssl_bench.record.log import logging_to
-from ssl_bench.signals import Interrupted
+from ssl_bench.signals import STOPPED, Interrupted, passed_on
 from ssl_bench.surroundings import stay_on_this_machine
 from ssl_bench.training.engine import train
 
+LOST = "has lost the others"  # in the reason of a rank that failed because another one did
 THREADS = torch.get_num_threads()  # of a process in which nothing has set them
 
 
@@ -192,14 +195,76 @@ def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
 
 
 def _start(config: dict[str, Any], folder: Path, command: str | None, quiet: bool, claim: Claim | None) -> Outcome:
-    team = nodes()
-    beside = team.share(config["devices"])
-    with temporary.folder() as private:
-        meeting = private / "store" if team.count == 1 else team.rendezvous
-        calls, environments = dict[str, Any](), dict[str, Any]()
-        for local in range(beside):
-            number = team.index * beside + local
-            place = {"RANK": number, "WORLD_SIZE": config["devices"], "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": beside}
-            environments[f"rank {number}"] = {name: str(value) for name, value in place.items()}
-            calls[f"rank {number}"] = config, folder, command, quiet, claim, meeting
-        return call_in_workers(join, calls, environments)
+    """Carry out this machine's ranks in processes of their own."""
+    team, count = nodes(), config["devices"]
+    beside = team.share(count)
+    with tempfile.TemporaryDirectory(prefix="ssl-bench-") as private:
+        meeting = Path(private, "meeting") if team.count == 1 else team.rendezvous
+        work = partial(join, config, folder, command, quiet, claim, meeting)
+        return in_ranks(work, team.index * beside, beside, count)
+
+
+def in_ranks(work: Callable[[], Outcome], first: int, beside: int, count: int) -> Outcome:
+    """Call ``work`` in a process for each rank of this machine, and wait for all; this process passes on its signals.
+
+    Once one has failed, the others have 30 seconds to end, and are killed then.
+
+    Args:
+        first, beside: the ranks of this machine, of ``count``.
+    """
+    environment = {**os.environ, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(beside)}
+    with tempfile.TemporaryDirectory(prefix="ssl-bench-") as private, starting():
+        arguments = (work, Path(private), first, environment, cores())
+        ranks = start_processes(_rank, arguments, beside, join=False, start_method=METHOD)
+        assert ranks is not None
+        with passed_on(ranks.pids) as received, contextlib.suppress(ProcessException):
+            while not ranks.join():
+                pass
+        ends = [_end(Path(private), first + local, ranks.processes[local].exitcode) for local in range(beside)]
+    return Outcome.interrupted(received[0]) if received else _joint(ends)
+
+
+def _rank(
+    local: int,
+    work: Callable[[], Outcome],
+    private: Path,
+    first: int,
+    environment: dict[str, str],
+    mine: set[int] | None,
+) -> None:
+    """Be a rank: keep its outcome in a file, and end at once, as other ranks may wait for this one in a collective."""
+    die_with(os.getppid())
+    number, outcome = first + local, None
+    started(environment | {"RANK": str(number), "LOCAL_RANK": str(local)}, mine)
+    try:
+        outcome = work()
+    except Exception as error:
+        reason = f"rank {number} failed: {type(error).__name__}: {error}"
+        outcome = Outcome.failed(reason, detail=traceback.format_exc())
+    finally:
+        if outcome is not None:
+            _file(private, number).write_bytes(pickle.dumps(outcome))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1 if outcome is None or outcome.state is State.FAILED else 0)
+
+
+def _file(private: Path, number: int) -> Path:
+    return private / f"rank{number}"
+
+
+def _end(private: Path, number: int, code: int) -> Outcome:
+    """How a rank has ended."""
+    file = _file(private, number)
+    if file.exists():
+        outcome: Outcome = pickle.loads(file.read_bytes())
+        return outcome
+    return Outcome.interrupted(int(STOPPED[code])) if code in STOPPED else Outcome.died(f"rank {number}", code)
+
+
+def _joint(ends: Sequence[Outcome]) -> Outcome:
+    """How a run ended whose ranks ended so: one that failed by itself tells why, not one that only lost another."""
+    failed = [end for end in ends if end.state is State.FAILED]
+    causes = [end for end in failed if LOST not in end.reason]
+    stopped = [end for end in ends if end.state is State.INTERRUPTED]
+    return [*causes, *stopped, *failed, *ends][0]

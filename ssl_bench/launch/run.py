@@ -4,18 +4,19 @@ import contextlib
 import os
 import signal
 import sys
+import time
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.disk import temporary
-from ssl_bench.disk.patience import NoAnswer, exists, patiently
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, visible_gpus
-from ssl_bench.launch import grid
-from ssl_bench.launch.nodes import forget_result, nodes, restarted, under_torchrun
+from ssl_bench.launch.nodes import nodes, restarted, under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record import folders, lease, runs
 from ssl_bench.record.metrics import show_agent
@@ -33,10 +34,9 @@ class Run:
         config: resolved; empty if it cannot be composed.
         folder: its directory, which need not exist.
         command: the command that carries out this run alone.
-        done: it has its results.
-        refusal: why it cannot be.
-        grid: the folder of its grid; None: it is alone.
         number: in its grid.
+        done: it had its results before the command began.
+        refusal: why it cannot be.
         label: names it in sentences, if its overrides do not.
     """
 
@@ -44,75 +44,84 @@ class Run:
     config: dict[str, Any]
     folder: Path
     command: str
+    number: int = 0
     done: bool = False
     refusal: ConfigError | None = None
-    grid: Path | None = None
-    number: int = 0
     label: str = ""
 
-    def record(self, outcome: Outcome) -> None:
-        """Write the outcome to the folder of the grid, if it is in one."""
-        if self.grid is not None and nodes().index == 0:
-            grid.record(self.grid, self.number, self.overrides, outcome)
+
+class Failure(TypedDict):
+    """Content of ``failed.json``: ``time`` is in seconds of the epoch."""
+
+    reason: str
+    detail: NotRequired[str]
+    time: NotRequired[float]
 
 
-def carry_out(run: Run, wait: bool, quiet: bool = False) -> Outcome:
+def carry_out(
+    run: Run, wait: bool, quiet: bool = False, shared: bool = False, begin: Callable[[], object] = lambda: None
+) -> Outcome:
     """Carry out a run and return how it ended. Failures become the outcome, so that a grid goes on.
 
     Args:
-        wait: until another process that is training it has ended; otherwise it is ``HELD`` then.
+        wait: until another process that is training it has ended; otherwise it is ``BUSY`` then.
         quiet: print nothing, because other runs share this terminal.
+        shared: the runs of a grid have equal shares of the cores.
+        begin: called once the run is that of this process and before it trains.
     """
-    torchrun, folder = under_torchrun(), None
-    forget_result()
+    folder = None
     try:
         config = find_prepared(run.config)
         folder = folders.find(config)
-        run.record(Outcome(State.RUNNING, folder=str(folder)))
-        outcome = _carry_out(run, config, folder, wait, quiet, torchrun)
+        outcome = _carry_out(run, config, folder, wait, quiet, shared, begin)
     except (ConfigError, RunError) as error:
         outcome = Outcome.failed(str(error), error.exit_code)
     except OSError as error:  # of a file system, or of what the ranks share
         where = error.filename or "what the processes share in /dev/shm or TMPDIR"
         outcome = Outcome.failed(f"{where}: {error.strerror or error}; after fixing that, the same command resumes")
+    except Exception as error:  # a fault of this package or of a plugin
+        outcome = Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
     outcome = replace(outcome, folder=str(folder) if folder else None)
     if not quiet:
-        report(outcome, not torchrun or os.environ.get("RANK", "0") == "0")
-    run.record(outcome)
+        report(outcome, os.environ.get("RANK", "0") == "0")
     return outcome
 
 
-def _carry_out(run: Run, config: dict[str, Any], folder: Path, wait: bool, quiet: bool, torchrun: bool) -> Outcome:
-    # Where the ranks have several parents, all start, and rank 0 tells them whether there is anything to do.
-    several_parents = torchrun or nodes().count > 1
-    first = os.environ["RANK"] == "0" if torchrun else nodes().index == 0
-    done = is_complete(folder, config)
-    outcome = Outcome(State.DONE_BEFORE)
-    if not done or several_parents:
-        from ssl_bench.launch import ranks  # imports torch: only if there is something to train
-        from ssl_bench.training.checked import CheckedParts
+def _carry_out(
+    run: Run, config: dict[str, Any], folder: Path, wait: bool, quiet: bool, shared: bool, begin: Callable[[], object]
+) -> Outcome:
+    torchrun = under_torchrun()  # all its processes train, and rank 0 tells the others whether there is anything to do
+    if not torchrun and is_complete(folder, config):
+        return _concluded(Outcome(State.DONE_BEFORE), config, folder, quiet)
+    from ssl_bench.launch import ranks  # imports torch: only if there is something to train
 
-        local = ranks_here(config)
-        if run.grid is not None:  # since its grid was checked the data may have gone
-            CheckedParts(config).validate(local)
-        config = config | {"threads": threads(config, folder, local)}
-    waits = wait or restarted()
-    with lease.held(folder, waits) if first and not done else contextlib.nullcontext() as held:
-        claim = held if isinstance(held, lease.Claim) else None
-        if isinstance(held, lease.Owner):
-            outcome = Outcome(State.HELD, 1, f"{folder} is being trained by {held}")
-        elif first and not done and is_complete(folder, config):  # while this process waited
-            pass
-        elif not done or several_parents:
-            begun = exists(folder / "checkpoints") or exists(folder / RESULTS)
-            if first and not done and not begun:  # else it does so once it is known to go on
-                folders.begin(folder, config, run.command)
-            if first and not done and not quiet:
+    config = config | {"threads": threads(config, folder, shared)}
+    if torchrun and os.environ["RANK"] != "0":
+        return ranks.launch(config, folder, run.command, torchrun, quiet)
+    with lease.held(folder, wait or restarted()) as claim:
+        if isinstance(claim, lease.Owner):
+            return Outcome(State.BUSY, 1, f"{folder} is being trained by {claim}")
+        done = is_complete(folder, config)  # also since this process has waited
+        outcome = Outcome(State.DONE_BEFORE)
+        if not done or torchrun:
+            if not done and not any((folder / name).exists() for name in ("checkpoints", RESULTS)):
+                folders.begin(folder, config, run.command)  # another one does so once it is known to go on
+            if not done and not quiet:
                 print(f"run {folder.name} in {folder}", flush=True)
-            outcome = ranks.launch(config, folder, run.command, torchrun, quiet=quiet, claim=claim)
-        if first:
-            _conclude(outcome, config, folder, quiet, claim)
-    return outcome
+            begin()
+            outcome = ranks.launch(config, folder, run.command, torchrun, quiet, claim)
+        if outcome.state is State.FAILED and not claim.lost_to():
+            keep_failure(outcome, folder, config)
+    return _concluded(outcome, config, folder, quiet)
+
+
+def follow(run: Run) -> Outcome:
+    """Carry out this machine's ranks of a run that another machine has the lease of."""
+    from ssl_bench.launch import ranks
+
+    config = find_prepared(run.config)
+    folder = folders.find(config)
+    return ranks.launch(config | {"threads": threads(config, folder, False)}, folder, run.command)
 
 
 def ranks_here(config: dict[str, Any]) -> int:
@@ -120,29 +129,27 @@ def ranks_here(config: dict[str, Any]) -> int:
     return int(os.environ["LOCAL_WORLD_SIZE"]) if under_torchrun() else nodes().share(config["devices"])
 
 
-def threads(config: dict[str, Any], folder: Path, local: int, concurrent: int | None = None) -> int | None:
-    """CPU threads of each of the ``local`` processes, on which bits depend; None where GPUs compute.
+def threads(config: dict[str, Any], folder: Path, shared: bool) -> int | None:
+    """CPU threads of each process of a run on this machine, on which bits depend; None where GPUs compute.
 
     They are those that were set, or that the run began with, so that it goes on with its bits from any launcher.
-    Else the runs of a grid have equal shares of the cores, whatever else runs.
 
     Args:
-        concurrent: runs that share the cores; None: it has them alone.
+        shared: other runs have other cores of this machine.
     """
     from ssl_bench.launch.ranks import THREADS
 
     given: int | None = config["threads"]
     if given or visible_gpus(config["device"]):
         return given
-    begun = runs.read(folder).config.get("threads")
+    begun, local = runs.read(folder).config.get("threads"), ranks_here(config)
     if begun and begun > 0:
         return min(begun, available_cores())
-    shared = concurrent is not None or local > 1
-    return max(1, available_cores() // (concurrent or 1) // local) if shared else THREADS
+    return max(1, available_cores() // local) if shared or local > 1 else THREADS
 
 
-def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: bool, claim: lease.Claim | None) -> None:
-    """Show the results of a finished run; keep the reason of a failed one, unless it stands as it did before."""
+def _concluded(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: bool) -> Outcome:
+    """Show the results of a finished run, and the traceback of a failed one."""
     if outcome.state is State.DONE_BEFORE:
         tidy(folder)
         show_agent(config, folder.name, folder)
@@ -151,21 +158,32 @@ def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: boo
         print_run(folder, config)
     if outcome.state is State.FAILED and outcome.detail:
         print(outcome.detail, file=sys.stderr, flush=True)
-    if outcome.state is State.FAILED and claim and folders.begun(folder, config):
-        with contextlib.suppress(OSError, NoAnswer):  # a full disk may be the reason, which is reported anyway
-            # else an error came after the results, which stand, or another process has the run
-            if not is_complete(folder, config) and not claim.lost_to():
-                files.write_json(folder / FAILURE, {"reason": outcome.reason, "detail": outcome.detail})
+    return outcome
+
+
+def keep_failure(outcome: Outcome, folder: Path, config: dict[str, Any]) -> None:
+    """Keep the reason of a failed run, whose lease this process holds, unless it stands as it did before."""
+    if folders.begun(folder, config):
+        with contextlib.suppress(OSError):  # a full disk may be the reason, which is reported anyway
+            if not is_complete(folder, config):  # else an error came after the results, which stand
+                content = {"reason": outcome.reason, "detail": outcome.detail, "time": time.time()}
+                files.write_json(folder / FAILURE, content)
+
+
+def failed_since(folder: Path, then: float) -> Outcome | None:
+    """How a run has failed since a time, in seconds of the epoch; None if it has not."""
+    failure = files.read_json(folder / FAILURE, Failure, named=False, of_a_run=True)
+    return Outcome.failed(failure["reason"]) if failure and failure.get("time", 0.0) > then else None
 
 
 def tidy(folder: Path) -> None:
     """Remove what a process has left in the folder of a finished run that ended at once after it wrote the results."""
     lease.remove_left(folder)
     temporary.remove_from_run(folder)
-    with contextlib.suppress(OSError, NoAnswer):
-        run = runs.read(folder) if exists(folder / FAILURE) else None
+    with contextlib.suppress(OSError):
+        run = runs.read(folder) if (folder / FAILURE).exists() else None
         if run and run.finished and not run.lacks:  # else a longer training has failed
-            patiently(lambda: (folder / FAILURE).unlink(missing_ok=True))
+            (folder / FAILURE).unlink(missing_ok=True)
 
 
 def report(outcome: Outcome, first: bool) -> None:
@@ -173,5 +191,5 @@ def report(outcome: Outcome, first: bool) -> None:
     if outcome.state is State.INTERRUPTED:
         name = signal.Signals(outcome.signal).name
         print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
-    if outcome.state in (State.FAILED, State.HELD) and first:
+    if outcome.state in (State.FAILED, State.BUSY) and first:
         print(f"ssl-bench: {outcome.reason}", file=sys.stderr, flush=True)

@@ -1,5 +1,6 @@
-"""Runs as an array of Slurm jobs, by submitit."""
+"""The workers of a grid as an array of Slurm jobs, by submitit, which go on once Slurm has requeued them."""
 
+import itertools
 import os
 import re
 import shutil
@@ -7,40 +8,79 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.errors import ConfigError, require
-from ssl_bench.launch import grid
+from ssl_bench.errors import ConfigError, one_line, require
+from ssl_bench.launch.nodes import forget_result, nodes, restarted
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.run import Run, carry_out
+from ssl_bench.launch.run import Run, failed_since, follow
+from ssl_bench.launch.workers import Ends, Said, work
 from ssl_bench.record import streams
+from ssl_bench.record.results import is_complete
+from ssl_bench.signals import Interrupted, raised
 
-# Its names of our settings.
-SBATCH = {"name": "job_name", "timeout_min": "time", "tasks_per_node": "ntasks_per_node", "jobs": "array_parallelism"}
-PAUSE = 1.0  # seconds between two looks at the jobs
+SBATCH = {"name": "job_name", "timeout_min": "time", "tasks_per_node": "ntasks_per_node"}  # its names of our settings
+PAUSE = 2.0  # seconds between two looks at the jobs
+LONGEST = timedelta(days=365)  # of a run on several nodes
 
 
-class _Task:
-    """Carries out a run in a Slurm job, once on each of its nodes."""
+class _Worker:
+    """Goes over the runs in a Slurm job, which is started once on each of its nodes."""
 
-    def __call__(self, run: Run, wait: bool) -> Outcome:
+    def __call__(self, runs: Sequence[Run], since: float) -> Ends:
         streams.outlive_reader()
-        outcome = carry_out(run, wait)
-        if outcome.state is State.INTERRUPTED:
+        forget_result()
+        try:
+            with raised():
+                ends, stop = _on_each_node(runs, since)
+        except Interrupted as interrupted:  # between two runs
+            ends, stop = {}, interrupted.number
+        if stop:
             shown = _shown()
-            if outcome.signal == signal.SIGUSR2 or _is_to_make_room(shown):
+            if stop == signal.SIGUSR2 or _is_to_make_room(shown):
                 signal.raise_signal(signal.SIGUSR2)  # for submitit, which requeues the job and ends this process
             if _restarts(shown):
-                sys.exit(outcome.code)  # without a result, for which the grid would not wait any longer
-        return outcome
+                sys.exit(128 + stop)  # without a result, for which the grid would not wait any longer
+        return ends
 
-    def checkpoint(self, run: Run, wait: bool) -> Any:
+    def checkpoint(self, runs: Sequence[Run], since: float) -> Any:
         """Return the same job, which submitit submits again when Slurm requeues it."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(self, run, wait)
+        return DelayedSubmission(self, runs, since)
+
+
+def _on_each_node(runs: Sequence[Run], since: float) -> tuple[Ends, int]:
+    """Go over the runs; return how they ended, and the signal that has stopped this, or 0.
+
+    The first of several nodes chooses each run and tells the others its number.
+    """
+    team = nodes()
+    if team.count == 1:
+        return _stopped(work(runs, since, lambda run, outcome: None, wait=restarted()))
+    from torch.distributed import TCPStore  # takes seconds
+
+    host, _, port = team.rendezvous.partition(":")
+    told = TCPStore(host, int(port) + 1, is_master=team.index == 0, timeout=LONGEST)
+    turns = itertools.count()
+    if team.index == 0:
+        tell = lambda run: told.set(str(next(turns)), str(run.number))  # noqa: E731
+        ends = work(runs, since, lambda run, outcome: None, restarted(), begin=tell)
+        told.set(str(next(turns)), "")
+        return _stopped(ends)
+    by_number, ends = {str(run.number): run for run in runs}, Ends()
+    while run := by_number.get(told.get(str(next(turns))).decode()):
+        ends[run.number] = follow(run)
+        if ends[run.number].state is State.INTERRUPTED:
+            break
+    return _stopped(ends)
+
+
+def _stopped(ends: Ends) -> tuple[Ends, int]:
+    return ends, next((end.signal for end in ends.values() if end.state is State.INTERRUPTED), 0)
 
 
 def _shown() -> str:
@@ -62,52 +102,59 @@ def _restarts(shown: str) -> bool:
     return count is not None and int(count[1]) > int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 
-def in_queue(
-    runs: Sequence[Run], settings: Mapping[str, Any], folder: Path, wait: bool
-) -> Iterator[tuple[Run, Outcome]]:
-    """Carry out runs as an array of Slurm jobs, and yield each with its outcome as it ends.
-
-    Stopping this process leaves the jobs running: Slurm signals them.
+def in_jobs(runs: Sequence[Run], settings: Mapping[str, Any], folder: Path, since: float, said: Said) -> None:
+    """Carry out runs by an array of Slurm jobs, and wait for them. A signal to this process leaves the jobs running.
 
     Args:
-        settings: of ``launcher=slurm``.
-        folder: of the grid.
+        settings: ``launcher``.
+        folder: for the files of the jobs.
 
     Raises:
         ConfigError: Slurm refuses the jobs.
+        Interrupted: a signal came.
     """
+    count = min(settings["jobs"], len(runs))
     try:
-        jobs = _executor(settings, folder).map_array(_Task(), runs, [wait] * len(runs))
+        jobs = _executor(settings, folder).map_array(_Worker(), [runs] * count, [since] * count)
     except RuntimeError as error:
         reason = str(error).strip().rpartition("\n")[2]
         if not reason.startswith("sbatch: "):
             raise
         remedy = "set launcher.<key> to what this cluster has, or launcher to local"
         raise ConfigError(f"launcher=slurm: {reason}: {remedy}") from error
-    left = dict(zip(runs, jobs, strict=True))
-    while left:
+    left = [*runs]
+    while jobs:
         time.sleep(PAUSE)
-        for run in [run for run, job in left.items() if job.done()]:
-            yield run, _end(run, left.pop(run))
+        over = [job for job in jobs if job.done()]
+        jobs = [job for job in jobs if job not in over]
+        told: Ends = {}
+        for job in over:
+            told |= {number: end for number, end in _ends(job).items() if end.state is not State.BUSY}
+        for run in [*left]:
+            done = Outcome(State.DONE, folder=str(run.folder)) if is_complete(run.folder, run.config) else None
+            end = done or told.get(run.number) or failed_since(run.folder, since)
+            if end is not None:
+                left.remove(run)
+                said(run, end)
 
 
-def _end(run: Run, job: Any) -> Outcome:
-    """How the run of a job ended, as its first node says; if it cannot say, as it was recorded last."""
+def _ends(job: Any) -> Ends:
+    """How the runs of a job have ended that is over, as its first node says."""
     from submitit.core.utils import FailedJobError, UncompletedJobError
 
     try:
-        outcome: Outcome = job.results()[0]
-    except FailedJobError as error:
-        return Outcome.failed("its job failed", detail=str(error))
+        ends: Ends = job.results()[0]
     except UncompletedJobError:
-        assert run.grid is not None
-        return grid.outcome(run.grid, run.number)
-    return outcome
+        ends = {}
+    except FailedJobError as error:
+        ends = {}
+        print(f"ssl-bench: job {job.job_id} failed: {one_line(str(error))}", file=sys.stderr, flush=True)
+    return ends
 
 
-def script(settings: Mapping[str, Any], folder: Path, count: int) -> str:
-    """The script of the jobs of ``count`` runs, on a machine without Slurm, too."""
-    text: str = _executor(settings, folder).script(count)
+def script(settings: Mapping[str, Any], folder: Path, runs: int) -> str:
+    """The script of the jobs for some runs, on a machine without Slurm, too."""
+    text: str = _executor(settings, folder).script(min(settings["jobs"], runs))
     return text
 
 
@@ -130,7 +177,7 @@ def _executor(settings: Mapping[str, Any], folder: Path) -> Any:
             self.parameters |= {"map_count": count} if count > 1 else {}
             return self._make_submission_file_text(self._submitit_command_str, "")
 
-    given = {SBATCH.get(key, key): value for key, value in settings.items() if value is not None}
+    given = {SBATCH.get(key, key): value for key, value in settings.items() if value is not None and key != "jobs"}
     retries, python, memory = (given.pop(key, None) for key in ("max_num_timeout", "python", "mem_gb"))
     executor = Executor(folder / "slurm", retries, python=python)
     if cores := given.get("cpus_per_task"):

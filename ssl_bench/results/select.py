@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ssl_bench import files
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.record import runs
+from ssl_bench.record import grids, runs
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.table import STATES
 
@@ -116,12 +116,11 @@ def _holds_runs(folder: Path) -> bool:
 
 
 def _results_folder(folder: Path) -> Path:
-    """The results folder of a folder: one above it that grids have used as one, or else by where its runs are."""
+    """The results folder of a folder, which is a run, an experiment or a results folder."""
     is_run = runs.RUN_ID.fullmatch(folder.resolve().name) and _holds_runs(folder)
     experiment = _above(folder) if is_run else folder
-    above = experiment, _above(experiment), _above(_above(experiment))
-    has_runs = any(runs.RUN_ID.fullmatch(one.name) for one in experiment.iterdir())
-    return next((place for place in above if (place / ".sweeps").is_dir()), above[has_runs])
+    has_runs = any(runs.RUN_ID.fullmatch(one.name) or one.match(grids.FILES) for one in experiment.iterdir())
+    return _above(experiment) if has_runs else experiment
 
 
 def _above(folder: Path) -> Path:

@@ -19,10 +19,8 @@ from ssl_bench.config.build import near
 from ssl_bench.config.identity import is_hashed
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.metric import Metric
-from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import DIVERGED
-from ssl_bench.launch.outcome import State as Recorded
-from ssl_bench.record import evaluations, lease, runs, units
+from ssl_bench.record import evaluations, grids, lease, runs, units
 from ssl_bench.record.runs import Key, Run
 
 if TYPE_CHECKING:
@@ -77,20 +75,16 @@ def _runs(outputs: Path) -> list[Run]:
     by_command = {run.command: run for run in found.values() if run.command}
     for run in found.values():
         run.owner = lease.owner(run.place)
-    others, asked = dict[str, Run](), grid.asked(outputs)
+    others, asked = dict[str, Run](), grids.read(outputs, runs.DEEPEST)
     newest = {one.experiment: one.grid for one in asked}
     for one in asked:
         there = by_place.get(one.place) or by_command.get(one.command)
         if there is not None:
-            there.asked_by |= {one.experiment} if one.experiment else set()
+            there.asked_by.add(one.experiment)
             there.overrides, there.grid = one.overrides, one.grid
-            begun = there.began >= one.when  # each start writes config.yaml again
-            there.failure = there.failure or (one.reason if one.state is Recorded.FAILED and not begun else "")
         others.pop(one.command, None)
-        if there is None and (one.state is Recorded.FAILED or one.going or one.grid == newest[one.experiment]):
-            reason = one.reason if one.state is Recorded.FAILED else ""
-            run = Run(None, {}, failure=reason, command=one.command, overrides=one.overrides, grid=one.grid)
-            others[one.command] = run
+        if there is None and one.grid == newest[one.experiment]:
+            others[one.command] = Run(None, {}, command=one.command, overrides=one.overrides, grid=one.grid)
     first = sorted(found.values(), key=lambda run: (run.place.parent.parts, run.began, run.place))
     return [*first, *others.values()]
 

@@ -1,6 +1,5 @@
 """The end of a grid: tables of what it varies, what matters, and what one seed hides."""
 
-import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -11,13 +10,14 @@ from typing import Any
 import pytest
 
 from ssl_bench.commands.grid_end import show
-from ssl_bench.launch.grid import summarise
+from ssl_bench.config.command import Command
+from ssl_bench.launch.grid import Grid
 from ssl_bench.launch.outcome import Outcome, State
-from tests.results.folders import finish, make, make_grid, rows
+from ssl_bench.launch.run import Run
+from tests.results.folders import finish, make, rows
 
 Capture = pytest.CaptureFixture[str]
 Cell = tuple[str, int]  # a loss and a batch size
-NUMBER = itertools.count()
 
 
 def run(cell: Cell, seed: int, percent: float, epochs: int = 10) -> Path:
@@ -35,16 +35,19 @@ def cells(values: Mapping[Cell, Sequence[float]], **settings: Any) -> dict[Cell,
     return {cell: [run(cell, *pair, **settings) for pair in enumerate(of)] for cell, of in values.items()}
 
 
-def end(grid: Mapping[Cell, Sequence[Path]], capfd: Capture) -> str:
+def end(cells: Mapping[Cell, Sequence[Path]], capfd: Capture) -> str:
     """What is printed at the end of a grid that asked for ten epochs."""
-    runs = {
-        f"name=g loss={loss} batch_size=b{size} seed={seed}": folder
-        for (loss, size), folders in grid.items()
+    runs = [
+        Run(("name=g", f"loss={loss}", f"batch_size=b{size}", f"seed={seed}"), {"epochs": 10}, folder, "")
+        for (loss, size), folders in cells.items()
         for seed, folder in enumerate(folders)
-    }
-    outcomes = {number: Outcome(State.DONE, folder=str(folder)) for number, folder in enumerate(runs.values())}
+    ]
+    loss, size, seed = (",".join(dict.fromkeys(run.overrides[n].partition("=")[2] for run in runs)) for n in (1, 2, 3))
+    grid = Grid(Command.of([f"loss={loss}", f"batch_size={size}", f"seed={seed}"], None, True))
+    grid.add(runs)
+    grid.ends = {run.number: Outcome(State.DONE, folder=str(run.folder)) for run in grid.runs}
     capfd.readouterr()
-    assert summarise(make_grid(str(next(NUMBER)), [*runs], outcomes, epochs=[10] * len(runs)), show) == 0
+    assert grid.summarise(show) == 0
     return capfd.readouterr().out
 
 
@@ -98,8 +101,8 @@ def test_more_tables_than_one_reads_are_a_list(capfd: Capture) -> None:
     for n in range(14):
         settings: dict[str, Any] = {"choices": {"loss": f"l{n % 2}"}, "loss": {"of": n % 2}, "name": "g", "epochs": 10}
         settings |= {"batch_size": {"size": 32 + n // 2 % 2}, "optimizer": {"lr": n + 1.0}, "seed": 0}
-        grid["x", n] = [make(f"g/{n}", rows(10), **settings, evaluate={"knn": {}})]
-        finish(grid["x", n][0], 1.0, knn_top1=n / 100)
+        grid["dcl", n] = [make(f"g/{n}", rows(10), **settings, evaluate={"knn": {}})]
+        finish(grid["dcl", n][0], 1.0, knn_top1=n / 100)
     assert "optimizer.lr=14.0" in end(grid, capfd)
 
 

@@ -48,7 +48,7 @@ def test_a_home_folder_is_known_in_every_path(
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["dataset"]["root"] == str(home / "my photos")
     assert config["paths"] == {"data": str(home / "data"), "outputs": str(home / "runs")}
-    assert train("-m", *words, "seed=0")[0] == 0 and (home / "runs" / ".sweeps").is_dir()
+    assert train("-m", *words, "seed=0")[0] == 0 and len([*(home / "runs").glob("default/grid-*.json")]) == 1
     assert load([*words, f"init=~/runs/default/{run.name}"])["init"]["path"] == str(run)
     for command in ("status '~/runs'", f"evaluate '~/runs/default/{run.name}'", "report --out='~/x.html' '~/runs'"):
         assert enter(command, capfd).code == 0

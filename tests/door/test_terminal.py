@@ -8,13 +8,11 @@ import sys
 
 import pytest
 
-from ssl_bench.commands import grid_end, status
+from ssl_bench.commands import status
 from ssl_bench.errors import printable
-from ssl_bench.launch import grid
-from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.results.pivot import spread
 from tests.door.door import enter
-from tests.results.folders import finish, make, make_grid, rows
+from tests.results.folders import finish, make, rows
 
 Capture = pytest.CaptureFixture[str]
 
@@ -27,23 +25,6 @@ def table_of(printed: str) -> list[list[str]]:
     lines = printed.splitlines()
     start = next(number for number, line in enumerate(lines) if "/" in line.split("  ")[-1])
     return [re.split(r"  +", line) for line in lines[start + 1 :] if re.search(r"\S  +\S", line)]
-
-
-def test_a_removed_grid_is_refused_in_one_sentence(capfd: Capture) -> None:
-    folder = make_grid("now", ["seed=0"], {})
-    (folder / "grid.json").unlink()
-    assert grid.summarise(folder, grid_end.show) == 1
-    out, err = capfd.readouterr()
-    assert out == "" and err.startswith("ssl-bench: outputs/.sweeps/now/grid.json ") and err.count("\n") == 1
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"state": "done"}'])
-def test_a_damaged_record_counts_as_a_lost_run(content: str, capfd: Capture) -> None:
-    folder = make_grid("now", ["seed=0", "seed=1"], {1: Outcome(State.INTERRUPTED, 143)}, finished={})
-    (folder / "jobs/0.json").write_bytes(os.fsencode(content))
-    assert grid.summarise(folder, grid_end.show) == 143
-    counted, failed = capfd.readouterr().out.splitlines()
-    assert re.findall(r"\d+", counted) == ["2", "0", "0", "1", "1"] and "seed=0" in failed
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -23,7 +24,6 @@ from tests.composed import load
 from tests.data.photos import arrays_in
 from tests.gpu.conftest import REAL
 from tests.gpu.runs import TINY
-from tests.launch.test_grid import training_processes
 from tests.ranks import wait_for
 
 EXACT = ["precision=fp64", "optimizer.lr=0.01", "max_steps=8", "log_every=1"]
@@ -139,7 +139,8 @@ def test_a_rank_that_dies_ends_the_run_with_a_sentence(gpus: Callable[..., dict[
     ) as process:
         try:
             wait_for(lambda: any(path.stat().st_size for path in tmp_path.glob("*/*/metrics.jsonl")))
-            os.kill(training_processes(process.pid)[1], signal.SIGKILL)
+            children = psutil.Process(process.pid).children(recursive=True)
+            next(child for child in children if child.environ().get("RANK") == "1").kill()
             printed, _ = process.communicate(timeout=120)
         finally:
             process.kill()

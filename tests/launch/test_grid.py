@@ -1,10 +1,8 @@
 """Grids: every run once, one after another or several at a time, and a summary at the end."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -17,22 +15,10 @@ from ssl_bench import files
 from ssl_bench.config import compose
 from ssl_bench.config.identity import run_dir
 from ssl_bench.hardware import available_cores
-from ssl_bench.record import lease
 from tests.conftest import SMALL
-from tests.ranks import wait_for
-from tests.results.folders import claim_elsewhere
 
 Train = Callable[..., tuple[int, str]]
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
-# Takes a run and keeps it until its input ends.
-HOLDER = """
-import sys
-from pathlib import Path
-from ssl_bench.record import lease
-with lease.held(Path(sys.argv[1]), wait=False) as claim:
-    assert isinstance(claim, lease.Claim)
-    sys.stdin.read()
-"""
 LOCAL = ["launcher=local", "launcher.jobs=2"]
 
 
@@ -58,24 +44,22 @@ def test_a_grid_trains_each_run_once_and_goes_on_after_a_failure(train: Train, c
     failures = [line for line in printed.splitlines() if line.startswith("  failed: ")]
     assert len(failures) == 2 and "not finite" in failures[0]
     assert failures[0].startswith("  failed: optimizer.lr=1e+38 seed=0: ")
-    (folder,) = Path("outputs/.sweeps").iterdir()
-    content = files.read_json(folder / "grid.json")
-    assert content.keys() == {"command", "host", "pid", "born", "started", "runs", "finished", "epochs"}
-    assert content["pid"] == os.getpid() and content["finished"] == {}
-    jobs = [files.read_json(folder / "jobs" / f"{number}.json") for number in range(4)]
-    assert [(job["state"], job["code"]) for job in jobs] == [("done", 0)] * 2 + [("failed", 1)] * 2
-    assert [job["overrides"] for job in jobs] == content["runs"] and "not finite" in jobs[2]["reason"]
-    assert all((Path(job["folder"]) / "config.yaml").exists() for job in jobs)
+    (path,) = Path("outputs/default").glob("grid-*.json")
+    content = files.read_json(path)
+    assert content.keys() == {"command", "single", "started", "runs"}
+    folders = [Path("outputs", run["folder"]) for run in content["runs"]]
+    assert [folder.name in results() for folder in folders] == [True, True, False, False]
+    assert "not finite" in files.read_json(folders[2] / "failed.json")["reason"]
+    assert [run["overrides"][-1] for run in content["runs"]] == ["seed=0", "seed=1"] * 2
     again, printed = train(*grid)
     assert again == 1 and counts(printed) == [4, 0, 2, 2]
     finished = next(path.parent for path in Path("outputs").glob("default/*/results.json"))
-    left = finished / lease.FILE, finished / "failed.json"  # by a process that ended at once after it wrote the results
-    claim_elsewhere(finished, "node7", silent=2 * lease.DURATION)
-    files.write_json(left[1], {"reason": "its file system does not answer", "detail": ""})
+    left = finished / "failed.json"  # by a process that ended at once after it wrote the results
+    files.write_json(left, {"reason": "its file system does not answer", "detail": ""})
     healthy, printed = train("-m", "max_steps=2", "optimizer.lr=0.1", "seed=0,1,2")
-    assert not any(path.exists() for path in left)
+    assert not left.exists()
     assert healthy == 0 and counts(printed) == [3, 1, 2, 0]
-    assert len(list(Path("outputs/default").iterdir())) == 5
+    assert len(list(Path("outputs/default").glob("*/config.yaml"))) == 5
     status = cli("status")
     assert status.returncode == 0 and "2 diverged, 3 finished" in status.stdout
     lines = " ".join(status.stdout.split())
@@ -117,18 +101,6 @@ def test_a_dry_run_times_no_step_of_a_network_that_is_not_trained(capsys: pytest
     assert capsys.readouterr().out.count(" 0.00 ") == 2
 
 
-def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
-    (tmp_path / "mine/hydra/sweeper").mkdir(parents=True)
-    basic = "_target_: hydra._internal.core_plugins.basic_sweeper.BasicSweeper\nmax_batch_size: null\nparams: null\n"
-    (tmp_path / "mine/hydra/sweeper/other.yaml").write_text(basic)
-    (tmp_path / "mine/experiment").mkdir()
-    experiment = "# @package _global_\ndefaults: [override /hydra/sweeper: other]\n"
-    (tmp_path / "mine/experiment/other.yaml").write_text(experiment)
-    for word in ("hydra/sweeper=other", "experiment=other"):
-        code, printed = train("-m", "--config-dir", str(tmp_path / "mine"), word, "max_steps=1")
-        assert code == 2 and "ssl-bench: hydra/sweeper=other" in printed
-
-
 @pytest.mark.skipif(available_cores() < 2, reason="one core cannot be shared")
 @pytest.mark.exhaustive
 def test_the_runs_of_a_grid_have_the_same_threads_and_one_that_goes_on_alone_keeps_them(cli: Cli) -> None:
@@ -167,47 +139,8 @@ def test_runs_that_cannot_be_are_left_out_and_counted_and_the_others_are_trained
     code, printed = train(*grid, "skip=impossible")
     assert code == 0 and counts(printed) == [4, 3, 0, 0, 1]
     assert "batch_size=b32 negatives.k=64: " in printed
-    (folder,) = Path("outputs/.sweeps").iterdir()
-    content = files.read_json(folder / "grid.json")
-    assert len(content["runs"]) == 3 and content["left_out"][0][-3:] == ["batch_size=b32", grid[-2], "negatives.k=64"]
-    assert content["command"].endswith(" skip=impossible")
+    (path,) = Path("outputs/default").glob("grid-*.json")
+    content = files.read_json(path)
+    assert len(content["runs"]) == 3 and content["command"].endswith(" skip=impossible")
     assert train("max_steps=1", "batch_size=b64", "negatives=random_k", "negatives.k=64")[1].count("already done") == 1
     assert len(results()) == 3
-
-
-# ---- several runs at a time, or several processes that want the same run
-
-
-@pytest.mark.exhaustive
-def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done() -> None:
-    common = [*SMALL, "max_steps=1"]
-    held = run_dir(compose.load([*common, "seed=0"]))
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    grid = [sys.executable, "-m", "ssl_bench", "train", "-m", *common, "seed=0,1,2", *LOCAL]
-    with (
-        subprocess.Popen([sys.executable, "-c", HOLDER, str(held)], **pipes) as holder,
-        subprocess.Popen(grid, **pipes, stderr=subprocess.STDOUT) as started,
-    ):
-        wait_for(lambda: len(results()) == 2)
-        assert not (held / "results.json").exists() and started.poll() is None
-        holder.communicate()  # ends its input, upon which it gives the run back
-        printed, _ = started.communicate(timeout=100)
-    assert started.returncode == 0 and counts(printed) == [3, 3, 0, 0], printed
-    assert f"{os.uname().nodename} (process {holder.pid})" in printed
-    assert len(results()) == 3
-
-
-def training_processes(grid: int) -> list[int]:
-    """The processes in which a grid trains its runs."""
-    servers = [pid for pid, command in descendants(grid) if "launch.preloaded" in command]
-    return [worker for server in servers for worker, command in descendants(server)]
-
-
-def descendants(pid: int) -> list[tuple[int, str]]:
-    """PID and command of all processes that descend from ``pid``."""
-    processes = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            command = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
-            processes += [(child, command), *descendants(child)]
-    return processes

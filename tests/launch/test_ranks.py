@@ -1,9 +1,12 @@
 """The ranks of a run: they are DDP's, no other machine can connect to them, and one that fails ends all of them."""
 
+import json
 import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,8 +23,7 @@ from ssl_bench.errors import RunError
 from ssl_bench.hardware import available_cores
 from ssl_bench.launch import ranks
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.workers import call_in_workers
-from ssl_bench.signals import Interrupted
+from ssl_bench.signals import Interrupt, Interrupted
 from ssl_bench.training.engine import Training
 from ssl_bench.training.step import Stepper
 from tests.conftest import SMALL
@@ -119,9 +121,7 @@ def _planted(kind: str, work: Callable[..., Outcome], *arguments: Any, **options
 
 def started_here(kind: str, folder: Path, meeting: Path | str) -> Outcome:
     folder.mkdir()
-    places = [{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2} for rank in range(2)]
-    calls = {f"rank {n}": (kind, ranks.join, CONFIG, folder, "", True, None, meeting) for n in range(2)}
-    return call_in_workers(_planted, calls, {f"rank {n}": {k: str(v) for k, v in places[n].items()} for n in range(2)})
+    return ranks.in_ranks(partial(_planted, kind, ranks.join, CONFIG, folder, "", True, None, meeting), 0, 2, 2)
 
 
 @pytest.mark.slow
@@ -145,6 +145,77 @@ def test_the_ranks_divide_the_cores_to_compile(tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
     cores = min(32, max(1, available_cores() // 2))
     assert started_here("compiles", tmp_path / "run", tmp_path / "store").reason == f"compiles on {cores}"
+
+
+# ---- the processes that ranks are
+
+
+def stop_or_save(file: Path) -> Outcome:
+    """End as a rank that a signal has stopped; rank 1 a second later, when it writes the signal that came there."""
+    if os.environ["RANK"] == "1":
+        with Interrupt(int) as interrupt:
+            time.sleep(1)
+        file.write_text(str(interrupt.number))
+    return Outcome.interrupted(signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_a_rank_that_was_stopped_leaves_the_others_time_to_save(tmp_path: Path) -> None:
+    file = tmp_path / "signal"
+    assert ranks.in_ranks(partial(stop_or_save, file), 0, 2, 2) == Outcome.interrupted(signal.SIGTERM)
+    assert file.read_text() == "0"
+
+
+def stop_parent(pid: int, number: int) -> Outcome:
+    """Send the process that waits for this one a signal, and end as a training does when that arrives here."""
+    try:
+        with Interrupt(int) as interrupt:
+            os.kill(pid, number)
+            while not interrupt.agreed():
+                time.sleep(0.01)
+    except Interrupted as stop:
+        return Outcome.interrupted(stop.number)
+    raise AssertionError("the signal is lost")
+
+
+def send(number: int) -> Outcome:
+    os.kill(os.getpid(), number)
+    raise AssertionError("the signal has not ended the process")
+
+
+def leave_at_once(code: int) -> Outcome:
+    os._exit(code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_is_passed_on_and_its_former_handler_comes_back(number: signal.Signals) -> None:
+    former = signal.getsignal(number)
+    interrupted = Outcome(State.INTERRUPTED, 128 + number)
+    assert ranks.in_ranks(partial(stop_parent, os.getpid(), number), 0, 1, 1) == interrupted
+    assert ranks.in_ranks(partial(send, number), 0, 1, 1) == interrupted  # before a training listens to it
+    assert signal.getsignal(number) == former
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("work", "how"), [(partial(send, 9), "SIGKILL"), (partial(leave_at_once, 7), "code 7")])
+def test_a_rank_that_dies_is_named(work: Callable[[], Outcome], how: str) -> None:
+    outcome = ranks.in_ranks(work, 0, 1, 1)
+    assert outcome == Outcome.failed(outcome.reason) and how in outcome.reason and "rank 0" in outcome.reason
+
+
+def surroundings() -> Outcome:
+    """Facts about this process, as the reason of an outcome."""
+    variables = [os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")]
+    facts = [*variables, sorted(os.sched_getaffinity(0)), os.getcwd(), torch.cuda._is_in_bad_fork()]
+    return Outcome(State.DONE, reason=json.dumps(facts))
+
+
+@pytest.mark.slow
+def test_the_surroundings_reach_the_ranks_and_they_can_still_use_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7a")
+    facts = json.loads(ranks.in_ranks(surroundings, 3, 1, 4).reason)
+    assert facts == ["3", "0", "4", "5,GPU-7a", sorted(os.sched_getaffinity(0)), os.getcwd(), False]
 
 
 def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) -> None:

@@ -128,11 +128,11 @@ def test_a_stopped_run_of_a_grid_is_requeued_and_resumes_with_the_same_bits(
     train: Callable[..., tuple[int, str]],
 ) -> None:
     with grid(*SMALL, "seed=0,1,2", "epochs=4") as process:
-        grids = Path("outputs/.sweeps")
-        slurm.wait_until(lambda: list(grids.glob("*/jobs/1.json")), 120)
-        (record,) = grids.glob("*/jobs/1.json")
-        run = Path(files.read_json(record)["folder"])
-        (job,) = [j for j in slurm.output("squeue", "-h", "-r", "-o", "%i").split() if j.endswith("_1")]
+        # The second job takes the second run, unless the first one has trained two by then.
+        begun = Path("outputs/default")
+        slurm.wait_until(lambda: len(list(begun.glob("*/lease"))) == 2, 120)
+        (run,) = [path.parent for path in begun.glob("*/lease") if "node2" in path.read_text()]
+        (job,) = slurm.output("squeue", "-h", "-r", "-w", "node2", "-o", "%i").split()
         slurm.wait_until(lambda: len(rows(run)) > 5, 120)
         # scancel would repeat the signal to the requeued job, so it is killed as soon as the job has restarted.
         with subprocess.Popen(["scancel", "--signal=USR2", job], stderr=subprocess.DEVNULL) as scancel:

@@ -1,146 +1,45 @@
-"""Workers: a crash stays in one run, signals and surroundings arrive, and no process is left behind."""
+"""The workers of a grid: each run is trained once, with the bits that it has alone, whatever becomes of a process."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
-from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.slots import Slot, reserve
-from ssl_bench.launch.workers import Worker, call_in_workers
-from ssl_bench.signals import Interrupt, Interrupted
+from ssl_bench import files
+from ssl_bench.config import compose
+from ssl_bench.config.identity import run_dir
+from ssl_bench.errors import ConfigError
+from ssl_bench.hardware import visible_gpus
+from ssl_bench.launch.run import Run
+from ssl_bench.launch.workers import places
+from ssl_bench.record import lease
 from tests.conftest import SMALL
-from tests.launch.test_grid import LOCAL, results, training_processes
+from tests.launch.test_grid import LOCAL, counts, results
 from tests.ranks import wait_for
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 pytestmark = [linux, pytest.mark.slow]
+# Takes a run and keeps it until its input ends.
+HOLDER = """
+import sys
+from pathlib import Path
+from ssl_bench.record.lease import held
+with held(Path(sys.argv[1]), wait=False):
+    sys.stdin.read()
+"""
 
 
-def in_worker(function: Callable[..., Outcome], *arguments: Any) -> Outcome:
-    return call_in_workers(function, {"the process of the run": arguments})
-
-
-# ---- what the workers do
-
-
-def tell(name: str) -> Outcome:
-    """The value of a fact about this process, as the reason of an outcome."""
-    facts: dict[str, Callable[[], Any]] = {
-        "surroundings": lambda: [
-            sorted(os.sched_getaffinity(0)),
-            os.environ.get("CUDA_VISIBLE_DEVICES"),
-            os.getcwd(),
-            sys.argv,
-        ],
-        "spoilt": lambda: torch.cuda._is_in_bad_fork(),
-        "server": os.getppid,
-    }
-    return Outcome(State.DONE, reason=json.dumps(facts[name]()))
-
-
-def fact(name: str, slot: Slot | None = None) -> Any:
-    place = (slot.environment, slot.cores) if slot else ({}, None)
-    worker = Worker("the process of the run", tell, (name,), *place)
-    wait_for(worker.over)
-    outcome = worker.end()
-    assert outcome.state is State.DONE, outcome
-    return json.loads(outcome.reason)
-
-
-def send(number: int) -> Outcome:
-    os.kill(os.getpid(), number)
-    raise AssertionError("the signal has not ended the process")
-
-
-def leave(code: int) -> Outcome:
-    os._exit(code)
-
-
-def stop_parent(pid: int, number: int) -> Outcome:
-    """Send the process that waits for this one a signal, and end as a training does when that arrives here."""
-    try:
-        with Interrupt(int) as interrupt:
-            os.kill(pid, number)
-            while not interrupt.agreed():
-                time.sleep(0.01)
-    except Interrupted as stop:
-        return Outcome.interrupted(stop.number)
-    raise AssertionError("the signal is lost")
-
-
-def stop_or_save(file: str) -> Outcome:
-    """End as a rank that a signal has stopped; with a file, a second later, and write the signal that came there."""
-    if file:
-        with Interrupt(int) as interrupt:
-            time.sleep(1)
-        Path(file).write_text(str(interrupt.number))
-    return Outcome.interrupted(signal.SIGTERM)
-
-
-def test_a_rank_that_was_stopped_leaves_the_others_time_to_save(tmp_path: Path) -> None:
-    file = tmp_path / "signal"
-    outcome = call_in_workers(stop_or_save, {"rank 0": (str(file),), "rank 1": ("",)})
-    assert outcome == Outcome.interrupted(signal.SIGTERM) and file.read_text() == "0"
-
-
-# ---- one worker
-
-
-def test_a_worker_can_still_use_a_gpu() -> None:
-    assert fact("spoilt") is False  # torch sets it in the children of a process that has asked CUDA for GPUs
-
-
-@pytest.mark.parametrize(
-    ("crash", "argument", "reason"),
-    [
-        (send, signal.SIGKILL, "SIGKILL"),
-        (leave, 7, "code 7"),
-    ],
-)
-def test_a_crash_fails_one_run_and_the_server_goes_on(crash: Any, argument: int, reason: str) -> None:
-    server = fact("server")
-    outcome = in_worker(crash, argument)
-    assert outcome == Outcome.failed(outcome.reason) and reason in outcome.reason
-    assert fact("server") == server
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_signal_is_passed_on_and_its_former_handler_comes_back(number: signal.Signals) -> None:
-    former = signal.getsignal(number)
-    assert in_worker(stop_parent, os.getpid(), number) == Outcome(State.INTERRUPTED, 128 + number)
-    assert in_worker(send, number) == Outcome(State.INTERRUPTED, 128 + number)  # before a training listens to it
-    assert signal.getsignal(number) == former
-
-
-def test_the_slot_and_the_surroundings_of_each_run_reach_its_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cores = sorted(os.sched_getaffinity(0))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(sys, "argv", ["ssl-bench train", "seed=3"])
-    rest = [str(tmp_path), ["ssl-bench train", "seed=3"]]
-    if not torch.cuda.is_available():
-        slot = reserve(1, 1, 1)
-        assert slot is not None and fact("surroundings", slot) == [cores[:1], None, *rest]
-        slot.release()
-    assert fact("surroundings") == [cores, None, *rest]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7a")
-    monkeypatch.setattr("ssl_bench.launch.slots.visible_gpus", lambda _: ["5", "GPU-7a"])
-    assert fact("surroundings", reserve(1, 1, 1)) == [cores, "5", *rest]
-    assert fact("surroundings") == [cores, "5,GPU-7a", *rest]
-
-
-# ---- a grid of workers
+def grid(*overrides: str, local: bool = True) -> "subprocess.Popen[str]":
+    """Start a grid in a new process, with two workers."""
+    command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "-m", *(LOCAL * local), *overrides]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, **pipes, start_new_session=True)
 
 
 def losses(folder: Path) -> list[float]:
@@ -148,12 +47,61 @@ def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in rows if "loss" in row]
 
 
-def test_runs_of_workers_have_the_bits_of_the_same_runs_one_by_one_and_leave_no_process(train: Any, mark: str) -> None:
+def begun() -> list[Path]:
+    """The runs that have trained a step."""
+    return [path.parent for path in Path("outputs").glob("*/*/metrics.jsonl") if losses(path.parent)]
+
+
+# ---- what a worker has
+
+
+def run(devices: int) -> Run:
+    return Run((), {"devices": devices, "device": "auto"}, Path(), "")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "devices", "jobs", "per_gpu", "expected"),
+    [
+        (["0", "1"], 1, 4, 2, ["0", "1", "0", "1"]),  # every GPU gets one before any gets a second
+        (["0", "GPU-7a", "2", "3"], 2, 2, 1, ["0,GPU-7a", "2,3"]),
+        (["0", "1", "2"], 2, 3, 2, ["0,1", "2,0", "1,2"]),
+    ],
+)
+def test_the_gpus_are_shared_out(
+    gpus: list[str], devices: int, jobs: int, per_gpu: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ssl_bench.launch.workers.visible_gpus", lambda _: gpus)
+    found = places([run(1), run(devices)], {"jobs": jobs, "runs_per_gpu": per_gpu})
+    assert found == [({"CUDA_VISIBLE_DEVICES": names}, None) for names in expected]
+    with pytest.raises(ConfigError, match=rf"^launcher\.jobs={jobs + 1}: "):
+        places([run(devices)], {"jobs": jobs + 1, "runs_per_gpu": per_gpu})
+
+
+@pytest.mark.parametrize(
+    ("jobs", "shares"), [(2, [[0, 1], [2, 3]]), (3, [[0], [1], [2]]), (6, [[0], [1], [2], [3], [0], [1]])]
+)
+def test_the_cores_are_shared_out(jobs: int, shares: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ssl_bench.launch.workers.visible_gpus", lambda _: [])
+    monkeypatch.setattr("ssl_bench.launch.workers.cores", lambda: {0, 1, 2, 3})
+    assert places([run(1)], {"jobs": jobs, "runs_per_gpu": 1}) == [({}, {*share}) for share in shares]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+@pytest.mark.parametrize("named", ["0", "0,1", "-1,0", "NoDevFiles", "GPU-7a", ""])
+def test_a_variable_alone_is_no_gpu(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm sets it on machines without one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert visible_gpus() == []
+
+
+# ---- what becomes of the runs
+
+
+def test_runs_of_workers_have_the_bits_of_the_same_runs_one_by_one(train: Any) -> None:
     runs = ["max_steps=2", "seed=0,1,2", "evaluate=knn", "evaluate.baselines=[]"]
     with grid(*runs, "paths.outputs=parallel") as process:
         printed, _ = process.communicate()
-    assert process.returncode == 0 and "3 runs: 3 trained, 0 done before, 0 failed" in printed, printed
-    wait_for(lambda: not marked(mark), 10)
+    assert process.returncode == 0 and counts(printed) == [3, 3, 0, 0], printed
     assert train("-m", *runs, "paths.outputs=sequential")[0] == 0
     one, other = results("parallel"), results("sequential")
     assert len(one) == 3 and one.keys() == other.keys()
@@ -166,42 +114,63 @@ def test_runs_of_workers_have_the_bits_of_the_same_runs_one_by_one_and_leave_no_
         assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
-@pytest.mark.exhaustive
-def test_no_process_is_left_after_a_grid_that_is_killed(mark: str) -> None:
+def test_a_worker_that_is_killed_fails_one_run_and_the_rest_is_trained(train: Any) -> None:
+    with grid("epochs=300", "max_steps=300", "seed=range(4)") as process:
+        wait_for(begun)
+        killed = begun()[0]
+        owner = lease.owner(killed)
+        assert owner is not None
+        psutil.Process(owner.pid).kill()
+        printed, _ = process.communicate(timeout=200)
+    assert process.returncode == 1 and counts(printed) == [4, 3, 0, 1], printed
+    assert "SIGKILL" in files.read_json(killed / "failed.json")["reason"] and killed.name not in results()
+    code, again = train("-m", "epochs=300", "max_steps=300", "seed=range(4)")
+    assert code == 0 and counts(again) == [4, 1, 3, 0], again
+    assert not (killed / "failed.json").exists()
+
+
+def test_a_grid_that_is_stopped_saves_its_runs_and_begins_no_other() -> None:
     with grid("epochs=4000", "seed=range(8)") as process:
-        wait_for(lambda: len(training_processes(process.pid)) == 2)
-        wait_for(lambda: len(list(Path("outputs").glob("*/*/metrics.jsonl"))) == 2)
+        wait_for(lambda: len(begun()) == 2)
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 143 and counts(printed) == [8, 0, 0, 0, 2, 6], printed
+    for folder in begun():
+        assert torch.load(folder / "checkpoints" / "last.pt")["step"] == len(losses(folder))
+
+
+@pytest.mark.exhaustive
+def test_no_process_is_left_after_a_grid_that_is_killed() -> None:
+    with grid("epochs=4000", "seed=range(8)") as process:
+        wait_for(lambda: len(begun()) == 2)
+        every = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.wait()
-        wait_for(lambda: not marked(mark), 20)
-    stopped = [path for path in Path("outputs/default").iterdir() if not (path / "results.json").exists()]
-    assert len(stopped) == 2  # the other six did not start
-    for folder in stopped:
-        step = torch.load(folder / "checkpoints" / "last.pt")["step"]
-        assert step == len(losses(folder)) > 0
+        assert len(every) >= 3 and psutil.wait_procs(every, 20)[1] == []
+    assert len(begun()) == 2  # the other six did not start
+    for folder in begun():
+        assert torch.load(folder / "checkpoints" / "last.pt")["step"] == len(losses(folder)) > 0
 
 
-@pytest.fixture
-def mark(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A variable in the environment of all processes that this test starts."""
-    name, value = "SSL_BENCH_TEST_GRID", str(os.getpid())
-    monkeypatch.setenv(name, value)
-    return f"{name}={value}"
+def test_the_same_grid_twice_at_once_trains_each_run_once() -> None:
+    runs = ["max_steps=20", "seed=range(6)"]
+    with grid(*runs, local=False) as one, grid(*runs, local=False) as other:
+        printed = [process.communicate(timeout=200)[0] for process in (one, other)]
+    assert [one.returncode, other.returncode] == [0, 0], printed
+    assert sum(counts(text)[1] for text in printed) == 6 == len(results()), printed
+    assert all(len(losses(folder)) == 20 for folder in begun())
 
 
-def grid(*overrides: str) -> "subprocess.Popen[str]":
-    """Start a grid of two workers in a new process."""
-    command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "-m", *LOCAL, *overrides]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def marked(mark: str) -> list[str]:
-    """Commands of the other processes that have ``mark`` in the environment that they were started with."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if int(folder.name) != os.getpid() and mark in (folder / "environ").read_text().split("\0"):
-                found.append((folder / "cmdline").read_text().replace("\0", " "))
-        except OSError:  # it has ended, or belongs to another user
-            continue
-    return found
+@pytest.mark.parametrize("local", [False, True])
+def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done(local: bool) -> None:
+    held = run_dir(compose.load([*SMALL, "max_steps=1", "seed=0"]))
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(held)], **pipes) as holder:
+        wait_for(lambda: (held / "lease").exists())
+        with grid("max_steps=1", "seed=0,1,2", local=local) as started:
+            wait_for(lambda: len(results()) == 2)
+            assert not (held / "results.json").exists() and started.poll() is None
+            holder.communicate()  # ends its input, upon which it gives the run back
+            printed, _ = started.communicate(timeout=100)
+    assert started.returncode == 0 and counts(printed) == [3, 3, 0, 0], printed
+    assert str(holder.pid) in printed and len(results()) == 3

@@ -15,7 +15,6 @@ import pytest
 
 from ssl_bench.commands import report as command
 from ssl_bench.errors import ConfigError
-from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.report import html, pictures
 from ssl_bench.report.collect import collect
 from ssl_bench.results.table import FINISHED
@@ -48,7 +47,7 @@ def test_a_grid_has_its_states_and_the_settings_that_vary() -> None:
     first, last = every[0], every[-1]
     assert first["values"] == ["dcl", 64, 0.1, 0, 126, 64, "dcl"] and first["metrics"] == {"knn/top1": 0.6164}
     assert (first["seconds"], first["speed"], first["hardware"]) == (20.0, 100.0, "1 x a CPU")
-    assert first["command"] == "ssl-bench train loss=dcl batch_size=b64 temperature.tau=0.1 seed=0"
+    assert first["command"] == "ssl-bench train name=grid loss=dcl batch_size=b64 temperature.tau=0.1 seed=0"
     assert last["reason"] == "the loss is not finite: set optimizer.lr to a smaller value" and last["values"][4] is None
     (group,) = data["groups"]
     assert group["name"] == "grid/ loss x2, batch_size x3, temperature.tau x2, seed x2" and group["command"]
@@ -62,8 +61,7 @@ def test_a_grid_has_the_runs_that_it_found_done_under_another_name() -> None:
         runs.run(f"old/{seed}", f"ssl-bench train name=old seed={seed}", 0.5, "dcl", 64, 0.1, seed) for seed in (0, 1)
     ]
     new = runs.run("new/2", "ssl-bench train name=new seed=2", 0.6, "dcl", 64, 0.1, 2)
-    found = {0: Outcome(State.DONE_BEFORE, folder=str(old[0])), 2: Outcome(State.DONE, folder=str(new))}
-    make_grid("1", ["name=new seed=0", "name=new seed=1", "name=new seed=2"], found, pid=2**22 - 1, started=0.0)
+    make_grid("1", ["name=new seed=0", "name=new seed=1", "name=new seed=2"], {0: old[0], 2: new})
     data = collect([], OUTPUTS, Path.cwd())
     groups = {each["key"]: {data["runs"][place]["folder"] for place in each["runs"]} for each in data["groups"]}
     assert groups == {"old": {*map(str, old)}, "new": {str(new), str(old[0]), None}}  # and one that is not begun
@@ -77,7 +75,7 @@ def test_a_grid_has_the_runs_that_it_found_done_under_another_name() -> None:
 
 def test_a_run_to_come_has_no_value_of_a_setting_that_its_command_does_not_name() -> None:
     folders = [make("a/", choices={"dataset": "mnist", "loss": "dcl"}, negatives={"k": k}, seed=0) for k in (16, 64)]
-    make_grid("1", ["name=b loss=dcl batch_size.size=64"], {})
+    make_grid("1", ["name=b loss=dcl batch_size.size=64"])
     data = collect([], OUTPUTS, Path.cwd())
     k = data["keys"].index("negatives.k")
     assert [run["values"][k] for run in ordered(data, folders)] == [16, 64]
@@ -91,7 +89,6 @@ def test_a_run_to_come_has_no_value_of_a_setting_that_its_command_does_not_name(
 def test_a_damaged_part_of_one_run_does_not_hide_the_others(part: str) -> None:
     folders = runs.grid()
     runs.add(folders[0], **{part: "x"})
-    (OUTPUTS / ".sweeps" / "1" / "jobs" / "1.json").write_text('{"state": "done", "folder": true}')
     data = collect([], OUTPUTS, Path.cwd())
     first, *others = ordered(data, folders)
     assert [run["state"] for run in others].count(FINISHED) == 22 and first["state"] == "damaged" and html.render(data)

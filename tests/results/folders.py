@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import shlex
-import socket
 import struct
 import termios
 import time
@@ -16,9 +15,6 @@ from typing import Any
 import yaml
 
 from ssl_bench.config.identity import run_id
-from ssl_bench.disk.liveness import start_time
-from ssl_bench.launch.grid import record
-from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record import lease
 from tests.evaluated import with_evaluations
 
@@ -77,22 +73,19 @@ def touch(path: Path, when: float) -> None:
     os.utime(path, times=(when, when))
 
 
-def make_grid(name: str, runs: Sequence[str], outcomes: Mapping[int, Outcome], **values: Any) -> Path:
-    """Make the folder of a grid with the outcomes of some runs: of this process, unless ``started`` is given."""
-    folder = OUTPUTS / ".sweeps" / name
-    (folder / "jobs").mkdir(parents=True)
+def make_grid(name: str, runs: Sequence[str], folders: Mapping[int, Path] = {}, started: float = 0.0) -> Path:
+    """Make the file of a grid of runs by their words; ``folders``: the directories of those that have begun."""
     overrides = [shlex.split(run) for run in runs]
-    born = "1" if "started" in values else start_time(os.getpid())
-    content = {"command": f"ssl-bench train -m {' '.join(runs)}", "host": socket.gethostname(), "pid": os.getpid()}
-    content |= {"born": born, "started": time.time(), "runs": overrides, "epochs": [None] * len(runs), **values}
-    (folder / "grid.json").write_text(json.dumps(content))
-    for number, outcome in outcomes.items():
-        record(folder, number, overrides[number], outcome)
-    return folder
-
-
-def running(folder: str) -> Outcome:
-    return Outcome(State.RUNNING, folder=folder)
+    experiment = next((word[5:] for word in overrides[0] if word.startswith("name=")), "default")
+    places = [
+        os.path.relpath(folders.get(number, OUTPUTS / experiment / f"{number}"), OUTPUTS) for number in range(len(runs))
+    ]
+    asked = [{"overrides": words, "folder": place} for words, place in zip(overrides, places, strict=True)]
+    content = {"command": f"ssl-bench train -m {' '.join(runs)}", "single": "ssl-bench train", "started": started}
+    path = OUTPUTS / experiment / f"grid-{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content | {"runs": asked}))
+    return path
 
 
 def terminal(width: int, height: int) -> tuple[int, int]:

@@ -49,6 +49,7 @@ from ssl_bench.evaluate.accuracy import Accuracy
 from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.papers import tables
 from ssl_bench.record import evaluations, folders, hits
+from ssl_bench.record import grids as record
 from ssl_bench.train import main as train
 from tests.conftest import SMALL, no_pictures, stopped_at
 
@@ -227,17 +228,10 @@ def finished(words: Sequence[str], seed: int, *others: str, images: int = 450, *
     return folder
 
 
-def grid(runs: Sequence[Sequence[str]], ends: Mapping[int, tuple[str, Path]], started: float, typed: str) -> None:
-    """Write the record of a command whose process has ended: a run without an end has not begun."""
-    folder = Path("outputs/.sweeps", f"2026-11-18_{int(started)}-here-{GONE}")
-    (folder / "jobs").mkdir(parents=True)
-    content = {"command": typed, "host": "here", "pid": GONE, "born": "1", "started": started}
-    (folder / "grid.json").write_text(json.dumps(content | {"runs": runs, "epochs": [28] * len(runs), "finished": {}}))
-    for number, (state, run) in ends.items():
-        job = {"overrides": runs[number], "state": state, "code": int(state == "failed"), "folder": str(run)}
-        reason = json.loads((run / "failed.json").read_text())["reason"] if state == "failed" else ""
-        (folder / "jobs" / f"{number}.json").write_text(json.dumps(job | {"reason": reason}))
-        os.utime(folder / "jobs" / f"{number}.json", (started, started))
+def grid(runs: Sequence[Sequence[str]], begun: Mapping[int, Path], started: float, typed: str) -> None:
+    """Write the record of a command: a run without a folder has not begun."""
+    places = [str(begun.get(n, Path("outputs/losses", str(n))).relative_to("outputs")) for n in range(len(runs))]
+    record.write(Path("outputs/losses"), typed, "ssl-bench train", started, [*zip(runs, places, strict=True)])
 
 
 def losses(clock: Clock) -> None:
@@ -246,7 +240,7 @@ def losses(clock: Clock) -> None:
     of_ends = {("eqco", 16, 1): full, ("infonce", 16, 3): "diverged", ("dcl", 16, 2): "failed"}
     of_ends |= {("dcl", 4, 3): "interrupted", ("dcl", 16, 3): "not begun"}
     for names, seeds in ((("infonce", "dcl", "eqco", "flatnce"), (0, 1)), (("infonce", "dcl"), (2, 3))):
-        runs, ends, started = list[list[str]](), dict[int, tuple[str, Path]](), clock.now
+        runs, begun, started = list[list[str]](), dict[int, Path](), clock.now
         for loss, k, seed in [(loss, k, seed) for loss in names for k in (4, 16) for seed in seeds]:
             words = [*SHORT, "name=losses", f"loss={loss}", "negatives=random_k", f"negatives.k={k}"]
             runs.append([*words, f"seed={seed}"])
@@ -260,10 +254,10 @@ def losses(clock: Clock) -> None:
                 folder = begin(configuration(*words, seed=seed), words, steps)
             if end in ("diverged", "failed"):
                 fail(folder, LOST if end == "diverged" else "/data: No space left on device; after fixing that, resume")
-            ends[len(runs) - 1] = {"diverged": "failed", full: "interrupted"}.get(end, end), folder
+            begun[len(runs) - 1] = folder
             clock.tick(folder)
         typed = f"ssl-bench train -m {' '.join(SHORT)} name=losses loss={','.join(names)} negatives.k=4,16"
-        grid(runs, ends, started, f"{typed} seed={','.join(map(str, seeds))}")
+        grid(runs, begun, started, f"{typed} seed={','.join(map(str, seeds))}")
 
 
 def data(clock: Clock) -> None:

@@ -29,11 +29,11 @@ def state(run: Path) -> str:
 
 
 def test_every_experiment_has_its_runs_in_their_states(grids: Path) -> None:
-    overrides = [json.loads(path.read_text())["runs"] for path in grids.glob("outputs/.sweeps/*/grid.json")]
+    overrides = [json.loads(path.read_text())["runs"] for path in grids.glob("outputs/*/grid-*.json")]
     begun = sorted(grids.glob("outputs/losses/*/command.txt"))
     assert sum(map(len, overrides)) == RUNS["losses"] == len(begun) + STATES["losses"]["not begun"]
     for name, count in RUNS.items():
-        runs = sorted(path for path in (grids / "outputs" / name).iterdir())
+        runs = sorted(path for path in (grids / "outputs" / name).iterdir() if path.is_dir())
         given = {key: n for key, n in STATES.get(name, {}).items() if key != "not begun"}
         assert len(runs) == count - (name == "losses"), name
         if name != "damaged":

@@ -134,7 +134,6 @@ def test_a_renamed_experiment_is_found_by_the_name_of_its_folder(capfd: Capture)
     for seed in (0, 1):
         for loss, value in (("infonce", 0.5), ("dcl", 0.7)):
             write(loss, seed, entry(value))
-    Path("outputs/.sweeps").mkdir()
     Path("outputs/g").rename("outputs/h")
     (Path("outputs") / "g").mkdir()  # an experiment that has begun under the old name
     assert [row["run_id"] for row in json.loads(enter("status --json h", capfd).out)] != []

@@ -11,7 +11,6 @@ import pytest
 from pandas import Series
 
 from ssl_bench.errors import ConfigError
-from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.results.select import finished_folders, read_condition
 from tests.results.conftest import Status
 from tests.results.folders import OUTPUTS, configuration, finish, make, make_grid, rows, touch
@@ -20,7 +19,7 @@ from tests.results.folders import OUTPUTS, configuration, finish, make, make_gri
 @pytest.fixture
 def places() -> dict[str, str]:
     """The number of each of six runs by its run_id: two losses with three rates, one of each failed, one not begun."""
-    runs, outcomes, numbers = [], {}, {}
+    runs, begun, numbers = list[str](), dict[int, Path](), dict[str, str]()
     for place, (loss, lr) in enumerate([(loss, lr) for loss in ("dcl", "dclw") for lr in (0.3, 0.03, 3)]):
         values = {"optimizer": {"lr": lr}, "seed": place % 2, "mean": [0.1, 0.2], "tags": ["a b", "c"]}
         choices = configuration()["choices"] | {"loss": loss}
@@ -30,9 +29,9 @@ def places() -> dict[str, str]:
         else:
             finish(folder, 100.0, knn_top1=0.5 + place / 10 * (-1) ** place, linear_top1=0.5)
         touch(folder / "config.yaml", 1e9 + place)  # the order of their starts
-        runs.append(f"loss={loss} optimizer.lr={lr}")
-        outcomes[place], numbers[folder.name] = Outcome(State.DONE, folder=str(folder)), str(place)
-    make_grid("1", [*runs, "name=a loss=eqco 'note=x=2,y'"], outcomes)
+        runs.append(f"name=a loss={loss} optimizer.lr={lr}")
+        begun[place], numbers[folder.name] = folder, str(place)
+    make_grid("1", [*runs, "name=a loss=eqco 'note=x=2,y'"], begun)
     return numbers
 
 
@@ -143,7 +142,7 @@ def test_order(status: Status, places: dict[str, str]) -> None:
     """Runs without a value come last."""
     for key in ("knn/top1", "-seed"):
         assert names(status, places, f"--sort={key}")[-1] == "w"
-    (OUTPUTS / ".sweeps/1/grid.json").unlink()
+    (OUTPUTS / "a" / "grid-1.json").unlink()
     for key, expected in ORDERS:
         assert names(status, places, f"--sort={key}") == expected, key
 

@@ -19,8 +19,6 @@ import yaml
 from pandas import DataFrame
 from rich.cells import cell_len
 
-from ssl_bench.launch.grid import record
-from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record import lease
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.select import chosen
@@ -37,7 +35,6 @@ from tests.results.folders import (
     make_grid,
     read_until,
     rows,
-    running,
     terminal,
     touch,
 )
@@ -175,9 +172,8 @@ def test_damaged_and_foreign_files_do_no_harm(status: Status) -> None:
         (OUTPUTS / "b" / name / "config.yaml").write_text(text)
     for place in (".hidden", "wandb", "c/wandb"):
         shutil.copytree(half.parent, OUTPUTS / place)
-    odd = make_grid("odd", ["seed=0", "seed=1", "seed=2"], {}, started=0)
-    record(odd, 7, [], Outcome.failed("no"))
-    (odd / "jobs" / "2.json").write_text('{"state": "lost"}')
+    odd = make_grid("odd", ["seed=0", "seed=1", "seed=2"])
+    odd.with_name("grid-cut.json").write_text(odd.read_text()[:-9])
     table = chosen([])
     found = table.groupby("experiment")["state"].apply(lambda of: sorted(of)).to_dict()
     assert found == {
@@ -232,27 +228,18 @@ def test_time_left_of_an_experiment(block: ExitStack) -> None:
     touch(active / "metrics.jsonl", now - 5)
     shutil.move(stopped, "stopped")
     seeds = [f"name=a seed={seed}" for seed in range(6)]
-    outcomes = {0: Outcome(State.DONE_BEFORE, folder=str(finished)), 1: running(str(active))}
-    grid = make_grid("1", seeds, outcomes | {2: Outcome.failed("no"), 5: Outcome.failed("seed=5: no")})
+    make_grid("1", seeds, {0: finished, 1: active, 2: stopped})
     table = chosen([])
-    assert [*table["state"]] == ["finished", "busy", "failed", "not begun", "not begun", "failed"]
-    assert table["reason"][5] == "seed=5: no" and table["experiment"].nunique() == 1
+    assert [*table["state"]] == ["finished", "busy", *["not begun"] * 4] and table["experiment"].nunique() == 1
     labels = runs_table.labels(table)
-    assert [label for label, run in zip(labels, table["run"], strict=True) if not run.folder][1:] == [
-        "seed=3",
-        "seed=4",
-        "seed=5",
-    ]
-    assert left_of(now) == {active.name: pytest.approx(55), "a": pytest.approx(55 + 2 * 110)}
+    unbegun = [label for label, run in zip(labels, table["run"], strict=True) if not run.folder]
+    assert unbegun == [f"seed={seed}" for seed in (2, 3, 4, 5)]
+    assert left_of(now) == {active.name: pytest.approx(55), "a": pytest.approx(55 + 4 * 110)}
     shutil.move("stopped", stopped)
     block.enter_context(busy(stopped))  # two at a time
-    record(grid, 2, ["seed=2"], running(str(stopped)))
     touch(stopped / "metrics.jsonl", now)
     whole = (120 + 100 + 100) / 3
-    assert left_of(now)["a"] == pytest.approx((55 + 50 + 2 * whole) / 2)
-    for seed in (3, 4):
-        record(grid, seed, [f"seed={seed}"], Outcome.failed("no"))
-    assert left_of(now)["a"] == pytest.approx(55)  # the longest
+    assert left_of(now)["a"] == pytest.approx((55 + 50 + 3 * whole) / 2)
 
 
 def test_a_busy_run_without_a_row_takes_as_long_as_the_others(block: ExitStack) -> None:
@@ -265,42 +252,23 @@ def test_a_busy_run_without_a_row_takes_as_long_as_the_others(block: ExitStack) 
 # ---- grids
 
 
-def test_what_is_not_begun_of_the_newest_grid_of_an_experiment_and_of_those_at_work() -> None:
+def test_what_is_not_begun_of_the_newest_grid_of_an_experiment() -> None:
     begun = make("a/", rows(1))
-    outcomes = {0: running(str(begun)), 1: Outcome.failed("no")}
     seeds = ["name=a seed=0", "name=a seed=1", "name=a seed=2"]
-
-    def states() -> list[str]:
-        return [*chosen([])["state"]]
-
-    make_grid("1", seeds, outcomes, started=1.0)  # of an earlier process with the number of this one
-    assert states() == ["interrupted", "failed", "not begun"]
-    make_grid("2", ["name=a seed=0"], {0: running(str(begun))}, started=2.0)
-    assert states() == ["interrupted", "failed"]
-    remote = make_grid("3", seeds, outcomes, host="node7", started=time.time() - 5000)
-    make_grid("4", ["name=a seed=0"], {0: running(str(begun))}, started=time.time())
-    assert states() == ["interrupted", "failed", "not begun"]  # its last record is recent
-    for path in (remote / "jobs").iterdir():
-        touch(path, time.time() - 4000)
-    assert states() == ["interrupted", "failed"]
+    make_grid("1", seeds, {0: begun}, started=1.0)
+    make_grid("other", ["name=b seed=0"], started=9.0)
+    assert [*chosen([])["state"]] == ["interrupted", "not begun", "not begun", "not begun"]
+    make_grid("2", ["name=a seed=0"], {0: begun}, started=2.0)
+    assert [*chosen([])["state"]] == ["interrupted", "not begun"]
 
 
-def test_runs_that_were_finished_before_the_grid_are_its_runs() -> None:
+def test_the_runs_of_a_grid_have_its_overrides() -> None:
     folders = [make("a/", rows(3)) for _ in range(3)]
     for folder in folders[::2]:
         finish(folder, 10.0)
-    before = {"0": str(folders[0]), "1": str(folders[1]), "9": str(folders[2])}  # there is no run 9
-    make_grid("1", ["seed=0", "seed=1", "seed=2"], {}, finished=before, started=5.0)
-    assert [of(folder, "run").overrides for folder in folders] == [["seed=0"], ["seed=1"], None]
+    make_grid("1", ["name=a seed=0", "name=a seed=1"], dict(enumerate(folders)))
+    assert [of(folder, "run").overrides for folder in folders] == [["name=a", f"seed={n}"] for n in (0, 1)] + [None]
     assert [of(folder) for folder in folders] == ["finished", "interrupted", "finished"]
-
-
-def test_a_later_start_outside_the_grid_counts() -> None:
-    folder = make("a/", rows(1))
-    make_grid("1", ["seed=0"], {0: Outcome(State.FAILED, 1, "disk full", folder=str(folder))}, started=1.0)
-    assert (of(folder), of(folder, "reason")) == ("failed", "disk full")
-    touch(folder / "config.yaml", time.time() + 1)  # started again, and stopped
-    assert of(folder) == "interrupted"
 
 
 # ---- labels
@@ -355,9 +323,7 @@ def make_grids() -> DataFrame:
     fail(folders[1], REASON)
     for folder, value in zip(folders[2:], (0.2, 0.3), strict=True):
         finish(folder, 120.0, knn_top1=value)
-    outcomes = {0: running(str(folders[0])), 1: Outcome(State.FAILED, folder=str(folders[1]))}
-    before = {str(number): str(folders[number]) for number in (2, 3)}
-    make_grid("2", [f"name=b epochs=10 seed={s}" for s in range(6)], outcomes, finished=before)
+    make_grid("2", [f"name=b epochs=10 seed={s}" for s in range(6)], dict(enumerate(folders)))
     finish(make("single/", optimizer={"lr": 1.0}), 1.0, linear_top1=0.25)
     make("single/", optimizer={"lr": 2.0})
     return chosen([])
