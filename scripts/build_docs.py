@@ -62,7 +62,7 @@ def _configuration() -> str:
     """Every file of conf/, whose comments say what its keys are."""
     parts = [f"<h1>Configuration</h1><pre>{escape((directory() / 'train.yaml').read_text(encoding='utf-8'))}</pre>"]
     for path in sorted(directory().glob("*/*.yaml")):
-        if path.parent.name not in ("hydra", "local", "experiment"):
+        if path.parent.name not in ("local", "experiment"):
             option = f"{path.parent.name}={path.stem}"
             text = escape(path.read_text(encoding="utf-8"))
             parts.append(f'<h2 id="{option}">{option}</h2><pre>{text}</pre>')

@@ -36,7 +36,7 @@ SETUP = (
     "eval ",
 )  # what installs and tests the package itself
 NEEDS_DATA = "(multi_digits|imagenet|cifar|stl10|mnist|randbit|bits)"
-NOT_COMPOSED = ("hydra", "experiment=", "row=", "col=", "paths.")
+NOT_COMPOSED = ("experiment=", "row=", "col=", "paths.")
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -120,7 +120,7 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
             _composed(words)
             return ["--cfg", "job"]
         short = [*SMALL, "max_steps=1"]
-        chosen = [w for w in first_values(words) if not w.startswith(("hydra", "epochs="))]
+        chosen = [w for w in first_values(words) if not w.startswith(("launcher", "epochs="))]
         keys = {word.split("=")[0] for word in chosen}
         return [*(word for word in short if word.split("=")[0] not in keys), *chosen]
     if "--weights" in words or name == "embed":

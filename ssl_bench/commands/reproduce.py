@@ -2,8 +2,8 @@
 
 ``ssl-bench reproduce dcl/table1 row='CIFAR-10*' col=256 seed=0,1 devices=8 --dry-run``. Other ``key=value`` are added
 to every cell; if they change what is computed, the runs are recorded with ``scale=reduced`` and fill no cell: ``table``
-with the same ``key=value`` shows them. ``skip=impossible`` leaves out cells that cannot be. ``launcher=local`` or
-``slurm`` trains several runs at the same time.
+with the same ``key=value`` shows them. ``skip=impossible`` leaves out cells that cannot be. ``launcher=local
+launcher.jobs=4`` or ``launcher=slurm`` trains several runs at the same time.
 """
 
 import json

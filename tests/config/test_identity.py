@@ -15,7 +15,7 @@ from ssl_bench.config.identity import NOT_HASHED, RETIRED, SCHEDULES, evaluation
 from ssl_bench.config.schema import directory
 from ssl_bench.objective.contrast import Contrast
 
-GROUPS = sorted(p.name for p in directory().iterdir() if p.is_dir() and p.name not in ("experiment", "hydra", "local"))
+GROUPS = sorted(p.name for p in directory().iterdir() if p.is_dir() and p.name not in ("experiment", "local"))
 
 
 def targets(node: Any) -> Iterator[dict[str, Any]]:

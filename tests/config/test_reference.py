@@ -14,7 +14,7 @@ from ssl_bench.config.with_hydra import VERSION_BASE
 GROUPS = {
     group.name: sorted(path.stem for path in group.glob("*.yaml"))
     for group in directory().iterdir()
-    if group.is_dir() and group.name not in ("hydra", "local", "experiment")
+    if group.is_dir() and group.name not in ("local", "experiment")
 }
 
 
