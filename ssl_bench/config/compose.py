@@ -84,7 +84,8 @@ def load_of_many(overrides: Sequence[str], folder: Path | None = None) -> dict[s
 
 def find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:
     """Replace ``evaluate.on`` by the data sets that it names: options, or mappings of ``dataset`` and keys."""
-    given: Any = OmegaConf.to_container(cfg.evaluate).get("on")  # type: ignore[union-attr]
+    given: Any = cfg.evaluate.get("on")
+    given = OmegaConf.to_container(given) if OmegaConf.is_config(given) else given
     listed = given if isinstance(given, list) else [given]
     if given is None or not listed:
         return

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from ssl_bench import files
 from ssl_bench.config.build import find_target, located, open_dataset
@@ -101,8 +101,10 @@ def _prepared(node: Any, data: str) -> Any:
 
 def leave_out(cfg: DictConfig, choices: Mapping[str, Any]) -> None:
     """Without classes to evaluate on, leave out the evaluators of ``evaluate=auto`` that need some."""
+    if choices.get("evaluate") != AUTO:
+        return
     nodes = [on or cfg.dataset for on in datasets_of(OmegaConf.to_container(cfg.evaluate, resolve=False))]  # type: ignore[arg-type]
-    if choices.get("evaluate") != AUTO or any(node.get("num_classes") != 0 for node in nodes):
+    if any(node.get("num_classes") != 0 for node in nodes):
         return
     named = evaluators(cfg.evaluate)
     without = [name for name, evaluator in named.items() if find_target(evaluator, f"evaluate.{name}").needs_labels]
@@ -147,8 +149,9 @@ def find_weights(cfg: DictConfig) -> None:
 
 def find_labels(cfg: DictConfig) -> None:
     """Replace each file in ``evaluate.labels``, a list of images, by its path, its hash and its length."""
-    given: Any = OmegaConf.to_container(cfg.evaluate, resolve=True).get("labels")  # type: ignore[union-attr]
-    if isinstance(given, list) and any(isinstance(labels, str) for labels in given):
+    given: Any = cfg.evaluate.get("labels")
+    if isinstance(given, ListConfig) and any(isinstance(labels, str) for labels in given):
+        given = OmegaConf.to_container(given, resolve=True)
         with open_dict(cfg):
             cfg.evaluate.labels = [_with_hash(labels) if isinstance(labels, str) else labels for labels in given]
 

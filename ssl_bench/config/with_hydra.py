@@ -166,13 +166,13 @@ def _with_options(chosen: Options, folder: Path | None) -> DictConfig:
         if len(changed) < 2 or len({*filled} - {""}) < sum(map(bool, filled)):
             cfg = by_hydra(chosen, folder)
         else:
-            cfg = _with_options(first, folder)
-            for place in changed:
-                group, option = filled[place], chosen[place]
-                part = _with_options((*first[:place], option, *first[place + 1 :]), folder)
+            parts = [_with_options((*first[:i], chosen[i], *first[i + 1 :]), folder) for i in changed]
+            cfg = parts[0]
+            for place, part in zip(changed[1:], parts[1:], strict=True):
+                group = filled[place]
                 with open_dict(cfg):
                     cfg[group] = part[group]
-                cfg.hydra.runtime.choices[group] = option.partition("=")[2]
+                cfg.hydra.runtime.choices[group] = part.hydra.runtime.choices[group]
         _COMPOSED[folder, chosen] = pickle.dumps(cfg)
         _FIRST.setdefault(beside, chosen)
     loaded: DictConfig = pickle.loads(_COMPOSED[folder, chosen])  # ten times faster than a deep copy
