@@ -98,13 +98,6 @@ def has_argument(node: Any, key: str, argument: str) -> bool:
     return argument in _signature(find_target(node, key))[0]
 
 
-def is_text(hint: Any) -> bool:
-    """Whether an annotation is that of text, of none, or of several texts."""
-    inner = typing.get_args(hint)
-    kinds = {hint, *inner, *(kind for part in inner for kind in typing.get_args(part))}
-    return str in kinds and not kinds & {int, float, bool}
-
-
 def find_target(node: Any, key: str) -> Any:
     """The class that a node's ``_target_`` names, or a function whose annotation says that it returns one.
 

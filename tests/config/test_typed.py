@@ -1,12 +1,12 @@
 """Text stays as it was typed: on the command line, in grids, in lists; a YAML file has to quote it."""
 
 from pathlib import Path
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
 
-from ssl_bench.config.build import _signature, is_text, located
+from ssl_bench.config.build import _signature, located
 from ssl_bench.config.command import Command
 from ssl_bench.config.compose import load, load_of_many
 from ssl_bench.config.schema import directory
@@ -38,6 +38,13 @@ def test_text_in_lists_mappings_and_functions_stays_too(tmp_path: Path) -> None:
     assert as_typed("loss.alpha=1e5") == "loss.alpha=1e5" and as_typed(r"name=a\,b") == r"name=a\,b"
     with pytest.raises(ConfigError, match=r"^init=/.*/1e5: |^init=1e5: "):
         load_of_many(["init=1e5"])
+
+
+def is_text(hint: Any) -> bool:
+    """Whether an annotation is that of text, of none, or of several texts."""
+    inner = get_args(hint)
+    kinds = {hint, *inner, *(kind for part in inner for kind in get_args(part))}
+    return str in kinds and not kinds & {int, float, bool}
 
 
 def test_every_argument_that_is_text_is_a_text_key() -> None:
