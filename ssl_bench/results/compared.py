@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 LOST = ("failed", "diverged")  # states of runs that will have no number
-NOT_FINITE = "not finite"
 ALL_CELLS = "all cells"
 NOT_PRINTED = {"estimate", "differences", "step", "test_images", "bits"}  # what a verdict rests on
 EXPECTED = ("better", "not-worse", "equivalent")
@@ -66,8 +65,6 @@ class Measured:
         values = zip(self.runs["run"], self.metric.scale * self.runs[self.name], strict=True)
         self.values = {run: float(value) for run, value in values}
         self.missing = runs_table.missing(table, self.name)
-        if len(endless):
-            self.missing[NOT_FINITE] = self.labels(endless)
         self.lost = table[table["state"].isin(LOST) | table.index.isin(endless)]
 
     def labels(self, places: Iterable[Any]) -> list[str]:

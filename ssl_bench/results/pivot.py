@@ -13,6 +13,8 @@ from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.printing import Sheet, SheetEntry
@@ -133,6 +135,9 @@ def pivot(
     name, chosen = runs_table.choose(ended, "--metric", metric)
     given = _full_names(flags[0], rows, ended), columns if columns == LABELS else _full_names(flags[1], columns, ended)
     done = runs_table.once(ended, name, [one for one in f"{given[0]},{given[1]}".split(",") if one == "experiment"])
+    done = done[np.isfinite(done[name].to_numpy(float))] if columns != LABELS else done
+    if not len(done):
+        raise ConfigError(f"no run has a finite {name}: name others, or look at what has diverged")
     axes = _axes(done, *given)
     keys = list(zip(_values(done, axes[0]), _values(done, axes[1]), strict=True))
     inside = varying(done, keys)
@@ -145,7 +150,7 @@ def pivot(
         places.setdefault(part, []).append(place)
         cells = pivots.setdefault(part, Pivot(axes, name, meaning, of)).cells
         values = _by_labels(run, name, names) if columns == LABELS else {key[1]: done.at[place, name]}
-        for column, value in values.items():
+        for column, value in ((column, value) for column, value in values.items() if isfinite(value)):
             cell = cells.setdefault((key[0], column), Cell())
             cell.runs.append(run)
             cell.values.append(meaning.scale * value)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ RANKS = {name: number for number, name in enumerate(MAIN_GROUPS)}
 # Of a run: the :class:`ssl_bench.record.runs.Run`, its name, its directory, one of STATES and why it is so in one line.
 COLUMNS = ("run", "experiment", "run_id", "path", "state", "reason", "seed")
 STATES = ("busy", "failed", "diverged", "damaged", "interrupted", "evaluation missing", "not begun", "finished")
-FINISHED = "finished"
+FINISHED, NOT_FINITE = "finished", "not finite"
 MOST_NAMED = 4  # runs that a sentence names
 
 
@@ -231,11 +232,15 @@ def varying(table: DataFrame, within: Sequence[Any] = ()) -> list[str]:
     kept, start = list[str](), _numbered(within or [0] * len(table))
     parts = start
     for name in names:
-        finer = _numbered([*zip(parts, texts[name], strict=True)])
-        alone = {*zip(start, texts[name], strict=True)} if name in given else set()
-        if len(alone) > len({*start}) or len({*finer}) > len({*parts}):
+        there = [text != "" or of for text, of in zip(texts[name], known, strict=True)]
+
+        def counted(*keys: Sequence[Any], there: Sequence[bool] = there) -> int:
+            return len({*compress(zip(*keys, strict=True), there)})
+
+        alone = name in given and counted(start, texts[name]) > counted(start)
+        if alone or counted(parts, texts[name]) > counted(parts):
             kept.append(name)
-            parts = finer
+            parts = _numbered([*zip(parts, texts[name], strict=True)])
     return kept
 
 
@@ -271,19 +276,23 @@ def having(table: DataFrame, name: str) -> list[bool]:
 def missing(table: DataFrame, name: str, there: Sequence[bool] = ()) -> dict[str, list[str]]:
     """The labels of the runs that have no part in means and comparisons of a number, by their state.
 
-    That of a finished run is ``without`` the number.
+    That of a finished run is ``without`` the number, or it is ``not finite``.
 
     Args:
-        there: whether each run has a part; empty: the finished ones that have the number.
+        there: whether each run has a part; empty: the finished ones whose number is finite.
     """
-    what = dict[str, list[str]]()
-    lacking = [not has for has in there or having(table, name)]
+    what, has = dict[str, list[str]](), having(table, name)
+    values = table[name] if name in table else [math.nan] * len(table)
+    lacking = [
+        not has_part for has_part in there or [of and math.isfinite(v) for of, v in zip(has, values, strict=True)]
+    ]
     several = table["experiment"].nunique() > 1
     for place, label in enumerate(labels(table)) if any(lacking) else ():
         if lacking[place]:
             state, run = table["state"].iloc[place], table["run"].iloc[place]
             label = f"{run.experiment} {label}".strip() if several else label
-            what.setdefault(f"without {name}" if run.finished else state, []).append(label)
+            why = state if not run.finished else NOT_FINITE if has[place] and not there else f"without {name}"
+            what.setdefault(why, []).append(label)
     return dict(sorted(what.items(), key=lambda pair: pair[0] not in STATES))
 
 
