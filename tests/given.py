@@ -53,9 +53,5 @@ def equal() -> None:
 
 
 def _run(loss: str, size: int, k: int, seed: int, accuracy: float | None = None, **values: str) -> None:
-    words = {"loss": {"_target_": loss}, "batch_size": {"size": size}, "negatives": {"k": k}, "evaluate": {"knn": {}}}
-    choices = {"loss": loss, "batch_size": f"b{size}", "negatives": "random_k"}
-    made = {**words, **values, "choices": choices, "seed": seed, "name": "g"}
-    folder = folders.make(f"g/{loss}-{size}-{k}-{seed}", folders.rows(2), **made)
-    (folder / "command.txt").write_text(f"ssl-bench train loss={loss} batch_size=b{size} negatives.k={k} seed={seed}")
-    folders.finish(folder, 1.0, knn_top1=accuracy or (size + k + seed) / 1000)
+    settings = {"loss": loss, "batch_size": size, "negatives__k": k, "seed": seed, **values}
+    folders.run("g/", accuracy or (size + k + seed) / 1000, **settings)

@@ -14,7 +14,8 @@ from ssl_bench.config.command import Command
 from ssl_bench.launch.grid import Grid
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.run import Run
-from tests.results.folders import finish, make, rows
+from tests.results import folders
+from tests.results.folders import finish, rows
 
 Capture = pytest.CaptureFixture[str]
 Cell = tuple[str, int]  # a loss and a batch size
@@ -23,9 +24,7 @@ Cell = tuple[str, int]  # a loss and a batch size
 def run(cell: Cell, seed: int, percent: float, epochs: int = 10) -> Path:
     """A finished run; the network at initialisation has 30% for seed 0, 10 points more for each further one."""
     loss, size = cell
-    choices = {"dataset": "mnist", "loss": loss, "batch_size": f"b{size}"}
-    settings: dict[str, Any] = {"choices": choices, "loss": {"of": loss}, "batch_size": {"size": size}, "name": "g"}
-    folder = make(f"g/{loss}-{size}-{seed}", rows(epochs), **settings, seed=seed, epochs=epochs, evaluate={"knn": {}})
+    folder = folders.run("g/", None, rows(epochs), loss=loss, batch_size=size, seed=seed, epochs=epochs)
     finish(folder, 1.0, knn_top1=percent / 100, **{"knn_init/top1": 0.3 + seed / 10})
     return folder
 
@@ -99,19 +98,14 @@ def test_of_one_seed_the_best_is_said_to_look_better_than_it_is(capfd: Capture) 
 def test_more_tables_than_one_reads_are_a_list(capfd: Capture) -> None:
     grid = {}
     for n in range(14):
-        settings: dict[str, Any] = {"choices": {"loss": f"l{n % 2}"}, "loss": {"of": n % 2}, "name": "g", "epochs": 10}
-        settings |= {"batch_size": {"size": 32 + n // 2 % 2}, "optimizer": {"lr": n + 1.0}, "seed": 0}
-        grid["dcl", n] = [make(f"g/{n}", rows(10), **settings, evaluate={"knn": {}})]
-        finish(grid["dcl", n][0], 1.0, knn_top1=n / 100)
+        settings: dict[str, Any] = {"loss": f"l{n % 2}", "batch_size": 32 + n // 2 % 2, "optimizer__lr": n + 1.0}
+        grid["dcl", n] = [folders.run("g/", n / 100, rows(10), **settings, seed=0)]
     assert "optimizer.lr=14.0" in end(grid, capfd)
 
 
 def test_what_ranks_nothing_has_no_best(capfd: Capture) -> None:
-    folders = {
-        loss: make(f"g/{loss}", choices={"loss": loss}, loss={"of": loss}, seed=0, name="g")
-        for loss in ("dcl", "infonce")
-    }
-    for number, folder in enumerate(folders.values()):
+    made = {(loss, 64): [folders.run("g/", None, loss=loss, seed=0)] for loss in ("dcl", "infonce")}
+    for number, (folder,) in enumerate(made.values()):
         finish(folder, 1.0, **{"own/energy": float(number)})
-    text = end({(loss, 64): [folder] for loss, folder in folders.items()}, capfd)
+    text = end(made, capfd)
     assert "best of" not in text and "own/energy" in text

@@ -1,12 +1,11 @@
 """Results folders that are made by hand: a grid of 24 runs, and runs with hostile names and values."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
-from tests.evaluated import with_evaluations
-from tests.results.folders import OUTPUTS, finish, make, make_grid
+from tests.results import folders
+from tests.results.folders import OUTPUTS, add, fail, make_grid
 
 HOSTILE = "</script><script>window.hacked=1</script>"
 FACTS = {"negatives_per_anchor": 0, "steps": 20}
@@ -31,53 +30,46 @@ def curve(count: int, start: float) -> list[dict[str, Any]]:
 
 
 def run(
-    name: str, command: str, accuracy: float | None, loss: str, size: int, tau: float, seed: int, data: str = "mnist"
+    name: str,
+    accuracy: float | None,
+    loss: str,
+    size: int,
+    tau: float,
+    seed: int,
+    command: str | None = None,
+    **more: Any,
 ) -> Path:
-    """A run of a loss, a batch size, a temperature and a seed; finished if it has an accuracy."""
-    choices = {"dataset": data, "loss": loss, "batch_size": f"b{size}"}
-    settings = {"choices": choices, "seed": seed, "temperature": {"tau": tau}, "batch_size": {"size": size}}
-    settings["loss"] = {"of": loss}
-    folder = make(name, curve(20, 3 + tau), epochs=2, **settings)
-    (folder / "command.txt").write_text(command + "\n")
+    """A run with its curve and, if it is finished, its facts."""
+    settings = {"loss": loss, "batch_size": size, "temperature__tau": tau, "seed": seed, **more}
+    folder = folders.run(name, accuracy, curve(20, 3 + tau), command, **settings, epochs=2)
     if accuracy is not None:
-        finish(folder, 20.0, knn_top1=accuracy)
         add(folder, facts=FACTS | {"negatives_per_anchor": 2 * size - 2}, environment={"ranks": 1, "device": "a CPU"})
     return folder
 
 
-def add(folder: Path, **parts: Any) -> None:
-    """Add parts to ``results.json``, with the evaluations of another configuration and other metrics."""
-    path = folder / "results.json"
-    content = json.loads(path.read_text()) | parts
-    other = any(isinstance(parts.get(name), dict) for name in ("config", "metrics"))
-    path.write_text(json.dumps(with_evaluations(content) if other else content))
-
-
 def grid() -> list[Path]:
     """A grid of 24 runs under ``outputs`` of the working directory; the last one has failed, one has a picture."""
-    folders, words = list[Path](), list[str]()
+    made, words = list[Path](), list[str]()
     for loss in ("dcl", "infonce"):
         for size in (64, 128, 256):
             for tau in (0.1, 0.4):
                 for seed in (0, 1):
                     word = f"name=grid loss={loss} batch_size=b{size} temperature.tau={tau} seed={seed}"
-                    last = len(folders) == 23
+                    last = len(made) == 23
                     accuracy = None if last else 0.5 + 0.1 * (loss == "dcl") + tau / 10 + size / 10000 + seed / 100
-                    folders.append(run("grid/", f"ssl-bench train {word}", accuracy, loss, size, tau, seed))
+                    made.append(run("grid/", accuracy, loss, size, tau, seed, word))
                     words.append(word)
-    (folders[-1] / "failed.json").write_text(
-        json.dumps({"reason": "the loss is not finite: set optimizer.lr to a smaller value"})
-    )
-    (folders[0] / "figures").mkdir()
-    (folders[0] / "figures" / "npc.png").write_bytes(PNG)
-    make_grid("1", words, dict(enumerate(folders)))
-    return folders
+    fail(made[-1])
+    (made[0] / "figures").mkdir()
+    (made[0] / "figures" / "npc.png").write_bytes(PNG)
+    make_grid("1", words, dict(enumerate(made)))
+    return made
 
 
 def hostile() -> Path:
     """A finished run whose every text tries to be more than a text; it has a log and a picture."""
     name = '"><img src=x onerror=window.hacked=2>/'
-    folder = run(name, f"ssl-bench train 'loss={HOSTILE}'", 0.9, HOSTILE, 64, 0.1, 0)
+    folder = run(name, 0.9, HOSTILE, 64, 0.1, 0, f"'loss={HOSTILE}'")
     add(folder, metrics={"knn/top1": 0.9, f"<b>{HOSTILE.replace('/', '')}/top1": 0.1}, environment={"torch": HOSTILE})
     (folder / "train.log").write_text(f"{HOSTILE}\n<b>bold</b> \x1b[31m ../../etc/passwd\n")
     (folder / "figures").mkdir()

@@ -15,10 +15,12 @@ from typing import Any
 import yaml
 
 from ssl_bench.config.identity import run_id
+from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.record import lease
 from tests.evaluated import with_evaluations
 
 OUTPUTS = Path("outputs")
+LOST = f"the loss is {DIVERGED} at step 2 (lr 0.075, tau 0.2): a smaller optimizer.lr, a warm-up may help"
 
 
 def configuration(**values: Any) -> dict[str, Any]:
@@ -59,6 +61,47 @@ def finish(folder: Path, seconds: float, **metrics: float) -> None:
     config = yaml.safe_load((folder / "config.yaml").read_text())
     content = {"run_id": folder.name, "config": config, "metrics": values, "seconds": seconds}
     (folder / "results.json").write_text(json.dumps(with_evaluations(content)))
+
+
+def fail(folder: Path, reason: str = LOST) -> Path:
+    (folder / "failed.json").write_text(json.dumps({"reason": reason, "detail": ""}))
+    return folder
+
+
+def add(folder: Path, **parts: Any) -> None:
+    """Add parts to ``results.json``, with the evaluations of another configuration and other metrics."""
+    path = folder / "results.json"
+    content = json.loads(path.read_text()) | parts
+    other = any(isinstance(parts.get(name), dict) for name in ("config", "metrics"))
+    path.write_text(json.dumps(with_evaluations(content) if other else content))
+
+
+def run(
+    name: str, top1: float | None, points: Sequence[dict[str, Any]] = (), command: str | None = None, **settings: Any
+) -> Path:
+    """Make a run whose command sets some settings, a.b as a__b; it is finished if it has an accuracy by kNN.
+
+    Args:
+        name, points: as of :func:`make`, and its rows.
+        command: the words of another one than that of the settings.
+        settings: of which ``loss``, ``dataset`` and ``batch_size``, a size, are options of groups.
+    """
+    values: dict[str, Any] = {"choices": {"dataset": "mnist"}, "evaluate": {"knn": {}}, "name": name.partition("/")[0]}
+    for path, value in settings.items():
+        *groups, key = path.split("__")
+        node, options = values, {"loss": {"_target_": value}, "batch_size": {"size": value}, "dataset": None}
+        for group in groups:
+            node = node.setdefault(group, {})
+        if path in options:
+            values["choices"][path] = f"b{value}" if path == "batch_size" else value
+        if options.get(path, value) is not None:
+            node[key] = options.get(path, value)
+    words = (f"{path.replace('__', '.')}={values['choices'].get(path, value)}" for path, value in settings.items())
+    folder = make(name, points or rows(2), **values)
+    (folder / "command.txt").write_text(f"ssl-bench train {' '.join(words) if command is None else command}")
+    if top1 is not None:
+        finish(folder, 20.0, knn_top1=top1)
+    return folder
 
 
 def claim_elsewhere(folder: Path, host: str, silent: float) -> None:

@@ -46,12 +46,12 @@ from ssl_bench.config.compositions import SEED, Composition
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import name_of_labels, run_dir, run_id
 from ssl_bench.evaluate.accuracy import Accuracy
-from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.papers import tables
 from ssl_bench.record import evaluations, folders, hits
 from ssl_bench.record import grids as record
 from ssl_bench.train import main as train
 from tests.conftest import SMALL, no_pictures, stopped_at
+from tests.results.folders import LOST, fail
 
 WORDS = [*(word for word in SMALL if not word.startswith("evaluate")), "dataset=scattered_digits"]
 KNN = ["evaluate=knn", "evaluate.baselines=[]", "evaluate.watch=0"]
@@ -59,7 +59,6 @@ SHORT = [*WORDS, *KNN, "max_steps=3"]
 LOSSES = {"infonce": 0.55, "dcl": 0.60, "eqco": 0.56, "flatnce": 0.5, "macl": 0.58}  # accuracies
 STARTED = 1795000000.0  # seconds of the epoch, of the first run; each later one starts a minute after the one before
 GONE = 2**22 - 1  # number of a process that has ended
-LOST = f"the loss is {DIVERGED} at step 2 (lr 0.075, tau 0.2): a smaller optimizer.lr, a warm-up may help"
 # How many runs of each experiment are in a state that is not finished, and how many are in the folder in all.
 STATES = {
     "losses": {"evaluation missing": 1, "failed": 1, "diverged": 5, "interrupted": 1, "not begun": 1},
@@ -125,10 +124,6 @@ def begin(config: Mapping[str, Any], words: Iterable[str] = (), steps: int | Non
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
-
-
-def fail(folder: Path, reason: str) -> None:
-    (folder / "failed.json").write_text(json.dumps({"reason": reason, "detail": ""}))
 
 
 def evaluated(folder: Path, config: Mapping[str, Any], numbers: Numbers, images: int) -> list[evaluations.Entry]:

@@ -10,7 +10,7 @@ from scipy import stats
 import ssl_bench
 from ssl_bench.commands import compare
 from ssl_bench.errors import ConfigError
-from tests.results.folders import finish, make, rows
+from tests.results.folders import add, run
 
 ACCURACY = {
     ("infonce", 0.1): [0.50, 0.52, 0.54],
@@ -25,10 +25,7 @@ def grid() -> None:
     """Three seeds of two losses at one rate, and one of two at another rate."""
     for (loss, lr), values in ACCURACY.items():
         for seed, value in enumerate(values):
-            words: dict[str, Any] = {"loss": {"_target_": loss}, "optimizer": {"lr": lr}, "evaluate": {"knn": {}}}
-            folder = make(f"grid/{loss}{lr}{seed}", rows(2), choices={"loss": loss}, seed=seed, name="grid", **words)
-            (folder / "command.txt").write_text(f"ssl-bench train loss={loss} optimizer.lr={lr} seed={seed}")
-            finish(folder, 1.0, knn_top1=value)
+            run("grid/", value, loss=loss, optimizer__lr=lr, seed=seed)
 
 
 def printed(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -60,21 +57,12 @@ def test_two_values_two_experiments_and_a_margin(grid: None, capfd: pytest.Captu
     assert (cell["of"], cell["to"], cell["verdict"]) == ("dcl", "infonce", "better, no difference larger than 20")
     with pytest.raises(ConfigError, match=r"^margin=-1\.0: "):
         ssl_bench.compare(by="loss", margin=-1.0)
-    words: dict[str, Any] = {"loss": {"_target_": "byol"}, "optimizer": {"lr": 0.1}, "evaluate": {"knn": {}}}
-    folder = make("other/a", rows(2), choices={"loss": "byol"}, seed=1, **words)
-    finish(folder, 1.0, knn_top1=0.7)
+    run("other/", 0.7, loss="byol", optimizer__lr=0.1, seed=1)
     found = printed(capfd, "grid", "other", "optimizer.lr=0.1", "--by", "loss", "--to", "byol")
     assert {(cell["of"], cell["to"], cell["n"]) for cell in found["cells"]} == {
         ("infonce", "byol", 1),
         ("dcl", "byol", 1),
     }
-
-
-def test_every_form_shows_the_same(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
-    for form in ("rich", "md", "tex", "csv"):
-        assert compare.main(["--by", "loss", "optimizer.lr=0.1", "--format", form]) == 0
-        text = capfd.readouterr().out.replace("$-$", "-")
-        assert "10" in text and ("worse" in text or "better" in text) and "dcl" in text, form
 
 
 def test_verdicts_hold_together_and_other_code_is_said(capfd: pytest.CaptureFixture[str]) -> None:
@@ -83,11 +71,8 @@ def test_verdicts_hold_together_and_other_code_is_said(capfd: pytest.CaptureFixt
     for lr in (0.1, 0.3):
         for loss, seeds in {"infonce": [0, 0, 0], "dcl": [least - 1, least, least + 1]}.items():
             for seed, more in enumerate(seeds):
-                words: dict[str, Any] = {"loss": {"_target_": loss}, "optimizer": {"lr": lr}, "evaluate": {"knn": {}}}
-                folder = make(f"grid/{loss}{lr}{seed}", rows(2), choices={"loss": loss}, seed=seed, **words)
-                finish(folder, 1.0, knn_top1=0.5 + more / 100)
-                content = json.loads((folder / "results.json").read_text())
-                (folder / "results.json").write_text(json.dumps(content | {"environment": {"git": loss}}))
+                folder = run("grid/", 0.5 + more / 100, loss=loss, optimizer__lr=lr, seed=seed)
+                add(folder, environment={"git": loss})
     (cell,) = printed(capfd, "--by", "loss", "--to", "infonce", "optimizer.lr=0.1")["cells"]
     assert (cell["verdict"], cell["differ"]) == ("better", ["git (dcl, infonce)"])
     over, *both = printed(capfd, "--by", "loss", "--to", "infonce")["cells"]

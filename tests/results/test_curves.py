@@ -16,7 +16,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.record.evaluations import asked, mark
 from ssl_bench.results.curves import curves
 from ssl_bench.results.select import chosen
-from tests.results.folders import make
+from tests.results.folders import make, run
 
 
 @pytest.fixture
@@ -29,9 +29,7 @@ def grid() -> None:
                 {"step": 2 * e, "epoch": float(e), "loss": start - e / 4 + seed, "knn/top1": 0.1 * e + 0.01 * seed}
                 for e in range(1, epochs + 1)
             ]
-            words: dict[str, Any] = {"loss": {"_target_": loss}, "evaluate": {"knn": {}}, "name": "g", "seed": seed}
-            folder = make(f"g/{loss}{seed}", of_run, choices={"loss": loss}, **words)
-            (folder / "command.txt").write_text(f"ssl-bench train name=g loss={loss} seed={seed}")
+            run("g/", None, of_run, loss=loss, seed=seed)
 
 
 def test_mean_and_deviation_over_the_seeds(grid: None) -> None:
@@ -87,7 +85,7 @@ def test_a_line_has_points_of_one_evaluation() -> None:
 def test_a_copy_counts_once_and_runs_without_points_are_counted(grid: None) -> None:
     (folder, *_) = (run.place for run in chosen(["g", "loss=dcl", "seed=2"])["run"])
     shutil.copytree(folder, Path("outputs/h") / folder.name)
-    make("g/none", choices={"loss": "dcl"}, loss={"_target_": "dcl"}, name="g", seed=3)
+    (run("g/", None, loss="dcl", seed=3) / "metrics.jsonl").unlink()
     (dcl, _), _, below = curves(chosen([]))
     assert dcl.seeds == 3 and len(below) == 1 and "1 of 8 runs" in below[0] and "seed=3" in below[0]
     (folder / "metrics.jsonl").write_text(json.dumps({"step": 2, "epoch": 1.0, "loss": 9.0}) + "\n")
@@ -102,9 +100,7 @@ def shares() -> None:
     node["linear"] = {"_target_": "ssl_bench.evaluate.linear.LinearProbe"}
     node["finetune"] = {"_target_": "ssl_bench.evaluate.finetune.FineTune", "epochs": None}
     for number, (loss, seed) in enumerate(itertools.product(("dcl", "infonce"), (0, 1))):
-        words: dict[str, Any] = {"loss": {"_target_": loss}, "evaluate": node, "name": "g", "seed": seed}
-        folder = make(f"g/{loss}{seed}", choices={"loss": loss}, **words)
-        (folder / "command.txt").write_text(f"ssl-bench train name=g loss={loss} seed={seed}")
+        folder = run("g/", None, loss=loss, evaluate=node, seed=seed)
         config, made = yaml.safe_load((folder / "config.yaml").read_text()), list[dict[str, Any]]()
         for entry in asked(config):
             labels = entry["settings"].get("labels", 1.0)

@@ -13,24 +13,16 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.results.matters import what_matters
 from ssl_bench.results.select import chosen
 from tests import given
-from tests.results.folders import finish, make, rows
+from tests.results.folders import fail, run
 
 LOSSES, BATCHES, KEYS = {"infonce": 0, "dcl": 2}, {32: 0, 128: 1.5, 512: 3}, {4: 0, 32: 4, 256: 8}
 
 
-def add(loss: str, size: int, k: int, seed: int, value: float | None, name: str = "g") -> Path:
+def add(loss: str, size: int, k: int, seed: int, value: float | None) -> Path:
     """Make a run with an accuracy in percent, or one that has diverged."""
-    words: dict[str, Any] = {"loss": {"_target_": loss}, "batch_size": {"size": size}, "negatives": {"k": k}}
-    choices = {"loss": loss, "batch_size": f"b{size}", "negatives": "random_k"}
-    words |= {"choices": choices, "evaluate": {"knn": {}}, "seed": seed, "name": name}
-    folder = make(f"{name}/{loss}-{size}-{k}-{seed}", rows(2), **words)
-    command = f"ssl-bench train loss={loss} batch_size=b{size} negatives.k={k} seed={seed}"
-    (folder / "command.txt").write_text(command)
-    if value is None:
-        (folder / "failed.json").write_text(json.dumps({"reason": "the loss is not finite at step 3", "detail": ""}))
-    else:
-        finish(folder, 1.0, knn_top1=value / 100)
-    return folder
+    top1 = None if value is None else value / 100
+    folder = run("g/", top1, loss=loss, batch_size=size, negatives__k=k, seed=seed)
+    return fail(folder) if value is None else folder
 
 
 @pytest.fixture
@@ -80,27 +72,6 @@ def test_the_answer_in_every_form(
     assert len(what.figure().axes) == 4 and what.sentence == record["sentence"] and "matters most" in str(what)
 
 
-def test_what_is_left_out_is_counted(
-    grid: dict[tuple[str, int, int, int], Path], capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A cell without runs, and runs that have no end, are counted by name."""
-    for seed in range(3):
-        for path in grid["dcl", 512, 256, seed].iterdir():
-            path.unlink()
-    add("dcl", 128, 256, 7, None)
-    make("g/waiting", rows(1), name="g", choices={"loss": "dcl"})
-    record = printed(capfd, "g")
-    assert (record["runs"], record["missing"], record["diverged"]) == (51, 1, 1)
-    assert compare.main(["g"]) == 0
-    text = capfd.readouterr().out
-    assert "1 of 18 " in text and "left out, diverged: 1 of " in text
-    left_out = {of["why"]: of["runs"] for of in record["left_out"]}
-    assert left_out["diverged"] == ["loss=dcl batch_size=128 negatives.k=256 seed=7"] and left_out.keys() == {
-        "diverged",
-        "interrupted",
-    }
-
-
 def test_a_value_all_of_whose_runs_have_diverged_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     for size in BATCHES:
         for seed in range(2):
@@ -140,21 +111,6 @@ def test_settings_that_vary_together_have_no_shares() -> None:
     given.together()
     with pytest.raises(ConfigError, match="vary together"):
         what_matters(chosen([]))
-
-
-def test_a_setting_that_no_command_has_set_divides_the_cells(capfd: pytest.CaptureFixture[str]) -> None:
-    """As an option whose file was edited between two seeds: other runs than those of the first one."""
-    for loss, of_loss in LOSSES.items():
-        for seed in range(4):
-            folder = add(loss, 32, 4, seed, 50.0 + of_loss + 10 * (seed > 1) + 0.1 * seed)
-            if seed > 1:
-                for name, old, new in (
-                    ("config.yaml", f"_target_: {loss}", f"_target_: {loss}\n  edited: 3"),
-                    ("results.json", f'"_target_": "{loss}"', f'"_target_": "{loss}", "edited": 3'),
-                ):
-                    (folder / name).write_text((folder / name).read_text().replace(old, new))
-    shares = {share["setting"]: share["share"] for share in printed(capfd, "g")["shares"]}
-    assert "loss.edited" in shares and shares["loss.edited"] > 0.9
 
 
 def test_one_seed_has_no_intervals(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,15 +1,22 @@
-"""A number is a value with what made it: after each of several actions, each reader shows the right one or refuses."""
+"""A number is a value with what made it: each reader prints exactly those that were put into a folder, or refuses.
+
+The folders are made by drawing settings, states and evaluations from a seed, or trained and then acted upon.
+"""
 
 import csv
 import io
 import json
+import math
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -18,29 +25,411 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import ssl_bench
-from ssl_bench.commands import evaluate, export, table, train
+from ssl_bench.commands import evaluate, export, train
 from ssl_bench.commands.grid_end import show
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
-from ssl_bench.report.collect import collect
-from ssl_bench.results import select
-from ssl_bench.results import table as runs_table
-from ssl_bench.results.comparison import compare
+from ssl_bench.record.printing import FORMS
+from ssl_bench.results.table import FINISHED, STATES
 from tests.conftest import SMALL, no_pictures
-from tests.door.door import enter
+from tests.door.door import Answer, enter
+from tests.results import grids
+from tests.results.folders import LOST, fail
 
-Capture = pytest.CaptureFixture[str]
-BASE = [
-    "backbone=resnet_digits",
-    *SMALL,
-    "dataset=folder",
-    "dataset.size=16",
-    "batch_size.size=128",
-    "epochs=1",
-    "optimizer.schedule=constant",
-]
-BASE += ["evaluate=[knn,knn_val]", "evaluate.baselines=[]", "evaluate.watch=0"]
+Kind = tuple[str, int]  # of a number: its metric and its k
+Group = tuple[tuple[str, Any], ...]  # the settings of runs that differ in their seed only
+Values = dict[Group, dict[int, float]]  # in percent, by settings and seed
+GONE, ALL_CELLS = ("failed", "diverged"), "all cells"
+NUMBER = re.compile(r"(-?[\d.]+)(?: ± ([\d.]+))? \((\d+)\)")
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run in the folder, without a directory if it has not begun; its number of each kind, in [0, 1]."""
+
+    folder: str
+    experiment: str
+    state: str
+    seed: int
+    settings: Group
+    numbers: Mapping[Kind, float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Words, the runs that they select, and the commands that are given these words."""
+
+    runs: list[Made]
+    words: Sequence[str]
+    random: np.random.Generator
+    capfd: pytest.CaptureFixture[str]
+
+    def enter(self, command: str, usual: Sequence[str] = ()) -> Answer:
+        return enter(" ".join([command, *(f"'{word}'" for word in self.words or usual)]), self.capfd)
+
+    def answer(self, command: str) -> str:
+        found = self.enter(command)
+        assert found.code == 0, (command, self.words, found)
+        return found.out
+
+    @property
+    def where(self) -> dict[str, Any] | None:
+        """The words as Python has them; None if it cannot."""
+        names = [word for word in self.words if word.isalpha()]
+        conditions = [re.split("(!=|[<>=])", word, maxsplit=1) for word in self.words if not word.isalpha()]
+        found = {key: value.split(",") if sign == "=" else f"{sign}{value}" for key, sign, value in conditions}
+        return found | ({"experiment": names} if names else {}) if len(found) == len(conditions) else None
+
+
+def accuracies(folder: Path | str) -> dict[Kind, float]:
+    """The accuracies by kNN in the files of a run after its last epoch."""
+    path = Path(folder) / "results.json"
+    content = json.loads(path.read_text()) if folder and path.exists() else {"evaluations": []}
+    own = (e for e in content["evaluations"] if e["epochs"] == content["config"]["epochs"] and "k" in e["settings"])
+    return {(m, entry["settings"]["k"]): v for entry in own for m, v in entry["metrics"].items() if "/top" in m}
+
+
+# ---- folders whose numbers are chosen
+
+
+def drawn(random: np.random.Generator) -> list[Made]:
+    """Write grids of a few settings, in which runs have any state, and return what is there."""
+    losses = random.permutation(["infonce", "dcl", "eqco"])[: random.integers(1, 4)].tolist()
+    varied, others = {"loss": losses}, {"negatives.k": [4, 16], "temperature.tau": [0.1, 0.5], "batch_size": [32, 64]}
+    varied |= {name: others[name] for name in random.permutation([*others])[: random.integers(0, 3)].tolist()}
+    varied |= {"dataset": ["mnist", "scattered_digits"]} if random.random() < 0.4 else {}
+    edited, own_k, several = random.random() < 0.5, random.random() < 0.3, random.random() < 0.4
+    runs, clock = list[Made](), grids.Clock()
+    for experiment in ["one", "two"][: random.integers(1, 3)]:
+        commands, ends = list[list[str]](), dict[int, tuple[str, Path]]()
+        for values in product(*varied.values()):
+            group = tuple(zip(varied, values, strict=True))
+            for seed in random.permutation(4)[: random.integers(1, 5)].tolist():
+                state = str(random.choice([FINISHED, *STATES[1:3], *STATES[4:7]], p=[0.7, *[0.06] * 5]))
+                lr = [0.9, 0.001][random.integers(2)] if edited else None
+                settings = (*group, ("optimizer.lr", lr if state != "not begun" else None))
+                k, again = [] if own_k else ["evaluate.knn.k=20"], list[str]()
+                if several and random.random() < 0.5:  # both, or another one alone
+                    k, again = (k, ["evaluate.knn.k=1"]) if random.random() < 0.5 else (["evaluate.knn.k=1"], [])
+                if any((run.settings, run.seed) == (settings, seed) for run in runs):
+                    continue  # a training is in one folder, but for copies
+                typed = [f"{n}={v}".replace("batch_size", "batch_size.size") for n, v in group]
+                commands.append([*typed, f"name={experiment}", f"seed={seed}"])
+                folder = Path()
+                if state != "not begun":
+                    folder = write([f"name={experiment}", *k], dict(settings), seed, state, again)
+                    clock.tick(folder)
+                    recorded = {FINISHED: "done", "diverged": "failed", "evaluation missing": "interrupted"}
+                    ends[len(commands) - 1] = recorded.get(state, state), folder
+                if state == FINISHED and random.random() < 0.05:
+                    path = folder / "results.json"
+                    path.write_text(re.sub(r'(/top1": )[\d.]+', r"\1NaN", path.read_text()))
+                place = str(folder) if folder.name else ""
+                runs.append(Made(place, experiment, state, seed, settings, accuracies(place)))
+        grids.grid(commands, ends, clock.now, f"ssl-bench train -m name={experiment}")
+    if random.random() < 0.3:
+        shutil.copytree("outputs/one", "outputs/copy")
+        copied = [run for run in runs if run.experiment == "one" and run.folder]
+        runs += [replace(r, folder=r.folder.replace("/one/", "/copy/"), experiment="copy") for r in copied]
+    return runs
+
+
+def write(words: list[str], settings: dict[str, Any], seed: int, state: str, again: list[str]) -> Path:
+    """Write a run; ``again`` are words of a later evaluation. The rate is that of an option whose file was edited."""
+    options = {"dataset": "scattered_digits", "negatives": "random_k", "backbone": "resnet_digits"}
+    options |= {name: settings[name] for name in ("loss", "dataset") if name in settings}
+    words += [
+        *(word for word in grids.SHORT if not word.startswith("dataset")),
+        *(f"{n}={v}" for n, v in options.items()),
+    ]
+    own = {n.replace("batch_size", "batch_size.size"): v for n, v in settings.items() if v and n not in options}
+    changes = {name.replace(".", "__"): value for name, value in own.items()}
+    config = grids.configuration(*words, seed=seed, **changes)
+    typed = [*words, *(f"{name}={value}" for name, value in own.items() if name != "optimizer.lr")]
+    folder = grids.begin(config, typed, {"diverged": 1, "failed": 1, "interrupted": 2}.get(state, 3))
+    if state in GONE:
+        fail(folder, LOST if state == "diverged" else "out of memory")
+    if state == FINISHED:
+        others = [grids.configuration(*words, *again, seed=seed, **changes)] if again else []
+        grids.finish(folder, config, lambda entry: grids.accuracy(config, entry), *others)
+    return folder
+
+
+def selections(runs: list[Made], random: np.random.Generator) -> Iterator[tuple[list[str], list[Made]]]:
+    """Words, and the runs that they select."""
+    one = str(random.choice(sorted({run.experiment for run in runs})))
+    settings = {name: {dict(run.settings)[name] for run in runs} - {None} for name in dict(runs[0].settings)}
+    name = str(random.choice([name for name, values in settings.items() if values]))
+    value = str(random.choice(sorted(settings[name])))
+    having = [text(dict(run.settings)[name]) == value for run in runs]
+    yield [], runs
+    yield [one], [run for run in runs if run.experiment == one]
+    yield [f"{name}={value}"], [run for run, has in zip(runs, having, strict=True) if has]
+    others = [run for run, has in zip(runs, having, strict=True) if run.experiment == one and not has]
+    yield [one, f"{name}!={value}"], others
+    yield ["seed<2", f"state={FINISHED}"], [run for run in runs if run.seed < 2 and run.state == FINISHED]
+    if len(named(runs)) == len({metric for run in runs for metric, _ in run.numbers}):
+        yield ["knn/top1>57"], [r for r in runs if any(m == "knn/top1" and v > 0.57 for (m, _), v in r.numbers.items())]
+
+
+# ---- what is right
+
+
+def names(runs: Iterable[Made]) -> dict[Kind, str]:
+    """The name of each number among some runs: with its k where the runs of a data set have several."""
+    ks = dict[tuple[str, Any], set[int]]()
+    for run in runs:
+        for metric, k in run.numbers:
+            ks.setdefault((metric, dict(run.settings).get("dataset")), set()).add(k)
+    several = {metric for (metric, _), of in ks.items() if len(of) > 1}
+    kinds = sorted({(metric, k) for (metric, _), of in ks.items() for k in of})
+    return {(m, k): re.sub(r"^(knn(_val)?)", rf"\1[k={k}]", m) if m in several else m for m, k in kinds}
+
+
+def named(runs: Iterable[Made]) -> dict[str, list[Kind]]:
+    """The numbers that have a name."""
+    found = dict[str, list[Kind]]()
+    for kind, name in names(runs).items():
+        found.setdefault(name, []).append(kind)
+    return found
+
+
+def drawn_name(case: Case) -> tuple[str, list[Kind]]:
+    every = named(case.runs)
+    name = str(case.random.choice(sorted(every)))
+    return name, every[name]
+
+
+def stored(runs: Iterable[Made]) -> dict[str, dict[str, float]]:
+    """The finite numbers by folder."""
+    name = names(runs)
+    return {r.folder: finite({name[kind]: v for kind, v in r.numbers.items()}) for r in runs if r.folder}
+
+
+def finite(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The accuracies by kNN among numbers."""
+    numbers = {name: float(v) for name, v in metrics.items() if re.match(r"knn.*/top", name) and v not in (None, "")}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def cells(runs: Iterable[Made], kinds: Sequence[Kind], *apart: str) -> Values:
+    """The finite values by settings, and by what else is apart: each training counts once."""
+    found = Values()
+    for run in runs:
+        more = tuple((axis, getattr(run, axis)) for axis in apart if axis in ("seed", "experiment"))
+        for kind in kinds:
+            if math.isfinite(value := run.numbers.get(kind, math.nan)):
+                found.setdefault((*run.settings, *more), {})[run.seed] = 100 * value
+    return found
+
+
+def missing(runs: Iterable[Made], kinds: Sequence[Kind], name: str) -> Counter[str]:
+    """How many runs have no finite number, by why."""
+    values = [[run.numbers[kind] for kind in kinds if kind in run.numbers] for run in runs]
+    lacking = [(run.state, of) for run, of in zip(runs, values, strict=True) if not any(map(math.isfinite, of))]
+    return Counter("not finite" if of else f"without {name}" if state == FINISHED else state for state, of in lacking)
+
+
+def text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def agrees(row: Mapping[str, Any], settings: Group) -> bool:
+    return all(text(row[name]) == text(value) for name, value in settings if name in row)
+
+
+def of_seeds(of: Mapping[int, float]) -> list[float]:
+    return [fmean(of.values()), stdev(of.values()) if len(of) > 1 else -1.0, len(of)]
+
+
+# ---- who reads
+
+
+def status(case: Case) -> None:
+    records = json.loads(case.answer("status --json"))
+    assert Counter((r["folder"] or "", r["state"]) for r in records) == Counter((r.folder, r.state) for r in case.runs)
+    assert {r["folder"]: finite(r["metrics"]) for r in records if r["folder"]} == stored(case.runs)
+    rows = list(csv.DictReader(io.StringIO(case.answer("status --csv"))))
+    assert {row["folder"]: finite(row) for row in rows if row["folder"]} == stored(case.runs)
+    for row in rows:
+        same = [run for run in case.runs if (run.folder, text(run.seed)) == (row["folder"], row["seed"])]
+        assert any(agrees(row, tuple((n, v) for n, v in run.settings if v is not None)) for run in same)
+    name, _ = drawn_name(case)
+    for key, worst in ((name, -1.0), (f"-{name}", 2.0)):
+        records = json.loads(case.answer(f"status --json --sort={key}"))
+        values = [finite(record["metrics"]).get(name, worst) for record in records]
+        assert values == sorted(values, reverse=key == name)
+
+
+def python(case: Case) -> None:
+    if case.where is not None:
+        table = ssl_bench.runs(where=case.where, all=True)
+        rows = table[table["path"].notna()].to_dict("records")
+        assert {os.path.relpath(row["path"]): finite(row) for row in rows} == stored(case.runs)
+        assert len(table) == len(case.runs)
+
+
+def report(case: Case) -> None:
+    data = json.loads(case.answer("report --json"))
+    assert {run["folder"]: finite(run["metrics"]) for run in data["runs"] if run["folder"]} == stored(case.runs)
+    assert Counter(run["state"] for run in data["runs"]) == Counter(run.state for run in case.runs)
+    every = names(case.runs)
+    for group in data["groups"]:
+        members = [run for run in case.runs if run.experiment == group["key"]]
+        if len(members) == len(group["runs"]):  # else its grid has asked for runs of another name
+            for name, kinds in named(members).items():
+                for verdict in group["verdicts"].get(every[kinds[0]], ()):
+                    check_pairs(verdict, members, kinds, verdict["by"], name)
+
+
+def means(case: Case) -> None:
+    """Tables by two settings in all formats, and figures of the same."""
+    axes = [name for name, _ in case.runs[0].settings if name not in ("optimizer.lr", "plugins.edited")]
+    row, column = case.random.permutation([*axes, "seed", "experiment"])[:2].tolist()
+    name, kinds = drawn_name(case)
+    expected = cells(case.runs, kinds, row, column)
+    wanted = sorted(map(of_seeds, expected.values()))
+    for form in FORMS:
+        flags = f"--rows {row} --columns {column} --metric {name} --format {form}"
+        found = case.enter(f"table {flags}", ["outputs"])
+        if found.code == 2:
+            assert not expected or (len(expected) > 12 and "tables, more than" in found.err), (flags, case.words, found)
+            return
+        if form in ("csv", "json"):
+            sheets = json.loads(found.out) if form == "json" else [{"rows": csv.DictReader(io.StringIO(found.out))}]
+            rows = [row for sheet in (sheets if isinstance(sheets, list) else [sheets]) for row in sheet["rows"]]
+            assert len(rows) == len(expected)
+            for group, of in expected.items():
+                (one,) = [row for row in rows if agrees(row, group)]
+                assert [float(one[key] or -1) for key in ("mean", "std", "n")] == pytest.approx(of_seeds(of))
+        else:
+            numbers = NUMBER.findall(found.out.replace("$\\pm$", "±"))
+            shown = sorted([float(m), float(s or -1), int(n)] for m, s, n in numbers)
+            rounded = sorted([round(m, 2), round(s, 2), n] for m, s, n in wanted)
+            np.testing.assert_allclose(shown, rounded, atol=0.0101)
+    if case.where is not None and "experiment" not in (row, column):
+        heat, lines = ({"x": column, key: row, "metric": name, "where": case.where} for key in ("y", "lines"))
+        bars = [bars for axis in ssl_bench.figure(**lines).axes for bars in axis.containers]
+        maps: list[Any] = [axis.images[0].get_array() for axis in ssl_bench.figure(**heat).axes if axis.images]
+        points: list[Any] = [bar[0].get_ydata() for bar in bars]  # type: ignore[attr-defined]
+        for drawn in (points, maps):
+            values = np.concatenate([*map(np.ravel, drawn)])
+            np.testing.assert_allclose(sorted(values[np.isfinite(values)]), [mean for mean, *_ in wanted])
+
+
+def curves(case: Case) -> None:
+    """A line of losses has the means of the seeds of its settings where all of them have a row."""
+    groups = dict[Group, dict[int, dict[float, float]]]()
+    for run in case.runs if case.where is not None else ():
+        if run.folder:
+            rows = map(json.loads, (Path(run.folder) / "metrics.jsonl").read_text().splitlines())
+            groups.setdefault(run.settings, {})[run.seed] = {r["epoch"]: r["loss"] for r in rows if "loss" in r}
+    wanted = list[list[float]]()
+    for of in groups.values():
+        shared = sorted(set[float].intersection(*map(set, of.values())))
+        wanted.append([round(fmean(points[x] for points in of.values()), 9) for x in shared])
+    if len(wanted) > 12:
+        with pytest.raises(ConfigError, match="lines"):
+            ssl_bench.figure(x="epoch", where=case.where)
+    elif wanted:
+        (axis,) = ssl_bench.figure(x="epoch", where=case.where).axes
+        assert sorted([round(float(y), 9) for y in line.get_ydata()] for line in axis.lines) == sorted(wanted)  # type: ignore[union-attr]
+
+
+def pairs(case: Case) -> None:
+    name, kinds = drawn_name(case)
+    for by, _ in case.runs[0].settings:
+        lost = [r for r in case.runs if r.state in GONE or any(math.isnan(r.numbers.get(k, 0.0)) for k in kinds)]
+        there = {dict(group)[by] for group in cells(case.runs, kinds)}
+        if None in there:
+            continue
+        to = case.random.choice(sorted(map(text, there))) if there else ""
+        found = case.enter(f"compare --format json --metric {name} --by {by} --to '{to}'")
+        other_images = by == "dataset" and len({dict(run.settings)[by] for run in case.runs}) > 1
+        if other_images or len(there | {dict(run.settings)[by] for run in lost}) < 2:
+            assert found.code == 2, (by, case.words, found)
+        else:
+            check_pairs(json.loads(found.out), case.runs, kinds, by, name, str(to))
+
+
+def check_pairs(
+    record: Mapping[str, Any], runs: list[Made], kinds: Sequence[Kind], by: str, name: str, to: str = ""
+) -> None:
+    """Compare a comparison with the differences of all pairs."""
+    found, expected, paired = cells(runs, kinds), list[tuple[str, Group, dict[int, float]]](), set[Any]()
+    to = to or record["cells"][0]["to"]
+    for group, of in found.items():
+        rest = tuple(pair for pair in group if pair[0] != by)
+        for other, its in found.items():
+            if text(dict(other)[by]) == to and group != other and {*rest} < {*other} and of.keys() & its.keys():
+                seeds = sorted(of.keys() & its.keys())
+                expected.append((text(dict(group)[by]), rest, {seed: of[seed] - its[seed] for seed in seeds}))
+                paired |= {(one, seed) for seed in seeds for one in (group, other)}
+    rows = [row | {"value": row["of"].rpartition("=")[2]} for row in record["cells"] if row["n"]]
+    of_cells = [row for row in rows if row["where"] != ALL_CELLS]
+    assert len(of_cells) == len(expected)
+    for value, rest, of in expected:
+        of_value = [row for row in of_cells if row["value"] == value]
+        (row,) = [row for row in of_value if agrees(dict(w.split("=") for w in row["where"].split()), rest)]
+        assert (row["n"], row["seeds"]) == (len(of), [*of]) and row["difference"] == pytest.approx(fmean(of.values()))
+    for row in rows:
+        of_arm = [of for value, _, of in expected if value == row["value"]]
+        if row["where"] == ALL_CELLS:
+            assert row["n"] == sum(map(len, of_arm))
+            assert row["difference"] == pytest.approx(fmean(fmean(of.values()) for of in of_arm))
+    alone = Counter({"without a partner": sum(map(len, found.values())) - len(paired)})
+    assert left_out(record) == missing(runs, kinds, name) + alone
+
+
+def left_out(record: Mapping[str, Any]) -> Counter[str]:
+    return Counter({one["why"]: len(one["runs"]) for one in record["left_out"]})
+
+
+def what_matters(case: Case) -> None:
+    """The means of levels are those of the cells if no combination is missing and all have the same seeds."""
+    name, kinds = drawn_name(case)
+    found, result = cells(case.runs, kinds), case.enter(f"compare --format json --metric {name}")
+    levels = {key: {dict(group)[key] for group in found} for key, _ in case.runs[0].settings}
+    if result.code == 2:
+        vary = any(len(of) > 1 for key, of in levels.items() if key != "dataset")
+        assert not vary or math.prod(map(len, levels.values())) != len(found), (case.words, result)
+        return
+    record = json.loads(result.out)
+    assert (record["runs"], record["combinations"]) == (sum(map(len, found.values())), len(found))
+    assert left_out(record) == missing(case.runs, kinds, name)
+    if record["missing"] == 0 and len({frozenset(of) for of in found.values()}) == 1:
+        for setting in record["settings"]:
+            for level, mean in zip(setting["levels"], setting["means"], strict=True):
+                of_level = [fmean(of.values()) for group, of in found.items() if (setting["setting"], level) in group]
+                assert mean == pytest.approx(fmean(of_level)), (name, setting, level)
+
+
+READERS: list[Callable[[Case], None]] = [status, python, report, means, curves, pairs, what_matters]
+
+
+def read_all(case: Case, readers: Sequence[Callable[[Case], None]], about: str) -> None:
+    for read in readers:
+        try:
+            read(case)
+        except Exception as error:
+            error.add_note(f"{read.__name__} of {case.words} {about}")
+            raise
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 40))])
+def test_each_reader_shows_what_was_put_into_a_folder(seed: int, capfd: pytest.CaptureFixture[str]) -> None:
+    random = np.random.default_rng(seed)
+    runs = drawn(random)
+    for words, chosen in selections(runs, random):
+        if any(run.numbers for run in chosen):
+            read_all(Case(chosen, words, random, capfd), READERS, f"of seed {seed}")
+
+
+# ---- folders that are trained and acted upon
+
+BASE = ["backbone=resnet_digits", *SMALL, "dataset=folder", "dataset.size=16", "batch_size.size=128", "epochs=1"]
+BASE += ["optimizer.schedule=constant", "evaluate=[knn,knn_val]", "evaluate.baselines=[]", "evaluate.watch=0"]
 RUN = [*BASE, "evaluate.knn.k=20", "evaluate.knn_val.k=20", "name=g"]
 ANOTHER_K = ["evaluate.knn.k=1", "evaluate.knn_val.k=1"]
 LOSSES = ("dcl", "infonce")
@@ -56,79 +445,57 @@ class Mine(DCL):
 """
 
 
-@dataclass(frozen=True)
-class Number:
-    """An accuracy in a file ``results.json``: the metric, its value, and all that says what it is.
-
-    ``loss`` has the source of its plugin.
-    """
-
-    folder: str
-    loss: str
-    seed: int
-    epochs: int
-    metric: str
-    k: int
-    value: float
-
-
-def quietly(command: Callable[[list[str]], int], *words: str, code: int = 0) -> None:
+def quietly(command: Callable[[list[str]], int], *words: str) -> None:
     with no_pictures():
-        assert command(list(words)) == code
+        assert command(list(words)) == 0
 
 
-def digits(folder: Path, first: int, count: int) -> None:
-    """Write digits as pictures, in a folder for each class."""
-    pixels, labels = load_digits(return_X_y=True)
-    for i in range(first, first + count):
-        (folder / str(labels[i])).mkdir(parents=True, exist_ok=True)
-        picture = Image.fromarray((255 * pixels[i].reshape(8, 8) / 16).astype(np.uint8))
-        picture.resize((16, 16)).save(folder / str(labels[i]) / f"{i}.png")
+def train_one(loss: str, seed: int, *words: str) -> None:
+    quietly(train.main, *RUN, "dataset.root=images", f"loss={loss}", f"seed={seed}", *words)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two losses with two seeds, each trained for an epoch of two steps and evaluated with k = 20."""
-    before, folder = Path.cwd(), tmp_path_factory.mktemp("made")
-    os.chdir(folder)
-    digits(Path("images/train"), 0, 400)
-    digits(Path("images/test"), 400, 200)
-    digits(Path("others/train"), 600, 200)
-    digits(Path("others/test"), 800, 100)
-    for loss in LOSSES:
-        for seed in (0, 1):
-            quietly(train.main, *RUN, "dataset.root=images", f"loss={loss}", f"seed={seed}")
-    os.chdir(before)
-    yield folder
+    folder = tmp_path_factory.mktemp("made")
+    pixels, labels = load_digits(return_X_y=True)
+    with pytest.MonkeyPatch.context() as context:
+        context.chdir(folder)
+        for part, (first, count) in {"images/train": (0, 400), "images/test": (400, 200)}.items():
+            for i in range(first, first + count):
+                path = Path(part, str(labels[i]), f"{i}.png")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                picture = Image.fromarray((255 * pixels[i].reshape(8, 8) / 16).astype(np.uint8))
+                picture.resize((16, 16)).save(path)
+        shutil.copytree("images/test", "others/train")
+        shutil.copytree("images/train/0", "others/test/0")
+        shutil.copytree("images/train/1", "others/test/1")
+        for loss in LOSSES:
+            for seed in (0, 1):
+                train_one(loss, seed)
+    return folder
 
 
 @pytest.fixture
-def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(made, tmp_path / "work")
+def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(trained, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
 
 
-def folders(loss: str) -> list[Path]:
-    paths = sorted(Path("outputs").glob("g/*/results.json"))
-    return [path.parent for path in paths if json.loads(path.read_text())["config"]["choices"]["loss"] == loss]
+def on_disk() -> list[Made]:
+    """The runs in the folder, which are all finished, by their files."""
+    runs = list[Made]()
+    for path in sorted(Path("outputs").glob("*/*/results.json")):
+        config = json.loads(path.read_text())["config"]
+        settings = {"loss": config["choices"]["loss"], "epochs": config["epochs"]}
+        settings["plugins.edited"] = config.get("plugins", {}).get("edited")
+        place, experiment = path.parent, path.parent.parent.name
+        runs.append(Made(str(place), experiment, FINISHED, config["seed"], (*settings.items(),), accuracies(place)))
+    return runs
 
 
-def truth(after: int | None = None, evaluator: str = "knn") -> list[Number]:
-    """The accuracies of an evaluator in all files after so many epochs, or at the end of each run."""
-    numbers = list[Number]()
-    for path in Path("outputs").glob("*/*/results.json"):
-        content = json.loads(path.read_text())
-        config = content["config"]
-        loss = " ".join([config["choices"]["loss"], *config.get("plugins", {}).values()])
-        of_run = str(path.parent), loss, config["seed"], config["epochs"]
-        for entry in content["evaluations"]:
-            for metric, value in entry["metrics"].items() if entry["evaluator"] == evaluator else ():
-                if entry["epochs"] == (after or config["epochs"]) and metric.endswith("/top1"):
-                    numbers.append(Number(*of_run, metric, entry["settings"]["k"], value))
-    return numbers
-
-
-# ---- what is done with runs that are there
+def folders(loss: str) -> list[str]:
+    return [run.folder for run in on_disk() if ("loss", loss) in run.settings]
 
 
 def nothing() -> None:
@@ -137,57 +504,30 @@ def nothing() -> None:
 
 def another_k_of_one_loss() -> None:
     for folder in folders("dcl"):
-        quietly(evaluate.main, str(folder), *ANOTHER_K)
-
-
-def another_k_of_all() -> None:
-    for loss in LOSSES:
-        for folder in folders(loss):
-            quietly(evaluate.main, str(folder), *ANOTHER_K)
+        quietly(evaluate.main, folder, *ANOTHER_K)
 
 
 def another_k_by_a_grid() -> None:
-    quietly(
-        train.main,
-        *RUN,
-        "dataset.root=images",
-        "-m",
-        f"loss={','.join(LOSSES)}",
-        "seed=0,1",
-        "evaluate.knn.k=20,5,1",
-    )
+    quietly(train.main, *RUN, "dataset.root=images", "-m", f"loss={','.join(LOSSES)}", "seed=0,1", "evaluate.knn.k=5,1")
 
 
-def another_evaluator_of_one_loss() -> None:
+def another_evaluator_and_other_images() -> None:
     for folder in folders("dcl"):
-        quietly(evaluate.main, str(folder), "evaluate=geometry")
-
-
-def other_images() -> None:
-    for folder in folders("dcl"):
-        quietly(evaluate.main, str(folder), "evaluate.on={dataset: folder, root: others, size: 16}")
+        quietly(evaluate.main, folder, "evaluate=geometry")
+        quietly(evaluate.main, folder, "evaluate.on={dataset: folder, root: others, size: 16}")
 
 
 def another_epoch_of_one_loss() -> None:
     for seed in (0, 1):
-        quietly(train.main, *RUN, "dataset.root=images", "loss=dcl", f"seed={seed}", "epochs=2")
-
-
-def a_copy_of_a_run() -> None:
-    shutil.copytree(folders("dcl")[0], Path("outputs/copies") / folders("dcl")[0].name)
+        train_one("dcl", seed, "epochs=2")
 
 
 def images_in_another_place() -> None:
-    quietly(train.main, *RUN, "dataset.root=images", "loss=dcl", "seed=2")
+    train_one("dcl", 2)
     Path("images").rename("moved")
-    quietly(train.main, *RUN, "dataset.root=moved", "loss=infonce", "seed=2")
+    train_one("infonce", 2, "dataset.root=moved")
     shutil.copytree("moved", "images")  # the second evaluation of one run reads them from a third place
-    quietly(evaluate.main, str(folders("dcl")[0]), "evaluate.knn.k=1")
-
-
-def one_trained_with_another_k() -> None:
-    quietly(train.main, *RUN, "dataset.root=images", *ANOTHER_K, "loss=infonce", "seed=2")
-    quietly(train.main, *RUN, "dataset.root=images", "loss=dcl", "seed=2")
+    quietly(evaluate.main, folders("dcl")[0], "evaluate.knn.k=1")
 
 
 def an_edit_of_a_plugin() -> None:
@@ -199,252 +539,100 @@ def an_edit_of_a_plugin() -> None:
         context.syspath_prepend(Path.cwd())
         for seed, factor in ((0, "1"), (1, "-1")):
             Path("edited/__init__.py").write_text(PLUGIN.replace("FACTOR", factor))
-            words = ["dataset.root=images", "loss=mine", f"seed={seed}", "plugins=[edited]"]
-            quietly(train.main, "--config-dir", "edited/conf", *RUN, *words)
+            train_one("mine", seed, "plugins=[edited]", "--config-dir", "edited/conf")
     del sys.modules["edited"]
 
 
-SOME = [another_k_of_one_loss, another_epoch_of_one_loss, a_copy_of_a_run, an_edit_of_a_plugin]
-OTHERS = [nothing, another_k_of_all, another_k_by_a_grid, another_evaluator_of_one_loss, other_images]
-OTHERS += [images_in_another_place, one_trained_with_another_k]
+SOME = [another_k_of_one_loss, another_epoch_of_one_loss, an_edit_of_a_plugin]
+OTHERS = [nothing, another_k_by_a_grid, another_evaluator_and_other_images, images_in_another_place]
 
 
-# ---- who reads numbers
-
-NAME = re.compile(r"knn(?:\[k=(\d+)\])?((?:/\w+)*/top1)")
-
-
-def meant(name: str, numbers: Collection[Number]) -> tuple[str, int] | None:
-    """The metric and the k that a name says; the only k of all numbers if it says none. None: another evaluator's."""
-    match = NAME.fullmatch(name)
-    if not match or match[2].startswith("/projection"):
-        return None
-    metric = f"knn{match[2]}"
-    ks = {number.k for number in numbers if number.metric == metric}
-    assert match[1] or len(ks) == 1, f"{name} has no k, and there are {ks}"
-    return metric, int(match[1] or next(iter(ks)))
-
-
-def name_of(metric: str, k: int, numbers: Collection[Number]) -> str:
-    several = len({number.k for number in numbers if number.metric == metric}) > 1
-    return metric.replace("knn", f"knn[k={k}]") if several else metric
+def end_of_a_grid(case: Case) -> None:
+    """The tables below a grid of these runs, and below one with a seed."""
+    for chosen in (case.runs, [run for run in case.runs if run.seed == 0]):
+        groups = dict[str, list[tuple[Path, int | None]]]()
+        for run in chosen:
+            groups.setdefault(str(run.settings), []).append((Path(run.folder), None))
+        case.capfd.readouterr()
+        show(groups)
+        printed = case.capfd.readouterr().out
+        for name, kinds in named(chosen).items():
+            assert name in printed or name.removesuffix("/top1") in printed or "/top1" not in name
+            for of in cells(chosen, kinds).values() if name in printed else ():
+                assert f"{fmean(of.values()):.2f}" in printed or f"{fmean(of.values()):.1f}" in printed
 
 
-def kinds(numbers: Collection[Number]) -> list[tuple[str, int]]:
-    return sorted({(number.metric, number.k) for number in numbers})
-
-
-def by_folder(numbers: Collection[Number]) -> dict[tuple[str, str, int], float]:
-    return {(number.folder, number.metric, number.k): number.value for number in numbers}
-
-
-def shown_by(
-    rows: Sequence[dict[str, Any]], folder: str, numbers: Collection[Number]
-) -> dict[tuple[str, str, int], float]:
-    """The accuracies that rows show, by the folder that stands under a key."""
-    shown: dict[tuple[str, str, int], float] = {}
-    for row in rows:
-        for name, value in row.items():
-            if value not in (None, "") and value == value and (kind := meant(name, numbers)):
-                shown[(os.path.relpath(row[folder]), *kind)] = float(value)
-    return shown
-
-
-def runs_in_python(numbers: list[Number], capfd: Capture) -> None:
-    assert shown_by(ssl_bench.runs(all=True).to_dict("records"), "path", numbers) == by_folder(numbers)
-
-
-def status_as_csv(numbers: list[Number], capfd: Capture) -> None:
-    rows = list(csv.DictReader(io.StringIO(enter("status --csv", capfd).out)))
-    assert shown_by(rows, "folder", numbers) == by_folder(numbers)
-
-
-def status_as_json(numbers: list[Number], capfd: Capture) -> None:
-    records = json.loads(enter("status --json", capfd).out)
-    rows = [{"folder": record["folder"], **record["metrics"]} for record in records]
-    assert shown_by(rows, "folder", numbers) == by_folder(numbers)
-
-
-def report(numbers: list[Number], capfd: Capture) -> None:
-    data = collect([], Path("outputs"), Path.cwd())
-    rows = [{"folder": run["folder"], **run["metrics"]} for run in data["runs"]]
-    assert shown_by(rows, "folder", numbers) == by_folder(numbers)
-    assert all(name in data["metrics"] for run in data["runs"] for name in run["metrics"])
-
-
-def once(numbers: Collection[Number]) -> list[Number]:
-    """The numbers without those of copies of runs."""
-    return [number for number in numbers if not number.folder.startswith("outputs/copies")]
-
-
-def means(numbers: Collection[Number]) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for number in once(numbers):
-        values.setdefault(number.loss, []).append(100 * number.value)
-    return {loss: sum(of_loss) / len(of_loss) for loss, of_loss in values.items()}
-
-
-def table_of_means(numbers: list[Number], capfd: Capture) -> None:
-    for metric, k in kinds(numbers):
-        of_kind = [number for number in numbers if (number.metric, number.k) == (metric, k)]
-        words = ["g", "--rows", "loss", "--metric", name_of(metric, k, numbers), "--format", "csv"]
-        capfd.readouterr()
-        assert table.main(words) == 0
-        rows = list(csv.DictReader(io.StringIO(capfd.readouterr().out)))
-        names = (" ".join(filter(None, [row["loss"], row.get("plugins.edited")])) for row in rows)
-        assert dict(zip(names, (float(row["mean"]) for row in rows), strict=True)) == pytest.approx(means(of_kind))
-
-
-def end_of_a_grid(numbers: list[Number], capfd: Capture) -> None:
-    """The tables below a grid of these runs, and the one of a grid with a seed."""
-    for seeds in (None, 0):
-        chosen = [n for n in once(numbers) if seeds is None or n.seed == seeds]
-        groups = {loss: sorted({n.folder for n in chosen if n.loss == loss}) for loss in means(chosen)}
-        capfd.readouterr()
-        show({f"loss={loss}": [(Path(folder), None) for folder in of_loss] for loss, of_loss in groups.items()})
-        printed = capfd.readouterr().out
-        for metric, k in kinds(chosen):
-            of_kind = [n for n in chosen if (n.metric, n.k) == (metric, k)]
-            heading = name_of(metric, k, chosen)
-            assert heading in printed or heading.removesuffix("/top1") in printed
-            for mean in means(of_kind).values():
-                assert f"{mean:.2f}" in printed or f"{mean:.1f}" in printed
-
-
-def figure_of_means(numbers: list[Number], capfd: Capture) -> None:
-    for metric, k in kinds(numbers):
-        of_kind = [number for number in numbers if (number.metric, number.k) == (metric, k)]
-        figure = ssl_bench.figure(x="loss", metric=name_of(metric, k, numbers))
-        heights = [float(y) for axis in figure.axes for line in axis.lines for y in np.asarray(line.get_ydata())]
-        for mean in means(of_kind).values():
-            assert any(height == pytest.approx(mean) for height in heights)
-
-
-def what_matters(numbers: list[Number], capfd: Capture) -> None:
-    """The means of the losses, or in a sentence that nothing else than the seed varies."""
-    for metric, k in kinds(numbers):
-        of_kind = once([number for number in numbers if (number.metric, number.k) == (metric, k)])
-        by_loss = means(of_kind)
-        try:
-            record = ssl_bench.compare(metric=name_of(metric, k, numbers)).record
-        except ConfigError as refusal:
-            alone = len(by_loss) == 1 and " seed" in str(refusal)
-            assert alone or re.search("loss and (epochs|plugins.edited) vary together", str(refusal))
-            continue
-        (setting,) = record["settings"]
-        levels = dict(zip(setting["levels"], setting["means"], strict=True))
-        if len({frozenset(n.seed for n in of_kind if n.loss == loss) for loss in by_loss}) == 1:
-            names = {loss.rpartition(" ")[2] if setting["setting"] != "loss" else loss: loss for loss in by_loss}
-            assert {names[level]: mean for level, mean in levels.items()} == pytest.approx(by_loss)
-        assert record["runs"] == len({(n.loss, n.seed) for n in of_kind})
-
-
-def comparison(numbers: list[Number], capfd: Capture) -> None:
-    runs = select.chosen([])
-    for metric, k in kinds(numbers):
-        values: dict[tuple[int, int], dict[str, float]] = {}
-        for number in once(numbers):
-            if (number.metric, number.k) == (metric, k):
-                values.setdefault((number.epochs, number.seed), {})[number.loss] = 100 * number.value
-        pairs = {seed: of for (_, seed), of in sorted(values.items()) if {*LOSSES} <= of.keys()}
-        name = name_of(metric, k, numbers)
-        if len({loss for of in values.values() for loss in of}) == 1:  # one loss has this number
-            with pytest.raises(ConfigError, match="loss"):
-                compare(runs, "loss", "infonce", name)
-            continue
-        rows = compare(runs, "loss", "infonce", name).rows
-        assert [row.seeds for row in rows] == ([list(pairs)] if pairs else [])
-        for row in rows:
-            expected = [of["dcl"] - of["infonce"] for of in pairs.values()]
-            assert row.difference == pytest.approx(sum(expected) / len(expected))
-
-
-def plain_name(numbers: list[Number], capfd: Capture) -> None:
+def plain_name(case: Case) -> None:
     """The plain name of several evaluations is the one that all runs have, which is said, or refused with the list."""
-    runs = runs_table.finished(select.chosen([]))
-    ks = {number.k for number in numbers if number.metric == "knn/top1"}
-    counts = {k: len({n.folder for n in numbers if (n.metric, n.k) == ("knn/top1", k)}) for k in ks}
-    of_all = [k for k in ks if counts[k] == len(runs)]
-    capfd.readouterr()
-    code = table.main(["g", "--rows", "loss", "--metric", "knn/top1", "--format", "md"])
-    printed = capfd.readouterr()
-    if len(ks) == 1:
-        assert code == 0 and runs_table.choose(runs, "--metric", "knn/top1") == ("knn/top1", "")
-    elif len(of_all) == 1:
-        assert code == 0 and f"knn[k={of_all[0]}]/top1" in printed.out
+    ks = Counter(k for run in case.runs for metric, k in run.numbers if metric == "knn/top1")
+    of_all = [k for k, count in ks.items() if count == len(case.runs)]
+    found = case.enter("table --rows loss --metric knn/top1 --format md")
+    if len(ks) == 1 or len(of_all) == 1:
+        assert found.code == 0 and (len(ks) == 1 or f"knn[k={of_all[0]}]/top1" in found.out)
     else:
-        assert code == 2 and "ssl-bench: --metric=knn/top1: " in printed.err
-        assert all(f"knn[k={k}]/top1" in printed.err for k in ks)
+        assert found.code == 2 and all(f"knn[k={k}]/top1" in found.err for k in ks)
 
 
-def papers_cells(numbers: list[Number], capfd: Capture) -> None:
+def papers_cells(case: Case) -> None:
     """A table of one's own asks for k = 20 and for k = 1, after one epoch."""
     words = [word for word in BASE if not word.startswith(("tracking", "log_every"))]
     node: dict[str, Any] = {"title": "t", "metric": "knn/top1", "set": [*words, "dataset.root=images"]}
-    node["seeds"] = [0, 1, 2]
+    node |= {"seeds": [0, 1, 2], "rows": {loss: {"set": [f"loss={loss}"]} for loss in LOSSES}}
     node |= {"columns": {"20": ["evaluate.knn.k=20"], "1": ["evaluate.knn.k=1"]}}
-    node |= {"rows": {loss: {"set": [f"loss={loss}"]} for loss in LOSSES}}
     Path("own.yaml").write_text(json.dumps({"paper": "own", "cite": "me", "tables": {"t": node}}))
     (own,) = tables.find("own.yaml")
-    results = Results(Path("outputs"), own.cells)
+    results, expected = Results(Path("outputs"), own.cells), dict[tuple[str, str], dict[int, float]]()
+    for run in case.runs:
+        content = json.loads((Path(run.folder) / "results.json").read_text())
+        for entry in content["evaluations"]:
+            if entry["epochs"] == 1 and "knn/top1" in entry["metrics"]:
+                of_cell = expected.setdefault((dict(run.settings)["loss"], str(entry["settings"]["k"])), {})
+                of_cell[run.seed] = 100 * entry["metrics"]["knn/top1"]
     for cell in own.cells:
-        of_cell = [n for n in truth(1) if (n.metric, n.loss, str(n.k)) == ("knn/top1", cell.row, cell.column)]
-        assert results.values(cell) == pytest.approx({n.seed: 100 * n.value for n in of_cell})
+        assert results.values(cell) == pytest.approx(expected.get((cell.row, cell.column), {}))
 
 
-def card(numbers: list[Number], capfd: Capture) -> None:
-    for run in runs_table.finished(select.chosen([]))["run"]:
-        of_run = [number for number in numbers if number.folder == str(run.folder)]
-        out = Path("cards") / f"{len(list(Path('cards').glob('*')))}"
-        if "plugins" in run.config:  # whose source is there no more
-            capfd.readouterr()
-            quietly(export.main, str(run.folder), "--format", "card", "--out", str(out), code=2)
-            assert "plugins=[edited]" in capfd.readouterr().err
+def card(case: Case) -> None:
+    for number, run in enumerate(case.runs):
+        out = Path("cards") / str(number)
+        if dict(run.settings)["plugins.edited"]:  # whose source is there no more
+            assert export.main([run.folder, "--format", "card", "--out", str(out)]) == 2
             continue
-        quietly(export.main, str(run.folder), "--format", "card", "--out", str(out))
+        quietly(export.main, run.folder, "--format", "card", "--out", str(out))
         lines = re.findall(r"^\| `([^`]*)` \| ([\d.]+)%", (out / "README.md").read_text(), re.MULTILINE)
-        shown = {kind: float(text) for name, text in lines if (kind := meant(name, of_run))}
-        assert shown == pytest.approx({(n.metric, n.k): 100 * n.value for n in of_run}, abs=0.051)
+        (own,) = stored([run]).values()
+        assert finite(dict(lines)) == pytest.approx({name: 100 * value for name, value in own.items()}, abs=0.051)
 
 
-def dashboards(numbers: list[Number], capfd: Capture) -> None:
+def flat_metrics(case: Case) -> None:
     """W&B and TensorBoard get the flat metrics: plain names are those of the evaluation of the training."""
-    for path in Path("outputs").glob("*/*/results.json"):
-        content = json.loads(path.read_text())
+    for run in case.runs:
+        content = json.loads((Path(run.folder) / "results.json").read_text())
         k = content["config"]["evaluate"]["knn"]["k"]
-        for number in (number for number in numbers if number.folder == str(path.parent)):
-            name = number.metric if number.k == k else number.metric.replace("knn", f"knn[k={number.k}]")
-            assert content["metrics"][name] == number.value
-
-
-READERS: list[Callable[[list[Number], Capture], None]] = [runs_in_python, status_as_csv, status_as_json, report]
-READERS += [table_of_means, end_of_a_grid, figure_of_means, comparison, plain_name, papers_cells, card, dashboards]
-READERS += [what_matters]
+        for (metric, its), value in run.numbers.items():
+            name = metric if its == k else re.sub(r"^(knn(_val)?)", rf"\1[k={its}]", metric)
+            assert content["metrics"][name] == value
 
 
 @pytest.mark.parametrize("action", SOME + [pytest.param(action, marks=pytest.mark.slow) for action in OTHERS])
-def test_each_reader_shows_a_number_with_what_made_it(action: Callable[[], None], here: None, capfd: Capture) -> None:
+def test_each_reader_shows_a_number_with_what_made_it(
+    action: Callable[[], None], here: None, capfd: pytest.CaptureFixture[str]
+) -> None:
     """After an action of this process, which had read the runs before."""
     assert len(ssl_bench.runs()) == 4
     action()
-    for read in READERS:
-        try:
-            read(truth(), capfd)
-        except Exception as error:
-            error.add_note(f"{read.__name__} after {action.__name__}")
-            raise
+    case = Case(on_disk(), ["g"], np.random.default_rng(0), capfd)
+    read_all(case, [*READERS, end_of_a_grid, plain_name, papers_cells, card, flat_metrics], action.__name__)
 
 
-def test_one_training_with_other_numbers_in_two_folders_is_refused_with_both(here: None, capfd: Capture) -> None:
+def test_one_training_with_other_numbers_in_two_folders_is_refused_with_both(
+    here: None, capfd: pytest.CaptureFixture[str]
+) -> None:
     first = folders("dcl")[0]
-    other = Path("outputs/copies") / first.name
+    other = first.replace("/g/", "/copies/")
     shutil.copytree(first, other)
-    content = json.loads((other / "results.json").read_text())
-    (entry,) = [entry for entry in content["evaluations"] if entry["evaluator"] == "knn"]
-    entry["metrics"]["knn/top1"] = content["metrics"]["knn/top1"] = 0.99
-    del entry["hits"]
-    (other / "results.json").write_text(json.dumps(content))
+    path = Path(other) / "results.json"
+    path.write_text(re.sub(r'("knn/top1": )[\d.]+', r"\g<1>0.99", path.read_text()))
     for command in ("table --rows loss --columns seed loss=dcl,infonce", "compare --by loss"):
         answer = enter(command, capfd)
-        assert answer.code == 2 and str(first) in answer.err and str(other) in answer.err, (command, answer)
-        assert "knn/top1" in answer.err
+        assert answer.code == 2 and first in answer.err and other in answer.err, (command, answer)

@@ -70,15 +70,6 @@ def test_equal_images_in_two_places_are_one_dataset(moved: str, capfd: Capture) 
     assert sorted(ssl_bench.table("outputs/g")["mean"].round(9)) == [50, 65]
 
 
-def test_other_images_in_the_same_place_are_not(capfd: Capture) -> None:
-    for seed in (0, 1):
-        write("infonce", seed, entry(0.5), **own("/here/photos"))
-        write("dcl", seed, entry(0.6), **own("/here/photos", "9876543210"))
-    assert rows("compare --by loss g", capfd) == []
-    assert len(rows("table g --rows loss", capfd)) == 2
-    assert "dataset.content" in enter("table g --rows loss --format md", capfd).out
-
-
 def of_list(content: str, folder: str = "") -> dict[str, str]:
     return {"file": f"{folder}/few.txt", "content": content * 16}
 

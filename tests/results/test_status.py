@@ -27,9 +27,11 @@ from tests.conftest import SMALL
 from tests.ranks import Command
 from tests.results.conftest import Status
 from tests.results.folders import (
+    LOST,
     OUTPUTS,
     claim_elsewhere,
     configuration,
+    fail,
     finish,
     make,
     make_grid,
@@ -40,17 +42,11 @@ from tests.results.folders import (
 )
 
 GOES_ON = {"optimizer": {"lr": 1.0, "schedule": "constant"}}  # a training that may be asked for more epochs
-REASON = "the loss is not finite at step 2 (lr 2.5e+37, tau 0.2): set a smaller optimizer.lr"
 
 
 def of(folder: Path, column: str = "state") -> Any:
     """What the table says of a run."""
     return chosen([]).set_index("run_id").loc[folder.name, column]
-
-
-def fail(folder: Path, reason: str) -> Path:
-    (folder / "failed.json").write_text(json.dumps({"reason": reason}))
-    return folder
 
 
 @contextmanager
@@ -73,7 +69,7 @@ def test_each_state_from_the_files(status: Status) -> None:
     folders = {
         "finished": make("a/", rows(10)),
         "failed": fail(make("a/", rows(2)), "out of\n memory"),
-        "diverged": fail(make("a/", rows(2)), REASON),
+        "diverged": fail(make("a/", rows(2)), LOST),
         "damaged": make("a/", rows(2)),
         "interrupted": make("a/", rows(3)),
         "evaluation missing": make("a/", rows(10)),
@@ -320,7 +316,7 @@ def make_grids() -> DataFrame:
             finish(folder, 100.0, knn_top1=place / 100, linear_top1=0.99)
     folders = [make("b/", rows(4)) for _ in range(4)]
     claim_elsewhere(folders[0], "node7", silent=0)
-    fail(folders[1], REASON)
+    fail(folders[1], LOST)
     for folder, value in zip(folders[2:], (0.2, 0.3), strict=True):
         finish(folder, 120.0, knn_top1=value)
     make_grid("2", [f"name=b epochs=10 seed={s}" for s in range(6)], dict(enumerate(folders)))
@@ -358,7 +354,7 @@ def test_few_runs_are_listed_on_a_terminal_and_many_in_a_pipe_or_if_that_is_aske
     table = make_grids()
     few = on_terminal("b", "single", width=160, until="go")
     assert [line.split()[0] for line in few if line][:4] == ["experiment", "b", "single", "run"]
-    assert "on node7" in "".join(few) and REASON not in "".join(few)
+    assert "on node7" in "".join(few) and LOST not in "".join(few)
     narrow = on_terminal(width=80, until="go")
     names = {line.split("  ")[0] for line in narrow if line[:1].strip()}
     assert max(map(len, narrow)) <= 80 and names >= {"experiment", "a", "b", "single"}
@@ -366,7 +362,7 @@ def test_few_runs_are_listed_on_a_terminal_and_many_in_a_pipe_or_if_that_is_aske
     piped = status("--sort=-loss").stdout.splitlines()
     assert max(map(len, piped)) <= 80 and sum(line.startswith("a/") for line in piped) == 45
     diverged = table["run_id"][table["state"] == "diverged"].item()
-    assert REASON in " ".join(status(diverged).stdout.split()) and status(diverged).stdout.endswith("\n1 diverged\n")
+    assert LOST in " ".join(status(diverged).stdout.split()) and status(diverged).stdout.endswith("\n1 diverged\n")
     assert status("loss=dcl", "state=not begun").stdout == "there are no runs to show\n"
 
 

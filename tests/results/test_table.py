@@ -91,19 +91,6 @@ def test_a_training_counts_once_whatever_folders_it_is_in(grids: Path, tmp_path:
     assert len(table.once(chosen(["ks"], tmp_path / "outputs"), "knn[k=20]/top1")) == 6
 
 
-def test_runs_without_a_number_are_counted_by_what_they_are(grids: Path) -> None:
-    losses = runs(grids, "losses")
-    sentences = table.left_out(losses, "knn/top1")
-    counts = {state: count for state, count in STATES["losses"].items()}
-    assert len(sentences) == len(counts)
-    for state, count in counts.items():
-        (sentence,) = [one for one in sentences if state in one]
-        assert f"{count} of {RUNS['losses']} " in sentence
-    assert table.left_out(runs(grids, "7"), "knn/top1") == []
-    (sentence,) = table.left_out(runs(grids, "7", "labels"), "linear/top1")
-    assert "2 of 6 " in sentence and "7 seed=0" in sentence
-
-
 def test_a_run_that_goes_on_has_no_numbers_of_fewer_epochs(grids: Path) -> None:
     curves = runs(grids, "curves")
     going_on = curves[[bool(run.results) and not run.finished for run in curves["run"]]]
