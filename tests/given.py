@@ -1,6 +1,7 @@
 """What refusals.yaml needs to be on the disk, in the working directory."""
 
 from pathlib import Path
+from typing import Any
 
 from tests.data import photos as made
 from tests.data.test_folder import imagenet as imagenet_in
@@ -53,5 +54,5 @@ def equal() -> None:
 
 
 def _run(loss: str, size: int, k: int, seed: int, accuracy: float | None = None, **values: str) -> None:
-    settings = {"loss": loss, "batch_size": size, "negatives__k": k, "seed": seed, **values}
+    settings: dict[str, Any] = {"loss": loss, "batch_size": size, "negatives__k": k, "seed": seed, **values}
     folders.run("g/", accuracy or (size + k + seed) / 1000, **settings)

@@ -1,14 +1,13 @@
-"""A folder with grids of all kinds: runs in every state, of several versions, renamed, copied and damaged.
+"""A folder with grids of many kinds: runs in every state, of several versions, renamed, copied and edited.
 
-The runs of ``curves`` are trained. All others are written as a training writes them, so that their numbers are chosen:
-the configuration is composed, and its run_id, evaluations and bits are those that the package makes of it.
+They are written as a training writes them, so that their numbers are chosen: the configuration is composed, and its
+run_id, evaluations and bits are those that the package makes of it.
 
     outputs/          the results folder
         losses/       losses x negatives.k x seed by two commands: arms of unequal seeds, failed, diverged, unfinished
         data/         loss x two folders of images x seed
         digits/       loss x two named data sets, each with its own k of kNN
         ks/           knn with k = 20 in all runs, with k = 1 too in those of DCL
-        labels/       shares of the labels: 1, 0.1 and 0.01
         edited/       optimizer=mine, whose file was edited after seed 0, x temperature.tau
         plugin/       loss=mine, whose source was edited between seeds
         versions/     one recipe of 0.3, 0.4 and now
@@ -16,14 +15,7 @@ the configuration is composed, and its run_id, evaluations and bits are those th
         ks_copy/      a copy of ``ks``
         007/, 7/      two names
         untrained/    networks as they are, of two widths
-        curves/       trained: evaluations on the way, two evaluations of one metric, one stopped, one extended
-        odd/          metrics with other units and characters, warnings
-        damaged/      files that are damaged, and whole runs beside them
-        dcl/          runs of two cells of dcl/table1
-        2026-11-28/   another project's, by Hydra; somebody/ has files of other shapes
-    others/           a second results folder: a copy of ``losses``, and ``hers``
     images/           the user's own images
-    mine.yaml         a table with two cells, which runs of ``losses`` fill
 """
 
 import contextlib
@@ -46,12 +38,9 @@ from ssl_bench.config.compositions import SEED, Composition
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import name_of_labels, run_dir, run_id
 from ssl_bench.evaluate.accuracy import Accuracy
-from ssl_bench.papers import tables
 from ssl_bench.record import evaluations, folders, hits
-from ssl_bench.record import grids as record
-from ssl_bench.train import main as train
-from tests.conftest import SMALL, no_pictures, stopped_at
-from tests.results.folders import LOST, fail
+from tests.conftest import SMALL
+from tests.results.folders import LOST, fail, make_grid
 
 WORDS = [*(word for word in SMALL if not word.startswith("evaluate")), "dataset=scattered_digits"]
 KNN = ["evaluate=knn", "evaluate.baselines=[]", "evaluate.watch=0"]
@@ -62,13 +51,11 @@ GONE = 2**22 - 1  # number of a process that has ended
 # How many runs of each experiment are in a state that is not finished, and how many are in the folder in all.
 STATES = {
     "losses": {"evaluation missing": 1, "failed": 1, "diverged": 5, "interrupted": 1, "not begun": 1},
-    "curves": {"interrupted": 2},  # one of them with the results of fewer epochs
     "ks": {"evaluation missing": 1},  # a second one
     "ks_copy": {"evaluation missing": 1},
-    "damaged": {"damaged": 3},
 }
-RUNS = {"losses": 24, "data": 12, "digits": 8, "ks": 6, "ks_copy": 6, "labels": 4, "edited": 4, "plugin": 6}
-RUNS |= {"versions": 8, "renamed": 4, "007": 2, "7": 2, "untrained": 4, "curves": 6, "odd": 4, "damaged": 8, "dcl": 4}
+RUNS = {"losses": 24, "data": 12, "digits": 8, "ks": 6, "ks_copy": 6, "edited": 4, "plugin": 6}
+RUNS |= {"versions": 8, "renamed": 4, "007": 2, "7": 2, "untrained": 4}
 Numbers = Callable[[evaluations.Entry], float]
 
 
@@ -223,12 +210,6 @@ def finished(words: Sequence[str], seed: int, *others: str, images: int = 450, *
     return folder
 
 
-def grid(runs: Sequence[Sequence[str]], begun: Mapping[int, Path], started: float, typed: str) -> None:
-    """Write the record of a command: a run without a folder has not begun."""
-    places = [str(begun.get(n, Path("outputs/losses", str(n))).relative_to("outputs")) for n in range(len(runs))]
-    record.write(Path("outputs/losses"), typed, "ssl-bench train", started, [*zip(runs, places, strict=True)])
-
-
 def losses(clock: Clock) -> None:
     """Two commands, the second with more seeds of two losses. Of flatnce all runs have diverged."""
     full = "evaluation missing"
@@ -251,8 +232,7 @@ def losses(clock: Clock) -> None:
                 fail(folder, LOST if end == "diverged" else "/data: No space left on device; after fixing that, resume")
             begun[len(runs) - 1] = folder
             clock.tick(folder)
-        typed = f"ssl-bench train -m {' '.join(SHORT)} name=losses loss={','.join(names)} negatives.k=4,16"
-        grid(runs, begun, started, f"{typed} seed={','.join(map(str, seeds))}")
+        make_grid(str(int(started)), [*map(shlex.join, runs)], begun, started)
 
 
 def data(clock: Clock) -> None:
@@ -282,7 +262,7 @@ def data(clock: Clock) -> None:
 
 
 def several_evaluations(clock: Clock) -> None:
-    """Two evaluations of one metric in some runs, and evaluations with a share of the labels."""
+    """Two evaluations of one metric in some runs."""
     for loss in ("infonce", "dcl"):
         for seed in (0, 1, 2):
             again = ["evaluate.knn.k=1", "evaluate.baselines=[]"] if loss == "dcl" else []
@@ -293,9 +273,6 @@ def several_evaluations(clock: Clock) -> None:
                 asked = configuration(*words, "evaluate.knn.k=1", seed=seed)
                 (folder / "config.yaml").write_text(folders.as_yaml(asked))
                 clock.tick(folder / "config.yaml")
-            if seed < 2:
-                words = [*SHORT, "name=labels", "optimizer.weight_decay=0.003", "evaluate=[knn,linear]"]
-                clock.tick(finished([*words, "evaluate.labels=[1.0,0.1,0.01]", f"loss={loss}"], seed))
     shutil.copytree("outputs/ks", "outputs/ks_copy")
 
 
@@ -372,104 +349,10 @@ def names(clock: Clock) -> None:
     Path("outputs/first").rename("outputs/renamed")
 
 
-def odd(clock: Clock) -> None:
-    """Metrics of an evaluator of one's own, of which an error is better low, and warnings."""
-    units = {"mine": {"error": {"unit": "share", "better": "low", "of": "test images"}}}
-    for loss in ("infonce", "dcl"):
-        for seed in (0, 1):
-            words = [*SHORT, "name=odd", "optimizer.weight_decay=0.004", f"loss={loss}"]
-            config = configuration(*words, seed=seed, evaluate__mine={"_target_": "mine.Error"})
-            del config["evaluate"]["knn"]
-            folder = begin(config, words)
-            (entry,) = evaluations.asked(config)
-            numbers = {"mine/error": 0.3 + LOSSES[loss] / 4 + 0.01 * seed, "mine/a|b": 3.5e-5 * (seed + 1)}
-            numbers |= {"mine/=1+1": 12345.678, "mine/<i>x_1": float("nan") if seed else 0.5, "mine/\\input{x}": 1e30}
-            sentences = ["the features of 12% of the test images are equal"] if seed else []
-            parts: dict[str, Any] = {
-                "metrics": numbers,
-                "evaluations": [{**entry, "metrics": numbers}],
-                "warnings": sentences,
-            }
-            finish(folder, config, lambda entry: 0.5, parts=parts | {"units": units})
-            clock.tick(folder)
-
-
-def damaged(clock: Clock) -> None:
-    """Damaged files, beside whole runs with the same losses."""
-    words = [*SHORT, "name=damaged", "optimizer.weight_decay=0.005"]
-    made = [finished([*words, f"loss={loss}"], seed) for loss in ("infonce", "dcl") for seed in range(4)]
-    for folder in made:
-        clock.tick(folder)
-    results = [folder / "results.json" for folder in made]
-    results[0].write_bytes(results[0].read_bytes()[:500])
-    content = json.loads(results[1].read_text())
-    del content["evaluations"]
-    results[1].write_text(json.dumps(content))
-    results[4].unlink()
-    (made[4] / "config.yaml").write_text("name: [")
-    (made[5] / "config.yaml").unlink()
-    with open(made[6] / "metrics.jsonl", "a") as file:
-        file.write('{"step": 4, "epo')
-
-
-def foreign() -> None:
-    """Another project's folders, as Hydra makes them, and files of other shapes."""
-    for time in ("12-00-00", "12-30-00"):
-        hydra = Path("outputs/2026-11-28", time, ".hydra")
-        hydra.mkdir(parents=True)
-        (hydra / "config.yaml").write_text("model: {name: resnet50}\nlr: 0.1\n")
-        (hydra.parent / "config.yaml").write_text("model: {name: resnet50}\nlr: 0.1\n")
-        (hydra.parent / "main.log").write_text("[INFO] accuracy 0.5\n")
-    (hydra.parent / "results.json").write_text('{"accuracy": 0.5}')
-    Path("outputs/somebody/else").mkdir(parents=True)
-    Path("outputs/somebody/config.yaml").write_text("a: 1\n")
-    Path("outputs/somebody/else/results.json").write_text("[1, 2]")
-
-
-def cells(clock: Clock) -> None:
-    """Runs of the first cells of a paper's table that can be filled, and a table of one's own."""
-    (paper,) = tables.find("dcl/table1")
-    for cell in [cell for cell in paper.cells if cell.available][:2]:
-        words = list(cell.overrides)
-        for seed in (0, 1):
-            clock.tick(finished(words, seed))
-    node: dict[str, Any] = {"title": "two losses", "metric": "knn/top1", "seeds": [0, 1, 2], "rows": {}}
-    node["set"] = [word for word in SHORT if not word.startswith(("tracking", "log_every"))]
-    node["columns"] = {"4": ["negatives.k=4"], "16": ["negatives.k=16"]}
-    for loss, reported in (("infonce", 50.0), ("dcl", 60.0)):
-        node["rows"][loss] = {"set": ["negatives=random_k", f"loss={loss}"], "values": [reported, reported + 1]}
-    content = {"paper": "mine", "cite": "me", "tables": {"t": node}}
-    Path("mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-
-
-def curves() -> None:
-    """Runs that are trained: evaluated after each epoch, one of them stopped; two are extended with another k."""
-    words = [*WORDS, *KNN, "name=curves", "dataset.share=0.1", "evaluate.every=1", "optimizer.schedule=constant"]
-    whole = [*words, "evaluate.knn.k=5", "epochs=3"]
-    first = [*words, "evaluate.knn.k=5", "epochs=1", "loss=eqco"]
-    second = [*words, "evaluate.knn.k=1", "epochs=2", "loss=eqco"]
-    with no_pictures():
-        for loss, seed in (("infonce", 0), ("infonce", 1), ("dcl", 0)):
-            assert train([*whole, f"loss={loss}", f"seed={seed}"]) == 0
-        with stopped_at(5):
-            assert train([*whole, "loss=dcl", "seed=1"]) == 143
-        for seed in (0, 1):
-            assert train([*first, f"seed={seed}"]) == 0
-        assert train([*second, "seed=0"]) == 0
-        with stopped_at(3):
-            assert train([*second, "seed=1"]) == 143
-
-
 def make(folder: Path) -> None:
     """Make the folder, which must not exist."""
     folder.mkdir(parents=True)
     with contextlib.chdir(folder):
-        curves()  # before there are damaged runs, of which a training speaks
         clock = Clock()
-        for part in (losses, data, several_evaluations, edited, versions, names, odd, damaged, cells):
+        for part in (losses, data, several_evaluations, edited, versions, names):
             part(clock)
-        foreign()
-        for seed in (0, 1, 2):
-            words = [*SHORT, "name=hers", "loss=macl", "negatives=random_k", "negatives.k=4", "paths.outputs=others"]
-            clock.tick(finished(words, seed))
-        shutil.copytree("outputs/losses", "others/losses")

@@ -334,20 +334,30 @@ def test_the_numbers_of_the_experiments() -> None:
     ]
 
 
-def on_terminal(*arguments: str, width: int, until: str) -> list[str]:
-    """Lines of ``ssl-bench status`` on a terminal, without colours."""
-    master, slave = terminal(width, 50)
+@contextmanager
+def at_terminal(*arguments: str, width: int, height: int) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """``ssl-bench status`` on a terminal, whose other end comes with it; it ends well."""
+    master, slave = terminal(width, height)
     command = [sys.executable, "-m", "ssl_bench", "status", *arguments]
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")} | {"TERM": "xterm"}
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
     try:
-        printed = read_until(master, until)
+        yield process, master
         assert process.wait(30) == 0
     finally:
         process.kill()
         os.close(master)
         os.close(slave)
+
+
+def plain(printed: str) -> list[str]:
+    """Lines without colours."""
     return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed).splitlines()]
+
+
+def on_terminal(*arguments: str, width: int, until: str) -> list[str]:
+    with at_terminal(*arguments, width=width, height=50) as (_, master):
+        return plain(read_until(master, until))
 
 
 def test_few_runs_are_listed_on_a_terminal_and_many_in_a_pipe_or_if_that_is_asked_for(status: Status) -> None:
@@ -370,22 +380,13 @@ def test_watch_shows_changes_until_it_is_interrupted() -> None:
     folder = make("grid/", rows(2))
     for _ in range(1, 40):
         finish(make("grid/"), 1.0)
-    master, slave = terminal(80, 20)
-    command = [sys.executable, "-m", "ssl_bench", "status", "--watch"]
-    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")} | {"TERM": "xterm"}
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
-    try:
-        first = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", read_until(master, "2.0/10"))
-        assert first.lstrip().startswith("1 interrupted, 39 finished") and len(first.splitlines()) <= 20
+    with at_terminal("--watch", width=80, height=20) as (process, master):
+        first = [line for line in plain(read_until(master, "2.0/10")) if line]
+        assert first[0].startswith("1 interrupted, 39 finished") and len(first) <= 20
         with open(folder / "metrics.jsonl", "a") as file:
             file.write(json.dumps(rows(3)[-1]) + "\n")
         read_until(master, "3.0/10")
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        os.close(master)
-        os.close(slave)
 
 
 # ---- real runs
