@@ -118,7 +118,7 @@ def pivot(
     """Tables of means over seeds.
 
     Args:
-        table: runs; those that are not finished are counted below.
+        table: runs; those that are not finished, or whose number is not finite, are counted below.
         rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``, or several of them with
             commas between; None: of the settings that the commands vary, the first and the second. Columns may be
             ``labels``.
@@ -126,8 +126,8 @@ def pivot(
         flags: what a refusal calls rows and columns.
 
     Raises:
-        ConfigError: there is no such setting or metric, too much else varies, or two folders have other numbers of one
-            training.
+        ConfigError: there is no such setting or metric, no number is finite, too much else varies, or two folders have
+            other numbers of one training.
     """
     ended = runs_table.finished(table)
     if not len(ended):

@@ -1,6 +1,5 @@
 """The report in a browser: Chromium, without a window."""
 
-import json
 import re
 import shutil
 import signal
@@ -17,7 +16,7 @@ from ssl_bench.results.curves import curves as seed_curves
 from ssl_bench.results.matters import what_matters
 from ssl_bench.results.table import read
 from tests.report import runs
-from tests.results.folders import OUTPUTS, add, finish
+from tests.results.folders import OUTPUTS, finish
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
@@ -183,15 +182,6 @@ def test_a_report_is_printed_to_pdf(page: Page) -> None:
     assert content.startswith(b"%PDF-") and content.count(b"/Type /Page\n") >= 2
 
 
-def test_nothing_of_a_plot_is_uploaded(page: Page) -> None:
-    runs.grid()
-    open_report(page)
-    page.locator("#plots .plot").first.scroll_into_view_if_needed()
-    page.locator("#plots .js-plotly-plot").first.hover()
-    buttons = page.locator("#plots .modebar-btn").evaluate_all("all => all.map((each) => each.dataset.title)")
-    assert "Download plot as a PNG" in buttons and not [title for title in buttons if "hare" in title]
-
-
 def test_a_link_with_state_opens_the_same_view(page: Page) -> None:
     folder, *_ = runs.grid()
     open_report(page, f"#where=loss=dcl&sort=-knn/top1&theme=dark&run=grid/{folder.name}&smooth=0.5")
@@ -265,16 +255,3 @@ def test_a_watched_report_shows_runs_that_finish_and_the_reader_stays_where_they
             watching.send_signal(signal.SIGINT)
         assert watching.wait() == 0
     expect(page.locator("#live")).to_have_count(0, timeout=30_000)  # the last file is read no more
-
-
-def test_curves_of_all_main_metrics_are_shown_also_where_lower_is_better(page: Page) -> None:
-    metric = {"unit": "number", "better": "low", "of": "test images"}
-    for number in range(2):
-        folder = runs.run(f"grid/{number}", 0.5, "dcl", 64, 0.1, number, "")
-        rows = [{"step": 10 * n, "epoch": n, "mine/error": 1 / (n + number), "mine/count": n} for n in range(1, 4)]
-        with (folder / "metrics.jsonl").open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-        add(folder, metrics={"knn/top1": 0.5, "mine/error": 0.3}, units={"mine": {"error": metric}})
-    open_report(page)
-    titles = page.locator("#curves .panels").text_content() or ""
-    assert "mine/error" in titles and "mine/count" not in titles

@@ -36,7 +36,7 @@ def test_hostile_texts_are_data_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_no_button_of_a_plot_uploads_it() -> None:
-    """Plotly has one unless every plot refuses it; test_browser.py looks at the buttons themselves."""
+    """Plotly has one unless every plot refuses it."""
     charts = (html.SOURCE / "charts.js").read_text()
     calls = re.findall(r"Plotly\.(?:newPlot|react)\(.*", "".join(p.read_text() for p in html.SOURCE.glob("*.js")))
     assert len(calls) == 1 and "...local," in calls[0]

@@ -467,9 +467,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 picture = Image.fromarray((255 * pixels[i].reshape(8, 8) / 16).astype(np.uint8))
                 picture.resize((16, 16)).save(path)
-        shutil.copytree("images/test", "others/train")
-        shutil.copytree("images/train/0", "others/test/0")
-        shutil.copytree("images/train/1", "others/test/1")
+        for part, other in (("test", "train"), ("train", "test")):
+            shutil.copytree(f"images/{part}", f"others/{other}")
         for loss in LOSSES:
             for seed in (0, 1):
                 train_one(loss, seed)
