@@ -47,7 +47,6 @@ KNN = ["evaluate=knn", "evaluate.baselines=[]", "evaluate.watch=0"]
 SHORT = [*WORDS, *KNN, "max_steps=3"]
 LOSSES = {"infonce": 0.55, "dcl": 0.60, "eqco": 0.56, "flatnce": 0.5, "macl": 0.58}  # accuracies
 STARTED = 1795000000.0  # seconds of the epoch, of the first run; each later one starts a minute after the one before
-GONE = 2**22 - 1  # number of a process that has ended
 # How many runs of each experiment are in a state that is not finished, and how many are in the folder in all.
 STATES = {
     "losses": {"evaluation missing": 1, "failed": 1, "diverged": 5, "interrupted": 1, "not begun": 1},

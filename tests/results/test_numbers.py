@@ -127,7 +127,8 @@ def drawn(random: np.random.Generator) -> list[Made]:
                     path.write_text(re.sub(r'(/top1": )[\d.]+', r"\1NaN", path.read_text()))
                 place = str(folder) if folder.name else ""
                 runs.append(Made(place, experiment, state, seed, settings, accuracies(place)))
-        make_grid("1", commands, begun, clock.now)
+        if commands:
+            make_grid("1", commands, begun, clock.now)
     if random.random() < 0.3:
         shutil.copytree("outputs/one", "outputs/copy")
         copied = [run for run in runs if run.experiment == "one" and run.folder]
