@@ -74,7 +74,7 @@ class Machine:
             grid.add([grid.run((*requests[one], f"seed={one.seed}"), configs[one], one.text) for one in now])
             for refusal in grid.refused(grid.runs).values():
                 raise refusal
-            code = grid.train(grid_end.show)
+            code = grid_end.train(grid)
             failed = {run.label: grid.ends[run.number].reason for run in grid.runs if run.number in grid.ends}
             numbers.add_diverged([label for label, reason in failed.items() if DIVERGED in reason])
             self._collect(numbers, configs)

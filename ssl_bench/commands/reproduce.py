@@ -61,7 +61,7 @@ def _train(selection: Selection, todo: Sequence[PlannedRuns], command: Command, 
     """Train runs as one grid; return its exit code."""
     grid = Grid(command, typed)
     grid.add([grid.run(*cell_run) for planned in todo for cell_run in planned.runs()])
-    code = grid.train(grid_end.show)
+    code = grid_end.train(grid)
     words = [*selection.flags, *selection.names, *(["--all"] * selection.whole), *selection.changes]
     words.append(f"paths.outputs={selection.outputs}")
     print(f"beside the papers' numbers: {shlex.join(['ssl-bench', 'table', *words])}", flush=True)

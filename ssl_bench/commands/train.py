@@ -60,7 +60,7 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
         return 0, [], {}
     if command.many:
         grid.every(words.skip)
-        return grid.train(grid_end.show), grid.runs, grid.ends
+        return grid_end.train(grid), grid.runs, grid.ends
     run = grid.alone()
     outcome = _carried_out(run)
     return outcome.code, [run], {run.number: outcome}

@@ -8,8 +8,7 @@ import shlex
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from ssl_bench.config.command import Command
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import run_dir
 from ssl_bench.disk.patience import unwritable
-from ssl_bench.errors import ConfigError, printable
+from ssl_bench.errors import ConfigError
 from ssl_bench.files import given_path
 from ssl_bench.launch import impossible, slurm, workers
 from ssl_bench.launch.live import Live
@@ -31,10 +30,6 @@ from ssl_bench.record.wandb import under_agent
 from ssl_bench.signals import Interrupted, raised
 
 MANY = 300  # runs that take some seconds to check
-ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary even if there are none
-# Directory and epochs of runs, by what distinguishes them beside the seed: numbers are those after so many epochs.
-# None: it trains nothing.
-Groups = Mapping[str, Sequence[tuple[Path, int | None]]]
 
 
 @dataclass
@@ -138,12 +133,8 @@ class Grid:
             refused |= {place: error for place, error in zip(left, errors, strict=True) if error}
         return dict(sorted(refused.items()))
 
-    def train(self, show: Callable[[Groups], None]) -> int:
-        """Carry out the runs where they were asked for, say how they ended, and return the exit code.
-
-        Args:
-            show: prints a table of the finished ones.
-        """
+    def train(self) -> int:
+        """Carry out the runs where they were asked for; return the signal that has stopped them, or 0."""
         since, settings, stop = time.time(), self.command.settings, 0
         left = [run for run in self.runs if not run.done]
         for run in self.runs:
@@ -171,8 +162,7 @@ class Grid:
         if stop:
             name = signal.Signals(stop).name
             print(f"interrupted by {name}; the same command goes on", file=sys.stderr, flush=True)
-        code = self.summarise(show)
-        return 128 + stop if stop else code
+        return stop
 
     @property
     def outputs(self) -> Path:
@@ -198,48 +188,6 @@ class Grid:
         except OSError as error:
             raise unwritable(error) from error
 
-    def summarise(self, show: Callable[[Groups], None]) -> int:
-        """Print how each run ended, ``show`` the finished ones, and return the exit code of the grid."""
-        states = Counter(end.state for end in self.ends.values())
-        counts = [f"{states[state]} {state}" for state in State if state in ALWAYS or states[state]]
-        not_begun = len(self.runs) - len(self.ends)
-        counts += [f"{not_begun} not begun"] if not_begun else []
-        counts += [f"{self.left_out} left out: impossible"] if self.left_out else []
-        count = len(self.runs) + self.left_out
-        print(f"{count} run{'s' * (count != 1)}: {', '.join(counts)}")
-        overrides = [run.overrides for run in self.runs]
-        shared = set[str]().union(*overrides).intersection(*overrides)
-        finished: dict[str, list[tuple[Path, int | None]]] = {}  # runs that differ in their seed only have one name
-        for run in self.runs:
-            distinct = [override for override in run.overrides if override not in shared]
-            seed = [override for override in distinct if override.startswith("seed=")]
-            name = run.label or " ".join(override for override in distinct if override not in seed)
-            end = self.ends.get(run.number)
-            if end and end.finished and end.folder:
-                finished.setdefault(name or _seeds(overrides), []).append((Path(end.folder), run.config.get("epochs")))
-            elif end and end.state in (State.FAILED, State.BUSY):
-                named = " ".join([name, *seed] if run.label else distinct)
-                reason = end.reason
-                for override in distinct:  # named already
-                    reason = reason.removeprefix(f"{override}: ")
-                print("  " + ": ".join(filter(None, (end.state.value, named, reason))))
-        if len(self.runs) > 1:
-            show(_once(finished))
-            if not any(run.label for run in self.runs) and (line := self._to_compare(shared)):
-                print(line)
-        ends = [*self.ends.values()]
-        if ends and all(end.state is State.FAILED and end.code == ConfigError.exit_code for end in ends):
-            return ConfigError.exit_code
-        return 1 if states[State.FAILED] or states[State.BUSY] or not_begun else 0
-
-    def _to_compare(self, shared: Collection[str]) -> str:
-        """The command that compares the runs of a grid with two seeds or more, by the first setting that it varies."""
-        varied = [key for key in self.command.swept if key != "seed"]
-        first = "loss" if "loss" in varied else next(iter(varied), "")
-        names = [override.removeprefix("name=").strip("'\"") for override in shared if override.startswith("name=")]
-        command = printable(shlex.join(["ssl-bench", "compare", *names, "--by", first]))
-        return f"is one better? {command}" if first and "seed" in self.command.swept else ""
-
 
 def check_place(command: Command, dry_run: bool) -> None:
     """Refuse a grid where it cannot be carried out; a dry run needs no Slurm.
@@ -253,24 +201,3 @@ def check_place(command: Command, dry_run: bool) -> None:
         raise ConfigError("a grid cannot run under a W&B agent, which starts one run at a time: leave -m out")
     if command.launcher == "slurm" and not dry_run:
         slurm.check()
-
-
-def _once(groups: Groups) -> Groups:
-    """The groups, those of the same runs as one: a grid over settings of an evaluator trains no run twice."""
-    names: dict[tuple[tuple[Path, int | None], ...], list[str]] = {}
-    for name, runs in groups.items():
-        names.setdefault(tuple(dict.fromkeys(runs)), []).append(name)
-    return {_common(given): list(runs) for runs, given in names.items()}
-
-
-def _common(names: Sequence[str]) -> str:
-    """The overrides that all names have; all names if they have none, or are labels."""
-    words = [name.split(" ") for name in names]
-    common = [word for word in words[0] if all(word in others for others in words)]
-    return " ".join(common) if common and all("=" in word for word in common) else " and ".join(names)
-
-
-def _seeds(runs: Sequence[Sequence[str]]) -> str:
-    """The seeds of a grid, as on its command line."""
-    seeds = (override.removeprefix("seed=") for run in runs for override in run if override.startswith("seed="))
-    return f"seed={','.join(dict.fromkeys(seeds))}"

@@ -1,10 +1,11 @@
 """How a run ended, as plain data that crosses processes."""
 
+import traceback
 from dataclasses import dataclass
 from enum import StrEnum
 from signal import Signals
 
-from ssl_bench.errors import one_line
+from ssl_bench.errors import ConfigError, RunError, one_line
 
 DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
 RESUMES = "; the same command resumes"  # the end of the reason of one that has died
@@ -47,6 +48,16 @@ class Outcome:
     @classmethod
     def interrupted(cls, signal_number: int) -> "Outcome":
         return cls(State.INTERRUPTED, 128 + signal_number)
+
+    @classmethod
+    def of(cls, error: Exception) -> "Outcome":
+        """The outcome of a run that raised this error."""
+        if isinstance(error, ConfigError | RunError):
+            return cls.failed(str(error), error.exit_code)
+        if isinstance(error, OSError):  # of a file system, or of what the ranks share
+            where = error.filename or "what the processes share in /dev/shm or TMPDIR"
+            return cls.failed(f"{where}: {error.strerror or error}; after fixing that, the same command resumes")
+        return cls.failed(f"{type(error).__name__}: {error}", detail="".join(traceback.format_exception(error)))
 
     @classmethod
     def died(cls, name: str, code: int) -> "Outcome":

@@ -20,7 +20,7 @@ from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import cores_per_process, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
-from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.outcome import RESUMES, Outcome, State
 from ssl_bench.launch.processes import METHOD, cores, die_with, started, starting
 from ssl_bench.record import results
 from ssl_bench.record.lease import Claim
@@ -96,15 +96,9 @@ def _leave(outcome: Outcome | None) -> None:
     Kernels of NCCL and the clean-up of CUDA would wait for ranks that have failed, or that are a batch ahead.
     """
     if int(os.environ["WORLD_SIZE"]) > 1 and (outcome is None or outcome.state in (State.FAILED, State.INTERRUPTED)):
-        atexit.register(_end_at_once, 1 if outcome is None else outcome.code)
+        atexit.register(os._exit, 1 if outcome is None else outcome.code)
     else:
         leave()
-
-
-def _end_at_once(code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def train_here(
@@ -137,22 +131,16 @@ def outcome_of(work: Callable[[], None], device: torch.device, remedy: str) -> O
         work()
     except Interrupted as stop:
         return Outcome.interrupted(stop.number)
-    except (ConfigError, RunError) as error:
-        return Outcome.failed(str(error), error.exit_code)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")
     except Exception as error:
         if out_of_memory(error):
             reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
             return Outcome.failed(f"{reason} {remedy}")
         if reason := without_room(error):
             return Outcome.failed(reason)
-        if world() == 1:
-            return Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
+        if world() == 1 or isinstance(error, ConfigError | RunError | OSError):
+            return Outcome.of(error)
         if _lost_a_rank(error):
-            reason = f"rank {rank()} {LOST} ({str(error).splitlines()[0]})"
-            return Outcome.failed(f"{reason}; the same command resumes")
+            return Outcome.failed(f"rank {rank()} {LOST} ({str(error).splitlines()[0]}){RESUMES}")
         raise
     return Outcome(State.DONE)
 

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, NotRequired, TypedDict
 from ssl_bench import files
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.disk import temporary
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch.nodes import nodes, restarted, under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
@@ -74,13 +73,8 @@ def carry_out(
         config = find_prepared(run.config)
         folder = folders.find(config)
         outcome = _carry_out(run, config, folder, wait, quiet, shared, begin)
-    except (ConfigError, RunError) as error:
-        outcome = Outcome.failed(str(error), error.exit_code)
-    except OSError as error:  # of a file system, or of what the ranks share
-        where = error.filename or "what the processes share in /dev/shm or TMPDIR"
-        outcome = Outcome.failed(f"{where}: {error.strerror or error}; after fixing that, the same command resumes")
-    except Exception as error:  # a fault of this package or of a plugin
-        outcome = Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
+    except Exception as error:
+        outcome = Outcome.of(error)
     outcome = replace(outcome, folder=str(folder) if folder else None)
     if not quiet:
         report(outcome, os.environ.get("RANK", "0") == "0")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ssl_bench.commands.grid_end import show
+from ssl_bench.commands.grid_end import summarise
 from ssl_bench.config.command import Command
 from ssl_bench.launch.grid import Grid
 from ssl_bench.launch.outcome import Outcome, State
@@ -46,7 +46,7 @@ def end(cells: Mapping[Cell, Sequence[Path]], capfd: Capture) -> str:
     grid.add(runs)
     grid.ends = {run.number: Outcome(State.DONE, folder=str(run.folder)) for run in grid.runs}
     capfd.readouterr()
-    assert grid.summarise(show) == 0
+    assert summarise(grid) == 0
     return capfd.readouterr().out
 
 
