@@ -86,7 +86,7 @@ class Here:
 class Local:
     """Those of ``launcher=local``."""
 
-    jobs: int
+    jobs: int | None
     runs_per_gpu: int
 
 
@@ -218,7 +218,8 @@ def check_launcher(name: str, settings: Mapping[str, Any]) -> None:
     one_of("launcher", name, tuple(LAUNCHERS))
     check_keys(settings, LAUNCHERS[name], "launcher.")
     for key in ("jobs", "runs_per_gpu", "nodes"):
-        require(settings.get(key, 1) >= 1, f"launcher.{key}", settings.get(key), "1 or more")
+        value = settings.get(key)
+        require(value is None or value >= 1, f"launcher.{key}", value, "1 or more")
 
 
 def check_keys(node: Mapping[str, Any], kind: type = TopLevel, prefix: str = "") -> None:

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
 from ssl_bench.errors import RunError, require
-from ssl_bench.hardware import visible_gpus
+from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import cores, started, starting, stop_after
 from ssl_bench.launch.run import Run, carry_out, failed_since, keep_failure
@@ -53,7 +53,7 @@ def work(
     return ends
 
 
-def places(runs: Sequence[Run], settings: Mapping[str, int]) -> list[Place]:
+def places(runs: Sequence[Run], settings: Mapping[str, Any]) -> list[Place]:
     """The GPUs of each worker, or its share of the cores where there are none.
 
     Args:
@@ -66,11 +66,13 @@ def places(runs: Sequence[Run], settings: Mapping[str, int]) -> list[Place]:
     devices, device = max(run.config["devices"] for run in runs), runs[0].config["device"]
     if gpus := visible_gpus(device):
         room = len(gpus) * runs_per_gpu // devices
+        jobs = jobs or room
         why = f"{room} or less: {len(gpus)} GPUs, {devices} for a run, launcher.runs_per_gpu={runs_per_gpu}"
         require(jobs <= room, "launcher.jobs", jobs, why)
         every = gpus * runs_per_gpu  # a second run comes to a GPU after each has one
         return [({"CUDA_VISIBLE_DEVICES": ",".join(every[i * devices :][:devices])}, None) for i in range(jobs)]
     mine = sorted(cores() or ())
+    jobs = jobs or max(1, available_cores() // devices)
     share = max(1, len(mine) // jobs)
     return [({}, {*(mine + mine)[i * share % max(1, len(mine)) :][:share]} or None) for i in range(jobs)]
 

@@ -73,6 +73,7 @@ def test_the_gpus_are_shared_out(
     monkeypatch.setattr("ssl_bench.launch.workers.visible_gpus", lambda _: gpus)
     found = places([run(1), run(devices)], {"jobs": jobs, "runs_per_gpu": per_gpu})
     assert found == [({"CUDA_VISIBLE_DEVICES": names}, None) for names in expected]
+    assert places([run(devices)], {"jobs": None, "runs_per_gpu": per_gpu}) == found
     with pytest.raises(ConfigError, match=rf"^launcher\.jobs={jobs + 1}: "):
         places([run(devices)], {"jobs": jobs + 1, "runs_per_gpu": per_gpu})
 
