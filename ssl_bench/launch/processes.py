@@ -20,6 +20,7 @@ from typing import Any
 
 from ssl_bench.record import streams
 from ssl_bench.signals import unblock
+from ssl_bench.surroundings import become
 
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
 
@@ -38,8 +39,7 @@ def starting() -> Iterator[Any]:
 
 def started(environment: Mapping[str, str], cores: set[int] | None) -> None:
     """Make this new process like the one that started it: its environment and its cores; let signals reach it."""
-    os.environ.clear()
-    os.environ.update(environment)
+    become(environment)
     if cores:
         os.sched_setaffinity(0, cores)
     streams.outlive_reader()
