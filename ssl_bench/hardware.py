@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of a period, which all cores together have
 GPU_FILES = "nvidia[0-9]*"  # in /dev
 GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each, also where torch sees none
 CUDA_12 = 'pip install "torch<2.11" torchvision'  # 2.10 is PyPI's last build for drivers of CUDA 12, and for Volta
@@ -26,8 +28,12 @@ NEWEST = "pip install torch torchvision"
 
 
 def available_cores() -> int:
-    """Number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Number of CPU cores that this process may use, by its affinity and the quota of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):  # there is no quota: "max"
+        quota, period = map(int, QUOTA.read_text().split())
+        cores = min(cores, max(1, quota // period))
+    return cores
 
 
 def visible_gpus(device: str = "auto") -> list[str]:

@@ -16,6 +16,17 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import check_architecture, check_devices, unusable_gpus
 from tests.conftest import SMALL
 
+
+@pytest.mark.parametrize(("quota", "cores"), [("max 100000", 4), ("250000 100000", 2), ("50000 100000", 1), ("", 4)])
+def test_the_quota_of_a_container_counts(
+    quota: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
+    (tmp_path / "cpu.max").write_text(quota)
+    assert hardware.available_cores() == cores
+
+
 # Page faults of ten tensors of 64 MiB after ten others, and the MiB in use before and after the memory is released.
 CODE = """
 import resource, psutil, torch

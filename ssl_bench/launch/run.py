@@ -139,7 +139,7 @@ def threads(config: dict[str, Any], folder: Path, shared: bool) -> int | None:
     begun, local = runs.read(folder).config.get("threads"), ranks_here(config)
     if begun and begun > 0:
         return min(begun, available_cores())
-    return max(1, available_cores() // local) if shared or local > 1 else THREADS
+    return max(1, available_cores() // local) if shared or local > 1 else min(THREADS, available_cores())
 
 
 def _concluded(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: bool) -> Outcome:

@@ -73,7 +73,7 @@ def places(runs: Sequence[Run], settings: Mapping[str, Any]) -> list[Place]:
         return [({"CUDA_VISIBLE_DEVICES": ",".join(every[i * devices :][:devices])}, None) for i in range(jobs)]
     mine = sorted(cores() or ())
     jobs = jobs or max(1, available_cores() // devices)
-    share = max(1, len(mine) // jobs)
+    share = max(1, available_cores() // jobs)
     return [({}, {*(mine + mine)[i * share % max(1, len(mine)) :][:share]} or None) for i in range(jobs)]
 
 

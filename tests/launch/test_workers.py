@@ -84,6 +84,7 @@ def test_the_gpus_are_shared_out(
 def test_the_cores_are_shared_out(jobs: int, shares: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ssl_bench.launch.workers.visible_gpus", lambda _: [])
     monkeypatch.setattr("ssl_bench.launch.workers.cores", lambda: {0, 1, 2, 3})
+    monkeypatch.setattr("ssl_bench.launch.workers.available_cores", lambda: 4)
     assert places([run(1)], {"jobs": jobs, "runs_per_gpu": 1}) == [({}, {*share}) for share in shares]
 
 
