@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +28,6 @@ from torch.nn.functional import normalize
 from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.check.loss import IMAGES, WIDTH, Batch, Measured, batches, measure
 from ssl_bench.check.ranks import SECONDS, on_ranks
-from ssl_bench.disk import temporary
 from ssl_bench.distributed import join_local, rank, world
 from ssl_bench.errors import RunError, reason
 
@@ -286,8 +286,8 @@ def cells(row: Row) -> list[str]:
     made, exact, first = list[str](), right(row, batches(), TAU), dict[str, Measured]()
     for ranks in RANKS:
         try:
-            with temporary.folder() as folder:
-                parts = on_ranks(partial(work, row, ranks, folder), ranks, folder)
+            with TemporaryDirectory(prefix="ssl-bench-") as folder:
+                parts = on_ranks(partial(work, row, ranks, Path(folder)), ranks, Path(folder))
         except RunError as error:
             made.append(reason(error))
             continue

@@ -3,36 +3,88 @@
 Writing: the new content goes to a temporary file beside the file, is flushed to the disk, and the file is renamed. So
 a file has its whole old content or its whole new content, never a part.
 
-Both wait for a file system that is out of reach for a moment (``patience.py``).
-
 Reading: only regular files, up to a size far above what a run writes, as plain data. A reader of a record names the
-shape that it needs (:mod:`ssl_bench.disk.shapes`). A file of another shape counts as missing, and is named with what is
-wrong in it. A cache, which can be made again, is read only if it holds exactly what was written.
+shape that it needs (:mod:`ssl_bench.shapes`). A file of another shape counts as missing, and is named with what is
+wrong in it.
+
+Both wait for a file system that is out of reach for a moment, as those of a network are (:func:`retry`). A file whose
+state stays unknown never counts as missing.
 
 Text is UTF-8 in every locale. A file name that is not valid UTF-8 keeps its bytes.
 """
 
 import contextlib
 import errno
-import hashlib
-import io
 import json
 import math
 import os
+import re
+import secrets
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
-from ssl_bench.disk import anchors, temporary
-from ssl_bench.disk.patience import NoAnswer, Result, answer, patiently
-from ssl_bench.disk.shapes import misfit
-from ssl_bench.errors import ConfigError, printable
+from ssl_bench.errors import ConfigError, RunError, printable
+from ssl_bench.shapes import misfit
 
-NO_RECORD = "or was not written by ssl-bench"  # is what is wrong in a file
 Mark = tuple[int, int, int, int]  # device, inode, size, time of change in ns
+Result = TypeVar("Result")
+
+OUT_OF_REACH = {errno.EIO, errno.ESTALE, errno.EINTR, errno.ETIMEDOUT}
+PAUSES = (0.05, 0.2, 1.0, 4.0, 0.0)  # seconds after each try
+NO_RECORD = "or was not written by ssl-bench"  # is what is wrong in a file
 LARGEST_FILE = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
+TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{16}\.tmp", re.DOTALL)
+
+
+class FileSystemUnavailable(RunError):
+    """A file system has not said, in several tries, what is in a file or whether there is one."""
+
+
+def retry(call: Callable[[], Result], path: str | Path) -> Result:
+    """Return the result of ``call``, which works on ``path``; call again after a pause while that is out of reach.
+
+    Raises:
+        FileSystemUnavailable: it stays out of reach.
+        OSError: any other error of the call.
+    """
+    for pause in PAUSES:
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in OUT_OF_REACH:
+                raise
+            last = error
+        time.sleep(pause)
+    remedy = "its file system does not answer; the same command goes on when it does"
+    raise FileSystemUnavailable(printable(f"{path}: {last.strerror}: {remedy}")) from last
+
+
+def status(path: Path) -> os.stat_result | None:
+    """The status of a file, a folder or a link itself; None if there is none."""
+    try:
+        return retry(lambda: os.lstat(path), path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file, a folder or a link."""
+    return status(path) is not None
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those that it is in, unless there is one."""
+    retry(lambda: path.mkdir(parents=True, exist_ok=True), path)
+
+
+def unwritable(error: OSError) -> ConfigError:
+    """The refusal of a results folder that cannot be written."""
+    path = error.filename or "paths.outputs"
+    return ConfigError(f"{path}: {error.strerror}; set paths.outputs to a folder that can be written")
 
 
 def usual_outputs() -> Path:
@@ -65,65 +117,32 @@ def mark(status: os.stat_result) -> Mark:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
-    """Replace ``path`` by what ``fill`` writes into the open file that it is given. After an error it is as before."""
-    _replace(path, fill, lambda: None, lambda attempt: attempt())
+# ---- writing
 
 
-def _replace(
-    path: Path, fill: Callable[[BinaryIO], Any], before: Callable[[], None], tries: Callable[[Callable[[], None]], None]
-) -> None:
-    fresh = temporary.beside(path)
+def write(path: Path, fill: Callable[[BinaryIO], Any], before: Callable[[], None] = lambda: None) -> None:
+    """Replace ``path`` by what ``fill`` writes into the open file that it is given. After an error it is as before.
 
-    def attempt() -> None:
-        with open(fresh, "wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        before()
-        patiently(lambda: os.replace(fresh, path))
-
+    Args:
+        before: called when the content is on the disk, right before the renaming.
+    """
+    fresh = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
     try:
         with _with_file_name(path):
-            tries(attempt)
+            with open(fresh, "wb") as file:
+                fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+            before()
+            retry(lambda: os.replace(fresh, path), path)
     except BaseException:
         remove(fresh)
         raise
 
 
-def remove(path: Path) -> None:
-    """Remove a temporary file; where that is impossible, the next command that takes its folder does so."""
-    with contextlib.suppress(OSError):
-        patiently(lambda: path.unlink(missing_ok=True))
-
-
-def append(path: Path, text: str) -> None:
-    """Add ``text`` to the end of a file of a run."""
-    with (
-        _with_file_name(path),
-        patiently(lambda: open(of_run(path), "a", encoding="utf-8", errors="surrogateescape")) as file,
-    ):
-        file.write(text)
-
-
-@contextlib.contextmanager
-def _with_file_name(path: Path) -> Iterator[None]:
-    """Add the file's name to an OSError; the one of a full disk has none."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-
-
 def write_bytes(path: Path, content: bytes | memoryview, before: Callable[[], None] = lambda: None) -> None:
-    """Replace ``path`` by ``content``, in several tries if the file system gives no answer.
-
-    After an error it is as before.
-
-    Args:
-        before: called in each try when the content is on the disk, right before the renaming.
-    """
-    _replace(path, lambda file: file.write(content), before, patiently)
+    """Replace ``path`` by ``content``, in several tries if its file system is out of reach; else as :func:`write`."""
+    retry(lambda: write(path, lambda file: file.write(content), before), path)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -139,6 +158,45 @@ def write_json(path: Path, value: Any) -> None:
 def as_json(value: Any) -> str:
     """``value`` as :func:`write_json` writes it."""
     return json.dumps(value, indent=2) + "\n"
+
+
+def append(path: Path, text: str) -> None:
+    """Add ``text`` to the end of a file of a run."""
+    with (
+        _with_file_name(path),
+        retry(lambda: open(of_run(path), "a", encoding="utf-8", errors="surrogateescape"), path) as file,
+    ):
+        file.write(text)
+
+
+@contextlib.contextmanager
+def _with_file_name(path: Path) -> Iterator[None]:
+    """Add the file's name to an OSError; the one of a full disk has none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def remove(path: Path) -> None:
+    """Remove a file that nobody misses if it stays."""
+    with contextlib.suppress(OSError, FileSystemUnavailable):
+        retry(lambda: path.unlink(missing_ok=True), path)
+
+
+def remove_temporary(folder: Path, unchanged: float = 0.0) -> None:
+    """Remove the temporary files that killed processes have left in a folder, but not in those inside it.
+
+    Args:
+        unchanged: seconds for which a file must not have changed: 0 where no other process may write.
+    """
+    with contextlib.suppress(OSError, FileSystemUnavailable):  # there is no folder
+        for name in filter(TEMPORARY.fullmatch, retry(lambda: os.listdir(folder), folder)):
+            if time.time() - os.lstat(folder / name).st_mtime >= unchanged:
+                remove(folder / name)
+
+
+# ---- reading
 
 
 def of_run(path: Path | str) -> Path | str:
@@ -174,10 +232,10 @@ def open_regular(path: str | Path, largest: float = math.inf) -> BinaryIO:
 
 
 def read_with(path: str | Path, read: Callable[[BinaryIO], Result], largest: float = math.inf) -> Result:
-    """Return ``read`` of a file as :func:`open_regular` opens it; again if the file system gives no answer.
+    """Return ``read`` of a file as :func:`open_regular` opens it.
 
     Raises:
-        NoAnswer: the file system gives none.
+        FileSystemUnavailable: its file system does not answer.
         OSError: the file cannot be read.
     """
 
@@ -185,7 +243,12 @@ def read_with(path: str | Path, read: Callable[[BinaryIO], Result], largest: flo
         with open_regular(path, largest) as file:
             return read(file)
 
-    return answer(path, once)
+    return retry(once, path)
+
+
+def read_bytes(path: str | Path, largest: float = LARGEST_FILE) -> bytes:
+    """Content of a regular file; an OSError if it cannot be read or has more than ``largest`` bytes."""
+    return read_with(path, lambda file: file.read(), largest)
 
 
 def compare_checksums(file: BinaryIO) -> None:
@@ -206,11 +269,6 @@ def compare_checksums(file: BinaryIO) -> None:
     file.seek(0)
 
 
-def read_bytes(path: str | Path, largest: int = LARGEST_FILE) -> bytes:
-    """Content of a regular file; an OSError if it cannot be read or has more than ``largest`` bytes."""
-    return read_with(path, lambda file: file.read(), largest)
-
-
 def parse_json(content: bytes | str) -> Any:
     """The value of a JSON text; a ValueError for anything else."""
     try:
@@ -219,23 +277,21 @@ def parse_json(content: bytes | str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def read_json(path: str | Path, shape: Any = Any, named: bool = True, of_a_run: bool = False) -> Any:
+def read_json(
+    path: str | Path,
+    shape: Any = Any,
+    named: bool = True,
+    of_a_run: bool = False,
+    parse: Callable[[bytes], Any] = parse_json,
+) -> Any:
     """Content of ``path``; None if there is no such file, or it is damaged: it is no JSON of this shape.
 
     Args:
         named: say in a sentence that a file is damaged.
         of_a_run: as a link that leaves its folder it counts as damaged.
+        parse: the value of another kind of text, or a ValueError.
     """
-    return _named(path, examined(path, shape, of_a_run=of_a_run), named)
-
-
-def read_yaml(path: str | Path, shape: Any = Any, named: bool = True, of_a_run: bool = False) -> Any:
-    """Content of a YAML file as JSON would have it; otherwise as :func:`read_json`."""
-    return _named(path, examined(path, shape, parse_yaml, of_a_run), named)
-
-
-def _named(path: str | Path, examined: tuple[Any, str], named: bool) -> Any:
-    content, wrong = examined
+    content, wrong = examined(path, shape, parse, of_a_run)
     if wrong and named:
         say_damaged(path, wrong)
     return content
@@ -256,14 +312,30 @@ def examined(
     return (None, NO_RECORD if wrong[0] == "=" else wrong) if wrong else (content, "")
 
 
-def parse_yaml(content: bytes) -> Any:
-    """The value of a YAML text without dates and other values that JSON does not have; a ValueError for such."""
-    import yaml
+def read_json_lines(path: Path, wrong: Callable[[Any], str] = lambda value: "") -> list[Any]:
+    """The values of a file of a run with one JSON value per line; none without a file.
 
-    try:
-        return json.loads(json.dumps(anchors.parse(content)))
-    except (TypeError, AttributeError, OverflowError, RecursionError, yaml.YAMLError) as error:
-        raise ValueError("no YAML") from error  # the loader lets errors of dates, numbers and keys through
+    Damaged lines are left out with a message, except for a last line that was cut short, which has none.
+
+    Args:
+        wrong: says what is wrong in a value; empty: nothing.
+    """
+    values, damaged = [], list[str]()
+    with contextlib.suppress(OSError):
+        for line in read_bytes(of_run(path), math.inf).splitlines(keepends=True):
+            what = NO_RECORD
+            with contextlib.suppress(ValueError):
+                value = parse_json(line)
+                what = wrong(value)
+                if not what:
+                    values.append(value)
+            if what and line.endswith(b"\n"):
+                damaged.append(what)
+    if damaged:
+        first = f" ({damaged[0]})" if damaged[0] != NO_RECORD else ""
+        what = f"{len(damaged)} damaged rows, which are left out{first}"
+        say_once(printable(f"ssl-bench: {path} has {what}"), f"{os.path.abspath(path)} {what}")
+    return values
 
 
 def say_damaged(path: str | Path, wrong: str = NO_RECORD) -> None:
@@ -276,12 +348,6 @@ def damage(path: str | Path, wrong: str) -> str:
     return f"{path} is damaged, {wrong}" if wrong == NO_RECORD else f"{path} is damaged ({wrong})"
 
 
-def say_damaged_rows(path: str | Path, rows: int, wrong: str = "") -> None:
-    """Say that rows of a file are damaged, and ``wrong`` is what is wrong in the first of them."""
-    what = f"{rows} damaged rows, which are left out{f' ({wrong})' if wrong else ''}"
-    say_once(printable(f"ssl-bench: {path} has {what}"), f"{os.path.abspath(path)} {what}")
-
-
 SAID = set[str]()  # what sentences were about
 
 
@@ -292,54 +358,3 @@ def say_once(sentence: str, about: str = "") -> None:
         SAID.add(about)
         with contextlib.suppress(OSError):  # a closed terminal
             print(sentence, file=sys.stderr, flush=True)
-
-
-def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file of a run; an OSError if it cannot be read."""
-    return iter(io.BytesIO(read_with(of_run(path), lambda file: file.read())))
-
-
-def read_json_lines(path: Path, wrong: Callable[[Any], str] = lambda value: "") -> list[Any]:
-    """The values of a file of a run with one JSON value per line; none without a file.
-
-    Damaged lines are left out with a message, except for a last line that was cut short, which has none.
-
-    Args:
-        wrong: says what is wrong in a value; empty: nothing.
-    """
-    values, damaged, first = [], 0, ""
-    with contextlib.suppress(OSError):
-        for line in read_lines(path):
-            what = ""
-            with contextlib.suppress(ValueError):
-                value = parse_json(line)
-                what = wrong(value)
-                if not what:
-                    values.append(value)
-                    continue
-            damaged += line.endswith(b"\n")
-            first = first or what
-    if damaged:
-        say_damaged_rows(path, damaged, first)
-    return values
-
-
-def write_cache(path: Path, content: Any) -> None:
-    """Replace ``path`` by ``content`` with a hash of it; :func:`read_cache` reads it."""
-    text = json.dumps(content, separators=(",", ":"), default=str)
-    write_text(path, f"{_seal(path, text.encode())}{text}}}\n")
-
-
-def read_cache(path: Path) -> Any:
-    """The content that :func:`write_cache` wrote to this name; None for anything else."""
-    try:
-        content = read_bytes(path)
-        text = content[len(_seal(path, b"")) : -2]
-        return parse_json(text) if content == f"{_seal(path, text)}".encode() + text + b"}\n" else None
-    except (OSError, ValueError, NoAnswer):
-        return None
-
-
-def _seal(path: Path, text: bytes) -> str:
-    """The start of a cache, which has the same length for any text."""
-    return f'{{"sha256":"{hashlib.sha256(path.name.encode(errors="surrogateescape") + text).hexdigest()}","content":'

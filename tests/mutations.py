@@ -82,10 +82,10 @@ FAULTS = [
     ),
     Fault(
         "a number at its bound does not fit",
-        "disk/shapes.py",
+        "shapes.py",
         "bounds.least <= value <= bounds.largest",
         "bounds.least <= value < bounds.largest",
-        ("disk/test_shapes.py",),
+        ("test_shapes.py",),
     ),
     Fault(
         "gradients are summed over the ranks",

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ssl_bench.disk.patience import unwritable
 from ssl_bench.errors import ConfigError, InvalidValue, RunError, require, shown
+from ssl_bench.files import unwritable
 
 
 def test_require_raises_one_sentence_with_key_value_and_remedy() -> None:

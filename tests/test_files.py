@@ -1,11 +1,19 @@
-"""Files that are read back: records of a shape, and caches that hold exactly what was written."""
+"""Files that are read back, and what writers leave that were killed or have failed."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ssl_bench import files
-from ssl_bench.disk.shapes import misfit
+from ssl_bench.config import anchors
+from ssl_bench.record import lease
+from ssl_bench.shapes import misfit
 
 
 def test_a_damaged_record_counts_as_missing_and_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,9 +41,9 @@ def test_a_damaged_record_counts_as_missing_and_is_named_once(capsys: pytest.Cap
 def test_yaml_is_read_as_json_would_have_it(text: str) -> None:
     path = Path("a.yaml")
     path.write_text(text)
-    assert files.read_yaml(path) is None
+    assert anchors.read_yaml(path) is None
     path.write_text("{1: [x, 2.0, null]}")
-    assert files.read_yaml(path) == {"1": ["x", 2.0, None]}
+    assert anchors.read_yaml(path) == {"1": ["x", 2.0, None]}
 
 
 def test_damaged_rows_are_counted_but_not_one_that_is_still_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,15 +56,54 @@ def test_damaged_rows_are_counted_but_not_one_that_is_still_written(capsys: pyte
     assert files.read_json_lines(path) == [{"x": 1}] and capsys.readouterr().err == ""
 
 
-def test_a_cache_with_any_change_counts_as_missing() -> None:
-    path, content = Path("cache.json"), {"knn/top1": 0.125, "é": [1, None]}
-    files.write_cache(path, content)
-    written = path.read_bytes()
-    assert files.read_cache(path) == content
-    for place in range(len(written)):
-        path.write_bytes(written[:place] + bytes([written[place] ^ 1]) + written[place + 1 :])
-        assert files.read_cache(path) is None
-        path.write_bytes(written[:place])
-        assert files.read_cache(path) is None
-    Path("other.json").write_bytes(written)  # it belongs to its name
-    assert files.read_cache(Path("other.json")) is None
+# Is killed in the middle of a write.
+WRITER = """
+import os, signal, sys
+from pathlib import Path
+from ssl_bench import files
+from ssl_bench.config import anchors
+from ssl_bench.record import lease
+files.write(Path(sys.argv[1]), lambda file: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_what_a_killed_process_was_writing_goes_with_the_next_owner_of_its_run_and_no_other_file_does() -> None:
+    run, name = Path("outputs/name/run"), ".x.json.0123456789abcdef.tmp"
+    places = [run / path for path in ("checkpoints/last.pt", "results.json", "hits/knn.bits", "labels/train.txt")]
+    of_users = {".x.json.4711", "x.4711", "name.tmp", name[1:], f"{name}.2", ".x.json.0123456789ABCDEF.tmp"}
+    for path in places:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assert subprocess.run([sys.executable, "-c", WRITER, str(path)]).returncode == -signal.SIGKILL
+    assert len([*run.rglob("*.tmp")]) == len(places)
+    (run / "figures").symlink_to(Path("elsewhere").absolute())
+    Path("elsewhere").mkdir()
+    for path in (*(run / name for name in of_users), Path("elsewhere", name), run / "checkpoints" / "mine" / name):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    with lease.held(run, wait=False) as claim:
+        assert isinstance(claim, lease.Claim)
+    assert {path.name for path in run.iterdir() if path.is_file()} == of_users
+    assert {path.name for path in run.iterdir() if path.is_dir()} == {"checkpoints", "figures", "hits", "labels"}
+    assert Path("elsewhere", name).exists() and [path.name for path in run.glob("checkpoints/*")] == ["mine"]
+
+
+def test_a_young_temporary_file_stays_where_another_process_may_write() -> None:
+    for name, age in (("old", 7200), ("young", 60)):
+        path = Path(f".{name}.0123456789abcdef.tmp")
+        path.write_text("")
+        os.utime(path, times=(time.time() - age,) * 2)
+    files.remove_temporary(Path(), 3600)
+    assert [path.name[1:6] for path in Path().iterdir()] == ["young"]
+
+
+def test_a_failed_write_leaves_the_former_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 250)
+    files.write_text(path, "former")
+
+    def fail(file: Any) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left on device"):
+        files.write(path, fail)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["former"]

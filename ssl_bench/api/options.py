@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
+from ssl_bench.config import anchors
 from ssl_bench.config.build import build, converted, find_target, near, one_of
 from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError, require
@@ -40,7 +41,7 @@ def node(group: str, name: str) -> Node:
         InvalidValue: the group has no option of that name.
     """
     one_of(group, name, names(group))
-    content: Any = files.read_yaml(directory() / group / f"{name}.yaml")
+    content: Any = anchors.read_yaml(directory() / group / f"{name}.yaml")
     based = dict[str, Any](_based(group, content.pop("defaults", []), content))
     return {key: value for key, value in (content | based).items() if not str(value).startswith("${")}
 

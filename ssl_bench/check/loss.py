@@ -15,6 +15,7 @@ import runpy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +28,6 @@ from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.check.answer import Answer, Verdict
 from ssl_bench.check.bounds import Deviation, answer_of, distance
 from ssl_bench.check.ranks import SECONDS, on_ranks
-from ssl_bench.disk import temporary
 from ssl_bench.distributed import join_local
 from ssl_bench.errors import ConfigError, RunError, reason
 from ssl_bench.objective.loss import Loss
@@ -188,8 +188,8 @@ def answers(target: str, keys: Mapping[str, Any]) -> Iterator[Answer]:
     maker(target, keys)
     for ranks in RANKS:
         try:
-            with temporary.folder() as folder:
-                parts = on_ranks(partial(_work, target, keys, ranks, folder), ranks, folder)
+            with TemporaryDirectory(prefix="ssl-bench-") as folder:
+                parts = on_ranks(partial(_work, target, keys, ranks, Path(folder)), ranks, Path(folder))
         except RunError as error:  # whatever the loss raises
             yield Answer(f"ranks {ranks}", "failed", Verdict.WRONG, str(error))
             return

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ssl_bench.check import machine, methods, ranks, runs, speed
 from ssl_bench.check.answer import REPORT, Answer, Section, Setting, Verdict
-from ssl_bench.disk import temporary
 from ssl_bench.launch.processes import die_with
 
 # What only this machine can tell comes first.
@@ -32,7 +32,8 @@ def run(section: Section, setting: Setting, limit: float = LIMIT) -> Iterator[An
     """Run a section in a process of its own, and yield its answers; the last one says if it failed, died or hung."""
     context = multiprocessing.get_context("spawn")
     answers, sender = context.Pipe(duplex=False)
-    with temporary.folder() as folder, answers:
+    with TemporaryDirectory(prefix="ssl-bench-", ignore_cleanup_errors=True) as place, answers:
+        folder = Path(place)
         (folder / "work").mkdir()
         arguments = (section, replace(setting, folder=folder / "work"), limit, folder / "log", sender, os.getpid())
         process = context.Process(target=_work, args=arguments)

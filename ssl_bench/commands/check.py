@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.build import near, one_of
-from ssl_bench.disk.patience import unwritable
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.files import given_path, usual_outputs
+from ssl_bench.files import given_path, unwritable, usual_outputs
 from ssl_bench.hardware import available_cores
 from ssl_bench.surroundings import without_gpus
 

@@ -101,12 +101,11 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
 
 def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The configuration of a run with the overrides of its evaluation, which one process carries out."""
-    from ssl_bench import files
-    from ssl_bench.config import schema
+    from ssl_bench.config import anchors, schema
     from ssl_bench.training.finished import read_again
 
     config = read_again(folder, overrides)
-    stored = files.read_yaml(folder / "config.yaml", dict, named=False, of_a_run=True) or {}
+    stored = anchors.read_yaml(folder / "config.yaml", dict, named=False, of_a_run=True) or {}
     try:  # a dashboard is no part of the run, and may have changed or be missing here
         tracking = stored.get("tracking", config["tracking"])
         schema.check_tracking(tracking)

@@ -48,7 +48,7 @@ def compositions(
     """
     path = _file() if folder is None else Path(os.devnull)
     texts = {request: json.dumps(request) for request in requests}
-    cached: dict[str, str] = (files.read_cache(path) if texts else None) or {}
+    cached: dict[str, str] = (files.read_json(path, dict[str, str], named=False) if texts else None) or {}
     new = [request for request, text in texts.items() if text not in cached]
     made = {request: _compose(request, folder) for request in progress(new, len(new))}
     composed = {texts[request]: one.text for request, one in made.items() if isinstance(one, Composition)}
@@ -56,7 +56,7 @@ def compositions(
     with contextlib.suppress(OSError):  # the home directory may be read-only
         if kept:
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_cache(path, cached | kept)
+            files.write_json(path, cached | kept)
             for other in path.parent.iterdir():  # made of other sources
                 if NAME.fullmatch(other.name) and other != path:
                     other.unlink()

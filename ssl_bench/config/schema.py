@@ -15,8 +15,8 @@ from omegaconf import MISSING
 
 from ssl_bench.config.build import KINDS, checked_call, converted, near, one_of
 from ssl_bench.config.identity import datasets_of, name_of_labels
-from ssl_bench.disk.shapes import fits
 from ssl_bench.errors import ConfigError, require
+from ssl_bench.shapes import fits
 
 # Groups that a framework with an objective of its own leaves out.
 OPTIONAL = ("head", "loss", "negatives", "temperature")

@@ -29,10 +29,9 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from ssl_bench import files
-from ssl_bench.config import wandb
+from ssl_bench.config import anchors, wandb
 from ssl_bench.config.schema import TopLevel, directory
 from ssl_bench.config.typed import as_typed, quoted
-from ssl_bench.disk import anchors
 from ssl_bench.errors import ConfigError, in_one_line
 
 READABLE = re.compile(  # by ${oc.env:NAME}: what a configuration may hold, which is written to the disk

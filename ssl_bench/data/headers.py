@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import SEEK_END
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from ssl_bench.hardware import available_cores
 EDGE = 4096  # bytes at the start and at the end of an image that its checksum depends on
 END = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 MOST_PIXELS = 512  # of a JPEG for each byte: a bit for 8 x 8 of them
-VERSION = 5  # of the result of a look, so that a result of an earlier version is not read
+VERSION = 6  # of the result of a look, so that a result of an earlier version is not read
 BLACK = 1 / 16  # highest value of a class of which 16 or fewer of 256 levels are left: 12 of 16 bits
 DARKEST = 0.25  # highest value of all images of more than 8 bits that have their whole range; 14 of 16 bits do not
 FEW = 2000  # images that are looked at within a second or so: no progress bar
@@ -88,6 +88,16 @@ def _read_edge(file: BinaryIO, start: int) -> bytes:
     return file.read(EDGE)
 
 
+class _Seen(TypedDict):
+    """What :func:`look_at_all` returns."""
+
+    content: str
+    broken: dict[str, str]
+    brightest: dict[str, float]
+    copies: list[Any]
+    marks: list[Any]
+
+
 def look_at_all(
     names: Sequence[str],
     labels: Sequence[int],
@@ -113,7 +123,7 @@ def look_at_all(
         same bytes; and ``marks``, of each image what copies of it have in common.
     """
     path = _cache_path(json.dumps([VERSION, names, labels, groups, whole, stamp]))
-    if (kept := _kept(path)) is not None:
+    if (kept := _kept(path, _Seen)) is not None:
         return kept
 
     def look_at(i: int) -> Look | str:
@@ -159,15 +169,15 @@ def remembered(key: Any, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return _keep(path, look()) if kept is None else kept
 
 
-def _kept(path: Path) -> dict[str, Any] | None:
-    return _LOOKS.get(path) or files.read_cache(path)
+def _kept(path: Path, shape: Any = dict) -> dict[str, Any] | None:
+    return _LOOKS.get(path) or files.read_json(path, shape, named=False)
 
 
 def _keep(path: Path, result: dict[str, Any]) -> dict[str, Any]:
     _LOOKS[path] = result
     with contextlib.suppress(OSError):  # the home directory may be read-only
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_cache(path, result)
+        files.write_text(path, json.dumps(result))
     return result
 
 

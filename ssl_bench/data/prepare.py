@@ -19,11 +19,11 @@ from ssl_bench.data.dataset import Dataset, MissingData
 from ssl_bench.data.folder import FolderDataset
 from ssl_bench.data.packed import pack
 from ssl_bench.data.shrink import shrink
-from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError, require
 
 BY_TRAIN = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")  # classes with an argument ``train``
 BY_SPLIT = ("STL10", "SVHN")  # and with an argument ``split``
+HOUR = 3600.0  # seconds; a temporary file that has not changed for so long is one of a killed process
 
 Progress = Callable[[str, Iterable[list[int]]], Iterable[list[int]]]  # (split, chunks) -> the same chunks
 
@@ -42,11 +42,11 @@ def prepare(dataset: Dataset, name: str, source: Path | None, progress: Progress
         RunError: too many photos are damaged.
     """
     if isinstance(dataset, FolderDataset) and dataset.packed:
-        temporary.remove(dataset.packed_path("train").parent)
+        files.remove_temporary(dataset.packed_path("train").parent, HOUR)
         folder = _pack(dataset, source, progress)
     elif isinstance(dataset, ArrayDataset):
         folder = dataset.folder
-        temporary.remove(folder)
+        files.remove_temporary(folder, HOUR)
         if splits := _missing_splits(dataset):
             if dataset.torchvision == "ImageFolder":
                 _shrink(dataset, splits, source or dataset.root / "imagenet", progress)

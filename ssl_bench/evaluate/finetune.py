@@ -24,7 +24,6 @@ from ssl_bench import files
 from ssl_bench.data.pixels import sizes
 from ssl_bench.data.reader import Reader
 from ssl_bench.data.views import Views
-from ssl_bench.disk.patience import make_folder
 from ssl_bench.distributed import all_sum, alone, average_gradients, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.accuracy import top_accuracies
@@ -214,7 +213,7 @@ class Training:
         if self.target.kept is None or not self.keeps:
             return
         log.info("fine-tuning: step %d of %d", self.step, self.last_step)
-        make_folder(self.target.kept.parent)
+        files.make_folder(self.target.kept.parent)
         states = {name: part.state_dict() for name, part in self._parts().items()}
         files.write_bytes(self.target.kept, torch_files.packed({"step": self.step, **states}))
 

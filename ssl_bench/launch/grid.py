@@ -17,9 +17,8 @@ from ssl_bench.config import compose, hydra_errors, schema
 from ssl_bench.config.command import Command
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import run_dir
-from ssl_bench.disk.patience import unwritable
 from ssl_bench.errors import ConfigError
-from ssl_bench.files import given_path
+from ssl_bench.files import given_path, unwritable
 from ssl_bench.launch import impossible, slurm, workers
 from ssl_bench.launch.live import Live
 from ssl_bench.launch.nodes import under_torchrun

@@ -12,7 +12,6 @@ from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.config.from_disk import find_prepared
-from ssl_bench.disk import temporary
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch.nodes import nodes, restarted, under_torchrun
@@ -158,7 +157,7 @@ def _concluded(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: bo
 def keep_failure(outcome: Outcome, folder: Path, config: dict[str, Any]) -> None:
     """Keep the reason of a failed run, whose lease this process holds, unless it stands as it did before."""
     if folders.begun(folder, config):
-        with contextlib.suppress(OSError):  # a full disk may be the reason, which is reported anyway
+        with contextlib.suppress(OSError, files.FileSystemUnavailable):  # which is reported anyway
             if not is_complete(folder, config):  # else an error came after the results, which stand
                 content = {"reason": outcome.reason, "detail": outcome.detail, "time": time.time()}
                 files.write_json(folder / FAILURE, content)
@@ -173,8 +172,7 @@ def failed_since(folder: Path, then: float) -> Outcome | None:
 def tidy(folder: Path) -> None:
     """Remove what a process has left in the folder of a finished run that ended at once after it wrote the results."""
     lease.remove_left(folder)
-    temporary.remove_from_run(folder)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, files.FileSystemUnavailable):
         run = runs.read(folder) if (folder / FAILURE).exists() else None
         if run and run.finished and not run.lacks:  # else a longer training has failed
             (folder / FAILURE).unlink(missing_ok=True)

@@ -7,13 +7,14 @@ replaced; timm then refuses the weights because their shapes differ.
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import safetensors.torch
 from torch import nn
 
 from ssl_bench import files
-from ssl_bench.disk import temporary
 from ssl_bench.networks.export import contiguous
 from ssl_bench.networks.trained_on import images_of
 
@@ -42,10 +43,10 @@ def timm_files(
         "crop_pct": size / resize,
         "interpolation": eval_view.get("interpolation", "bilinear"),
     }
-    with temporary.folder() as folder:
-        timm.models.save_for_hf(model, str(folder), model_args=args, safe_serialization=True, data_config=data)
-        weights = (folder / "model.safetensors").read_bytes()
-        config = json.loads((folder / "config.json").read_text())
+    with TemporaryDirectory(prefix="ssl-bench-") as folder:
+        timm.models.save_for_hf(model, folder, model_args=args, safe_serialization=True, data_config=data)
+        weights = Path(folder, "model.safetensors").read_bytes()
+        config = json.loads(Path(folder, "config.json").read_text())
     for key in OF_OTHER_WEIGHTS:  # timm takes them from the weights that it publishes for this network
         config["pretrained_cfg"].pop(key, None)
     return _files(weights, config | images_of(dataset))

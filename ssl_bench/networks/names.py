@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ssl_bench import files
-from ssl_bench.disk.shapes import misfit
 from ssl_bench.errors import ConfigError, printable
+from ssl_bench.shapes import misfit
 
 Change = str | Callable[[re.Match[str]], str]
 

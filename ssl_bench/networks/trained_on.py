@@ -6,8 +6,8 @@ from typing import Any, TypedDict
 
 from ssl_bench import files
 from ssl_bench.config.from_disk import OF_FOLDER
-from ssl_bench.disk.shapes import fits
 from ssl_bench.errors import ConfigError
+from ssl_bench.shapes import fits
 
 BOUNDED = "uint8"  # images that are divided by 255; those of other types are taken as they are
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from ssl_bench.config.build import near
-from ssl_bench.disk.shapes import Bounds, fits
 from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.shapes import Bounds, fits
 
 PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
 TABLE_KEYS = {

@@ -54,6 +54,6 @@ def results_folder(run: Path, name: str) -> Path:
 
 
 def write(path: Path, metrics: Mapping[str, float]) -> None:
-    """Write the metrics; :func:`ssl_bench.files.read_cache` reads them."""
+    """Write the metrics as JSON."""
     path.parent.mkdir(exist_ok=True)
-    files.write_cache(path, metrics)
+    files.write_json(path, metrics)

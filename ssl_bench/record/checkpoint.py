@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from ssl_bench import files
-from ssl_bench.disk.patience import NoAnswer, exists, make_folder
 from ssl_bench.errors import RunError, printable
 from ssl_bench.networks import torch_files
 from ssl_bench.record import results
@@ -43,13 +42,13 @@ def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
         """The last look before the renaming: the run is still that of this process, and does not go back."""
         if claim is not None:
             claim.require()
-            if exists(path) and _last.get(path) != (there := files.mark(path.stat())):
+            if files.exists(path) and _last.get(path) != (there := files.mark(path.stat())):
                 _last[path] = there
                 with contextlib.suppress(ValueError):  # it cannot be read
                     if read(path).get("step", 0) > state.get("step", 0):
                         raise Taken(run, "one that has gone further")
 
-    make_folder(path.parent)
+    files.make_folder(path.parent)
     try:
         files.write_bytes(path, torch_files.packed(state), check)
     except FileNotFoundError:  # a new owner has removed the temporary file
@@ -61,7 +60,7 @@ def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
 
 def anew(run: Path) -> str:
     """End a refusal with the remedy: which files to remove so that the same command trains the run from the start."""
-    there = [str(path) for path in (run / FILE, run / results.NAME) if exists(path)]
+    there = [str(path) for path in (run / FILE, run / results.NAME) if files.exists(path)]
     remove = f"`{printable(shlex.join(['rm', *there]))}`, then " if there else ""
     return f"to train it from the start: {remove}the same command again"
 
@@ -71,10 +70,10 @@ def load(run: Path, run_id: str) -> dict[str, Any] | None:
 
     Raises:
         RunError: it cannot be read, or belongs to another run; the sentence says what trains the run again.
-        NoAnswer: the file system does not answer.
+        FileSystemUnavailable: the file system does not answer.
     """
     path = run / FILE
-    if not exists(path):
+    if not files.exists(path):
         return None
     try:
         state = read(path)
@@ -127,11 +126,11 @@ def read(path: Path) -> dict[str, Any]:
 
     Raises:
         ValueError: it cannot be read; the message goes on after the file's name.
-        NoAnswer: the file system does not answer.
+        FileSystemUnavailable: the file system does not answer.
     """
     try:
         state: Any = files.read_with(path, torch_files.unpacked)
-    except NoAnswer:
+    except files.FileSystemUnavailable:
         raise
     except OSError as error:
         raise ValueError(f"cannot be read ({error.strerror or error})") from error

@@ -16,8 +16,8 @@ from ssl_bench.config.identity import (
     settings_of_evaluation,
 )
 from ssl_bench.config.labelled import with_labels
-from ssl_bench.disk.shapes import Bounds
 from ssl_bench.record.units import evaluator_of
+from ssl_bench.shapes import Bounds
 
 Entry = Mapping[str, Any]
 NETWORKS = ("", "_init", "_raw")

@@ -7,7 +7,6 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config.identity import on_disk, recipe_id, run_dir
-from ssl_bench.disk.patience import is_file, patiently, unwritable
 from ssl_bench.record import runs
 from ssl_bench.record.results import examined, is_finished
 
@@ -18,7 +17,7 @@ def find(config: Mapping[str, Any]) -> Path:
     Of several a finished one is taken; where prepared images are not on this machine, one with any of them.
     """
     usual = run_dir(config)
-    if is_file(usual / runs.CONFIG) or is_file(usual / runs.RESULTS):
+    if files.exists(usual / runs.CONFIG) or files.exists(usual / runs.RESULTS):
         return usual
     recipe, needed, same = recipe_id(config), on_disk(config).items(), list[Path]()
     for folder in runs.folders(Path(config["paths"]["outputs"])):
@@ -42,11 +41,11 @@ def begin(folder: Path, config: Mapping[str, Any], command: str) -> None:
         ConfigError: the directory cannot be written.
     """
     try:
-        patiently(lambda: (folder / "failed.json").unlink(missing_ok=True))
+        files.remove(folder / "failed.json")
         files.write_text(folder / "command.txt", command + "\n")
         files.write_text(folder / "config.yaml", as_yaml(config))
     except OSError as error:
-        raise unwritable(error) from error
+        raise files.unwritable(error) from error
 
 
 def begun(folder: Path, config: Mapping[str, Any]) -> bool:

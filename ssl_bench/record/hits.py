@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ssl_bench import files
-from ssl_bench.disk.patience import make_folder
 from ssl_bench.record.evaluations import Entry
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def written(folder: Path, entry: Entry) -> Entry:
             continue
         of = "_".join(str(part) for part in (entry["id"], entry.get("images"), entry["epochs"]) if part is not None)
         path = f"{FOLDER}/{name.replace('/', '-')}_{of}.bits"
-        make_folder(folder / FOLDER)
+        files.make_folder(folder / FOLDER)
         files.write_bytes(folder / path, np.packbits(right.cpu().numpy()).tobytes())
         records[name] = {"file": path, "images": len(right)}
     return {**entry, "hits": records} if records else entry

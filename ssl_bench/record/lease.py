@@ -23,13 +23,13 @@ from pathlib import Path
 from filelock import SoftFileLease, Timeout
 
 from ssl_bench import files
-from ssl_bench.disk import temporary
-from ssl_bench.disk.patience import NoAnswer, make_folder, patiently, status, unwritable
 from ssl_bench.errors import RunError
+from ssl_bench.files import FileSystemUnavailable, status
 from ssl_bench.signals import Interrupt, Interrupted
 
 FILE = "lease"  # in the directory of a run
 DURATION, BEAT = 90.0, 10.0  # seconds: longer than a minute, for which NFS may show an old state of a file
+WRITTEN = ("", "checkpoints", "figures", "hits", "labels")  # folders that a run writes files to
 INITIAL = 0xEFFFFFFC  # Linux's first namespace of PIDs; filelock writes another one, of a container, behind the host
 
 
@@ -62,7 +62,7 @@ class Claim:
         """Who has the run instead of this process; empty while it is its own.
 
         Raises:
-            NoAnswer: that cannot be known.
+            FileSystemUnavailable: that cannot be known.
         """
         for _ in range(3):  # a lease that is taken over may be missing for a moment
             with contextlib.suppress(FileNotFoundError):
@@ -83,7 +83,7 @@ class Claim:
 
         def watch() -> None:
             while not ended.wait(BEAT):
-                with contextlib.suppress(NoAnswer):  # then it is still its own, as far as one can tell
+                with contextlib.suppress(FileSystemUnavailable):  # then it is still its own, as far as one can tell
                     if self.lost_to():
                         return interrupt.ask(signal.SIGTERM)
 
@@ -91,7 +91,7 @@ class Claim:
         try:
             yield
         except Interrupted:
-            with contextlib.suppress(NoAnswer):
+            with contextlib.suppress(FileSystemUnavailable):
                 self.require()
             raise
         finally:
@@ -110,9 +110,9 @@ def held(run: Path, wait: bool) -> Iterator[Claim | Owner]:
     """
     lease, other = SoftFileLease(run / FILE, lease_duration=DURATION, heartbeat_interval=BEAT, thread_local=False), None
     try:
-        make_folder(run)
+        files.make_folder(run)
         seen, since, changes = _mark(run), time.monotonic(), False
-        while not patiently(lambda: _take(lease)):
+        while not files.retry(lambda: _take(lease), run):
             if (now := _mark(run)) != seen:
                 seen, since, changes = now, time.monotonic(), True
             former, other = other, owner(run, time.monotonic() - since)
@@ -124,9 +124,9 @@ def held(run: Path, wait: bool) -> Iterator[Claim | Owner]:
                 print(f"{run} is being trained by {other}: waiting", flush=True)
             time.sleep(0.2)
         if lease.is_locked:
-            temporary.remove_from_run(run, owned=True)
+            _remove_temporary(run)
     except OSError as error:
-        raise unwritable(error) from error
+        raise files.unwritable(error) from error
     claim = Claim(run.absolute(), lease.token) if lease.token else None
     try:
         yield claim or other or Owner("unknown", 0)
@@ -134,7 +134,7 @@ def held(run: Path, wait: bool) -> Iterator[Claim | Owner]:
         try:
             lease.release()
         except OSError:  # the end of this process has the same effect, but it may be far
-            with contextlib.suppress(NoAnswer):
+            with contextlib.suppress(FileSystemUnavailable):
                 if claim and not claim.lost_to():
                     files.remove(run / FILE)
 
@@ -146,7 +146,7 @@ def _take(lease: SoftFileLease) -> bool:
 
 
 def _mark(run: Path) -> files.Mark | None:
-    there = status(run / FILE, follow=False)
+    there = status(run / FILE)
     return there and files.mark(there)
 
 
@@ -157,7 +157,7 @@ def owner(run: Path, unchanged: float | None = None) -> Owner | None:
         unchanged: the seconds for which this process has seen the lease unchanged; None: since it was touched, as far
             as the clocks of the machines are equal.
     """
-    if (there := status(run / FILE, follow=False)) is None:
+    if (there := status(run / FILE)) is None:
         return None
     if (time.time() - there.st_mtime if unchanged is None else unchanged) > DURATION:
         return None
@@ -176,7 +176,14 @@ def owner(run: Path, unchanged: float | None = None) -> Owner | None:
 
 
 def remove_left(run: Path) -> None:
-    """Remove the lease that a process has left which was killed after it had finished the run."""
-    with contextlib.suppress(OSError, NoAnswer):
-        if owner(run) is None:
+    """Remove what a process has left which was killed after it had finished the run."""
+    with contextlib.suppress(OSError, FileSystemUnavailable):
+        if files.exists(run / FILE) and owner(run) is None:
+            _remove_temporary(run)
             files.remove(run / FILE)
+
+
+def _remove_temporary(run: Path) -> None:
+    for folder in (run / name for name in WRITTEN):
+        if folder == run or not os.path.islink(folder):
+            files.remove_temporary(folder)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ssl_bench import files
-from ssl_bench.disk.patience import make_folder, patiently
 
 log = logging.getLogger("ssl_bench")
 
@@ -34,9 +33,9 @@ def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
         log.setLevel(logging.ERROR)
         yield
         return
-    make_folder(folder)
+    files.make_folder(folder)
     console, path = logging.StreamHandler(sys.stdout), files.of_run(folder / "train.log")
-    file = patiently(lambda: _LogFile(path, encoding="utf-8", errors="backslashreplace"))
+    file = files.retry(lambda: _LogFile(path, encoding="utf-8", errors="backslashreplace"), path)
     console.setFormatter(logging.Formatter("%(message)s"))
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.setLevel(logging.INFO)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config.build import build
-from ssl_bench.disk.patience import exists
 from ssl_bench.record import evaluations, results, rows
 from ssl_bench.record.dashboard import Dashboard, say_failed
 from ssl_bench.record.lease import Claim
@@ -51,11 +51,12 @@ class Tracker:
     ) -> None:
         self.path, self.claim = folder / "metrics.jsonl", claim
         lines = list[str]()
-        for line in files.read_lines(self.path) if exists(self.path) else ():
+        there = files.exists(self.path)
+        for line in files.read_bytes(files.of_run(self.path), math.inf).splitlines() if there else ():
             row = rows.parse(line)  # None: a crash has cut it short
             if row is not None and (step is None or row["step"] <= (step if "loss" in row else evaluated_step)):
-                lines.append(line.decode().rstrip("\r\n"))
-        if step is not None and exists(self.path):
+                lines.append(line.decode())
+        if step is not None and there:
             files.write_text(self.path, "".join(f"{line}\n" for line in lines))
         self._dashboard = _dashboard(folder, config, run_id, facts, lines)
 

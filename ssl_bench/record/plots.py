@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.disk.patience import make_folder
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Histogram, Regions
 from ssl_bench.record import rows
 
@@ -44,7 +43,7 @@ def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact], record: Pat
     drawn: dict[str, tuple[Any, ...]] = {name: (draw, artifact, name) for name, artifact in artifacts.items()}
     drawn |= {"curves": (learning_curves, recorded)} if recorded else {}
     if drawn:
-        make_folder(folder)
+        files.make_folder(folder)
     for name, (make, *given) in drawn.items():
         path = folder / f"{name.replace('/', '-')}.png"
         if name in artifacts:

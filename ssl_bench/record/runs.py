@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.config import identity
+from ssl_bench.config import anchors, identity
 from ssl_bench.errors import in_one_line, one_line
 from ssl_bench.record import evaluations, results, rows
 from ssl_bench.record.dashboard import SIZE, flat_config
@@ -264,7 +264,7 @@ def _read(folder: Path) -> Run:
 
 def _asked(folder: Path) -> tuple[Any, str]:
     """The configuration that a run was started with last, and what is wrong in it; the name of its folder is its id."""
-    config, wrong = files.examined(folder / CONFIG, dict, files.parse_yaml, of_a_run=True)
+    config, wrong = files.examined(folder / CONFIG, dict, anchors.as_json, of_a_run=True)
     given = identity.run_id(config) if config else folder.name
     wrong = wrong if given == folder.name else f"it is that of run {given}"
     return ({}, wrong or "cannot be read") if wrong or not config else (config, "")

@@ -8,7 +8,6 @@ from typing import Any
 from torch import nn
 
 from ssl_bench import files
-from ssl_bench.disk.patience import make_folder
 from ssl_bench.distributed import broadcast, rank
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.few_labels import FewLabels
@@ -206,7 +205,7 @@ def _read_baselines(entries: Sequence[Entry], paths: Mapping[str, Path]) -> list
     """Those of the entries whose metrics an earlier run has written, with the metrics (None on ranks after 0)."""
     shared = list[Entry]()
     for entry in entries:
-        metrics = files.read_cache(paths[entry["id"]]) if rank() == 0 else None
+        metrics = files.read_json(paths[entry["id"]], dict[str, float], named=False) if rank() == 0 else None
         if broadcast(metrics is not None):  # rank 0 decides for all
             shared.append({**entry, "metrics": metrics})
     return shared
@@ -221,7 +220,7 @@ def _write_labels(folder: Path, targets: Iterable[tuple[str, Target]]) -> None:
     """Write which training images have labels, where not all have: lists for ``evaluate.labels``."""
     for infix, target in targets:
         if isinstance(target, FewLabels):
-            make_folder(folder / "labels")
+            files.make_folder(folder / "labels")
             name = infix.strip("/").replace("/", "-")
             files.write_text(folder / "labels" / f"{name}.txt", "\n".join(target.names()) + "\n")
 

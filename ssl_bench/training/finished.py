@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ssl_bench import files
-from ssl_bench.config import plugins, schema
+from ssl_bench.config import anchors, plugins, schema
 from ssl_bench.config.evaluated_again import evaluated_again
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import RETIRED, run_id
@@ -58,7 +58,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     trained = results.read(folder)
     if trained is None and not path.is_file():
         raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
-    config: Any = files.read_yaml(path, dict, named=False, of_a_run=True) or {}
+    config: Any = anchors.read_yaml(path, dict, named=False, of_a_run=True) or {}
     name = folder.resolve().name
     if trained and run_id(config) != name == run_id(trained["config"]):
         files.say_damaged(path)

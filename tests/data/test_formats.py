@@ -262,4 +262,4 @@ def test_a_damaged_file_of_the_cache_is_made_again(content: str, tmp_path: Path)
     headers._LOOKS.clear()
     (file,) = (tmp_path / "cache" / "ssl_bench").glob("images-*.json")
     file.write_text(content)
-    assert own(root)["dataset"]["content"] == first and files.read_cache(file)["brightest"] == {}
+    assert own(root)["dataset"]["content"] == first and files.read_json(file)["brightest"] == {}

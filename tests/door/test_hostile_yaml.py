@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ssl_bench import files
-from ssl_bench.config import compose, from_disk
+from ssl_bench.config import anchors, compose, from_disk
 from ssl_bench.data.folder import FolderDataset
 from ssl_bench.papers import tables
 from tests.door.door import refuses
@@ -182,7 +181,7 @@ def test_a_record_is_read_or_counts_as_missing(capfd: pytest.CaptureFixture[str]
     """Also the units of a run that is not finished, from which what is best is read."""
     for number, text in enumerate([*TEXTS, *PLACES]):
         path = put(f"{number}/config.yaml", PLACES[text] if text in PLACES else as_bytes(text))  # type: ignore[index]
-        said, value = outcome(lambda: files.read_yaml(path, dict))  # noqa: B023
+        said, value = outcome(lambda: anchors.read_yaml(path, dict))  # noqa: B023
         assert said == "" and (
             value is None or value == json.loads(json.dumps(yaml.load(path.read_bytes(), yaml.CSafeLoader)))
         )

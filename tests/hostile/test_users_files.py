@@ -150,7 +150,7 @@ def test_a_copied_results_folder_is_read_and_written_where_it_lies(run: Path) ->
         assert call("evaluate RUN evaluate=[knn] evaluate.baselines=[raw]", run) == 0
         shutil.copytree("outputs", "copy")
         for outputs, value in {"outputs": 0.125, "copy": 0.25}.items():
-            files.write_cache(baselines(outputs)[0], {"knn_raw/top1": value})
+            files.write_json(baselines(outputs)[0], {"knn_raw/top1": value})
         (other,) = (path for path in Path("copy/exp").iterdir() if path.is_dir() and path.name != run.name)
         assert call("evaluate RUN evaluate=[knn] evaluate.baselines=[raw]", other) == 0
         assert call("evaluate RUN evaluate=[knn] evaluate.knn.k=3 evaluate.baselines=[raw]", other) == 0

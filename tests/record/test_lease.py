@@ -197,8 +197,6 @@ def test_a_run_that_is_taken_over_ends_and_goes_on_from_its_last_checkpoint(trai
 NEW_OWNER = """
 import torch
 from pathlib import Path
-from ssl_bench.disk import temporary
-temporary._machine = lambda: "0123abcd"
 from ssl_bench.record import checkpoint, lease
 with lease.held(Path("run"), wait=False) as claim:
     assert isinstance(claim, lease.Claim)

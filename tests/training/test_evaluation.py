@@ -16,7 +16,7 @@ import yaml
 from ssl_bench import load
 from ssl_bench.commands.evaluate import main
 from ssl_bench.errors import RunError
-from ssl_bench.files import read_cache, write_cache
+from ssl_bench.files import read_json, write_json
 from ssl_bench.record import evaluations
 from ssl_bench.results import table
 from tests.conftest import SMALL, only_run, stopped_at
@@ -117,7 +117,7 @@ def test_a_baseline_is_computed_once_for_all_runs_that_share_it(trained: Path, t
     files = sorted(Path("outputs/.baselines").iterdir())
     assert len(files) == 2
     for path in files:
-        write_cache(path, dict.fromkeys(read_cache(path), 0.125))
+        write_json(path, dict.fromkeys(read_json(path), 0.125))
     assert train("max_steps=3", *KNN, "loss=dcl", "name=other")[0] == 0
     other = results(next(Path("outputs/other").iterdir()))["metrics"]
     assert other["knn_init/top1"] == other["knn_raw/top1"] == 0.125 != other["knn/top1"]

@@ -7,8 +7,12 @@ Integers that Python does not print, deep nesting and a key that stands twice in
 """
 
 import contextlib
+import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
+
+from ssl_bench.files import read_json
 
 LONGEST_INTEGER = 250  # characters: in no notation is it more than a float can be
 LARGEST = 10**6  # values and characters of a text with anchors, written out, beyond four times its own length
@@ -30,6 +34,19 @@ def check(text: str | bytes) -> None:
     """Refuse what :func:`parse` refuses, with the same errors, except for values such as dates without such a day."""
     with _checked(text):
         pass
+
+
+def as_json(text: bytes) -> Any:
+    """The value of a YAML text without dates and other values that JSON does not have; a ValueError for such."""
+    import yaml
+
+    try:
+        return json.loads(json.dumps(parse(text)))
+    except (TypeError, AttributeError, OverflowError, RecursionError, yaml.YAMLError) as error:
+        raise ValueError("no YAML") from error  # the loader lets errors of dates, numbers and keys through
+
+
+read_yaml = partial(read_json, parse=as_json)  # content of a YAML file as JSON would have it
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 
-from ssl_bench.disk.shapes import Bounds, fits, misfit
+from ssl_bench.shapes import Bounds, fits, misfit
 
 
 class Colour(StrEnum):

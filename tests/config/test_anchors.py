@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from ssl_bench.disk import anchors
+from ssl_bench.config import anchors
 from tests.door.door import refused
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ssl_bench.record import checkpoint
 from tests.conftest import SMALL, only_run
-from tests.disk.faulty import FaultyFolder
+from tests.faulty import FaultyFolder
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import kill_runs
@@ -20,10 +20,8 @@ COUNTER = """
 import os, time
 from pathlib import Path
 from ssl_bench import files
-from ssl_bench.disk import patience
-from ssl_bench.errors import RunError
 from ssl_bench.record import lease
-patience.PAUSES = (0.001, 0.002, 0.004, 0.008)
+files.PAUSES = (0.001, 0.002, 0.004, 0.008, 0.0)
 lease.time.sleep = lambda seconds: None
 folder, left = Path("disk/run").absolute(), 25
 while left:
@@ -33,10 +31,10 @@ while left:
             files.write_json(folder / "count.json", count + 1)
             left -= 1
             files.append(folder / "turns.txt", f"{count + 1}\\n")
-    except RunError as error:
-        assert "does not answer" in str(error) or "after fixing that" in str(error), error
+    except files.FileSystemUnavailable as error:
+        assert "its file system does not answer" in str(error)
     except OSError as error:
-        assert error.errno in patience.NO_ANSWER, error
+        assert error.errno in files.OUT_OF_REACH, error
 """
 
 

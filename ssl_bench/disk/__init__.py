@@ -1,1 +1,0 @@
-"""Shapes of files, file systems that fail for a moment, temporary files and the processes that own them."""

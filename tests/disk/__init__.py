@@ -1,1 +1,0 @@
-"""File systems that fail for a moment, and temporary files of killed processes."""
