@@ -6,15 +6,11 @@ import contextlib
 import ctypes
 import gc
 import os
-import shutil
-import subprocess
 import sys
-import warnings
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ssl_bench.errors import ConfigError, in_one_line, require
+from ssl_bench.errors import ConfigError, require
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +20,6 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of a period, which all co
 GPU_FILES = "nvidia[0-9]*"  # in /dev
 GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each, also where torch sees none
 CUDA_12 = 'pip install "torch<2.11" torchvision'  # 2.10 is PyPI's last build for drivers of CUDA 12, and for Volta
-NEWEST = "pip install torch torchvision"
 
 
 def available_cores() -> int:
@@ -83,7 +78,7 @@ def check_devices(devices: int, device: str = "auto") -> None:
 
 
 def unusable_gpus() -> str:
-    """Say why torch cannot use the GPUs of this process and, after the last colon, what to do.
+    """Say why torch cannot use the GPUs of this process, and what to do.
 
     Empty if it can, or if there are none: ``CUDA_VISIBLE_DEVICES`` hides them, or none of their files in ``/dev`` can
     be opened, as in a job of a cluster that was given no GPU.
@@ -91,61 +86,16 @@ def unusable_gpus() -> str:
     import torch
 
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None and given.partition(",")[0].strip() in ("", "-1", "NoDevFiles"):
-        return ""
-    on_cpu = "or set device=cpu if the CPU is meant"
-    if torch.version.hip:
-        amd = f"torch {torch.__version__} is built for GPUs of AMD, which were never tried"
-        return f"{amd}: use one of NVIDIA, {on_cpu}"
+    hidden = given is not None and given.partition(",")[0].strip() in ("", "-1", "NoDevFiles")
     files = list(Path("/dev").glob(GPU_FILES))
-    with warnings.catch_warnings(action="ignore"):  # of a driver that is too old, which the sentence is about
-        usable = torch.cuda.is_available()
-    if usable or (files and not any(map(_opens, files))):
+    if hidden or not any(GPUS.glob("*")) or (files and not any(map(_opens, files))) or torch.cuda.is_available():
         return ""
-    if not any(GPUS.glob("*")) and not _lists_gpus(shutil.which("nvidia-smi")):
-        return ""
-    driver, build = _cuda_of_driver(), torch.version.cuda
-    reason = f"torch {torch.__version__} is built for {f'CUDA {build}' if build else 'CPUs'}"
-    if driver:
-        reason += f", and the driver of the GPUs for CUDA {driver // 1000}.{driver % 1000 // 10}"
-    if 0 < driver < 12000:
-        remedy = "update the driver to version 525 or later"
-    elif build is None:
-        remedy = f"`pip uninstall -y torch torchvision && {NEWEST if driver >= 13000 else CUDA_12}`"
-    elif 0 < driver < int(build.partition(".")[0]) * 1000:
-        remedy = f"`{CUDA_12}`"
-    else:
-        try:
-            torch.cuda.init()  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
-            reason += f" ({in_one_line(error)})"
-        remedy = "see what `nvidia-smi` says, and whether this is a container that has the GPUs and their driver"
-    which = "of this machine" if given is None else f"of CUDA_VISIBLE_DEVICES={given}"
-    return f"torch can use none of the GPUs {which}: {reason}: {remedy}, {on_cpu}"
-
-
-@cache  # each run of a grid asks
-def _lists_gpus(nvidia_smi: str | None) -> bool:
-    """Whether ``nvidia-smi`` lists a GPU; those of WSL have no folder in ``/proc``."""
-    if nvidia_smi is None:
-        return False
-    try:
-        done = subprocess.run([nvidia_smi, "-L"], capture_output=True, text=True, timeout=60)
-    except OSError:
-        return False
-    except subprocess.TimeoutExpired:  # there is a driver, which does not answer
-        return True
-    return done.returncode == 0 and "GPU " in done.stdout
-
-
-def _cuda_of_driver() -> int:
-    """The newest CUDA of the driver, such as 12040 for 12.4; 0 if there is no library of it."""
-    version = ctypes.c_int(0)
-    try:
-        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):
-        return 0
-    return version.value
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
+    return (
+        f"torch {torch.__version__}, built for {build}, can use none of the GPUs of this machine: see what `nvidia-smi`"
+        f" says, and install a torch for its driver (for one of CUDA 12 `{CUDA_12}`), or set device=cpu if the CPU is"
+        " meant"
+    )
 
 
 def _opens(device: Path) -> bool:

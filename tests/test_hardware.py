@@ -2,7 +2,6 @@
 
 import os
 import platform
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -67,60 +66,37 @@ def test_a_gpu_that_torch_was_not_built_for_is_refused() -> None:
 
 
 @pytest.fixture
-def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The command of a machine whose GPU torch does not see."""
+def unseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose GPU torch does not see."""
     if torch.cuda.is_available():
         pytest.skip("torch sees a GPU")
-    command = tmp_path / "nvidia-smi"
-    command.write_text("#!/bin/sh\necho 'GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-7a)'\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
     monkeypatch.setattr(hardware, "GPUS", tmp_path / "gpus")
     monkeypatch.setattr(hardware, "GPU_FILES", "nothing")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return command
 
 
 def test_a_gpu_that_torch_does_not_see_is_refused_unless_the_cpu_is_meant(
-    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch
+    unseen: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=r"torch .*device=cpu"):
         check_devices(1)
     check_devices(1, "cpu")
-    for hidden in ("", "-1", "-1,0", "NoDevFiles"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-        check_devices(1)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES=5"):
-        check_devices(1)
-
-
-def test_the_kernel_and_the_files_of_devices_say_whether_there_are_gpus(
-    nvidia_smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nvidia_smi.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
-    assert unusable_gpus() == ""
-    hardware.GPUS.mkdir()
-    assert unusable_gpus() == ""
-    (hardware.GPUS / "0000:01:00.0").mkdir()
-    assert unusable_gpus() != ""
     monkeypatch.setattr(hardware, "GPU_FILES", "null")
     assert unusable_gpus() != ""  # a file that opens
     (tmp_path / "closed").mkdir()
     monkeypatch.setattr(hardware, "GPU_FILES", os.path.relpath(tmp_path / "closed", "/dev"))
     assert unusable_gpus() == ""  # as in a job of a cluster that was given none
-
-
-def test_the_remedy_is_a_line_that_a_shell_reads_as_it_is(nvidia_smi: Path) -> None:
-    """A torch for CPUs has to go first: pip would find it good enough."""
-    if torch.version.cuda is not None:
-        pytest.skip("for a torch that is built for CPUs")
-    words = shlex.split(unusable_gpus().split("`")[1])
-    assert words[:3] == ["pip", "uninstall", "-y"] and words[-4:] == ["pip", "install", "torch<2.11", "torchvision"]
+    monkeypatch.setattr(hardware, "GPU_FILES", "nothing")
+    for hidden in ("", "-1", "-1,0", "NoDevFiles"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        check_devices(1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    assert unusable_gpus() != ""
 
 
 def test_a_run_and_an_evaluation_do_not_compute_on_the_cpu_in_place_of_a_gpu(
-    nvidia_smi: Path, capfd: pytest.CaptureFixture[str]
+    unseen: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = [*SMALL, "max_steps=1"]
     assert train.main(run) == 2
