@@ -1,6 +1,5 @@
 """GPUs that the installed torch cannot use are refused in a sentence: no command computes on the CPU in their place."""
 
-import os
 import shlex
 import subprocess
 import sys
@@ -23,18 +22,14 @@ TRAIN = ["train", *SMALL, "max_steps=1", "graph=false", "compile_views=false"]
 
 @pytest.fixture
 def run(gpus: Callable[..., dict[str, str]], tmp_path: Path) -> Run:
-    """Function that runs ``ssl-bench`` on a machine whose GPU nvidia-smi lists; variables are those of the process."""
-    command = tmp_path / "bin" / "nvidia-smi"
-    command.parent.mkdir()
-    command.write_text("#!/bin/sh\necho 'GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-7a)'\n")
-    command.chmod(0o755)
-    there = {"PATH": f"{command.parent}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    """Function that runs ``ssl-bench`` on a machine whose GPU the kernel lists; variables are those of the process."""
+    (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
+    code = f"from pathlib import Path; from ssl_bench import cli, hardware; hardware.GPUS = Path('{tmp_path}/gpus')"
 
     def run(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-        environment = gpus(1, **there, **variables)
-        return subprocess.run(
-            [sys.executable, "-m", "ssl_bench", *words], env=environment, capture_output=True, text=True
-        )
+        environment = gpus(1, TMPDIR=str(tmp_path), **variables)
+        command = [sys.executable, "-c", f"{code}; cli.main()", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
 
     return run
 
@@ -49,15 +44,12 @@ def test_a_driver_older_than_the_cuda_of_torch_is_refused_with_a_line_for_pip(ru
     assert torch.version.cuda is not None
     if int(torch.version.cuda.partition(".")[0]) < 13:
         pytest.skip("this torch is for drivers of CUDA 12")
-    reason = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}, and the driver of the GPUs for CUDA "
+    reason = f"torch {torch.__version__}, built for CUDA {torch.version.cuda}, can use none of the GPUs"
     for words in (TRAIN, [*TRAIN, "-m", "seed=0,1"], [*TRAIN, "-m", "launcher=local", "seed=0,1"]):
         done = run(*words, FAKE_CUDA_DRIVER="12040")
-        assert done.returncode == 2 and reason + "12.4: " in sentence(done.stderr), done.stderr
+        assert done.returncode == 2 and reason in sentence(done.stderr), done.stderr
         assert shlex.split(sentence(done.stderr).split("`")[1]) == ["pip", "install", "torch<2.11", "torchvision"]
     assert not list(Path().glob("outputs/*/*/config.yaml"))
-    done = run(*TRAIN, FAKE_CUDA_DRIVER="11080")
-    assert done.returncode == 2 and reason + "11.8: update the driver to version 525" in sentence(done.stderr)
-
     on_the_cpu = run(*TRAIN, "device=cpu", FAKE_CUDA_DRIVER="12040")
     assert on_the_cpu.returncode == 0 and "fp32 on cpu" in on_the_cpu.stdout, on_the_cpu.stderr
     (folder,) = (path.parent for path in Path().glob("outputs/*/*/results.json"))
@@ -72,7 +64,7 @@ def test_a_driver_older_than_the_cuda_of_torch_is_refused_with_a_line_for_pip(ru
 @pytest.mark.slow
 def test_check_finds_a_driver_that_is_too_old_wrong(run: Run) -> None:
     done = run("check", "machine", FAKE_CUDA_DRIVER="11080")
-    assert done.returncode == 1 and "wrong" in done.stdout and "update the driver" in done.stdout, done.stdout
+    assert done.returncode == 1 and "wrong" in done.stdout and "nvidia-smi" in done.stdout, done.stdout
     done = run("check", "machine", "device=cpu", FAKE_CUDA_DRIVER="11080")
     assert done.returncode == 0 and "no GPU" in done.stdout, done.stdout
 
