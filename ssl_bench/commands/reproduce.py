@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 
 from ssl_bench.commands import grid_end
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
+from ssl_bench.commands.hours import estimate
 from ssl_bench.config.build import open_dataset
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import impossible
 from ssl_bench.launch.grid import Grid, check_place
 from ssl_bench.launch.run import tidy
-from ssl_bench.papers import cost
 from ssl_bench.papers.plan import PlannedRuns, plan
 from ssl_bench.papers.selection import HELP, Selection
 
@@ -46,11 +46,10 @@ def main(arguments: Sequence[str]) -> int:
     check_place(command, options.dry_run)
     _leave_out_impossible(selection, planned, skip, options.dry_run)
     todo = [runs for runs in planned if runs.missing]
-    lacking = list(missing_data(todo))
-    summarise(selection, planned, not lacking)
+    summarise(selection, planned, command.launcher != "slurm")
     if options.dry_run:
         print(*(runs.line([*selection.flags, *selection.of_launcher]) for runs in todo), sep="\n")
-        print(*(f"data missing: {sentence}" for sentence in lacking), sep="\n")
+        print(*(f"data missing: {sentence}" for sentence in missing_data(todo)), sep="\n")
         return 0
     for folder in {folder for runs in planned for folders in runs.done.values() for folder in folders}:
         tidy(folder)
@@ -89,11 +88,11 @@ def _leave_out_impossible(selection: Selection, planned: Sequence[PlannedRuns], 
         todo[number].unavailable = "impossible"
 
 
-def summarise(selection: Selection, planned: Sequence[PlannedRuns], has_images: bool) -> None:
+def summarise(selection: Selection, planned: Sequence[PlannedRuns], here: bool) -> None:
     """Print which cells still need runs, how many are done or unavailable, and what the other ones cost.
 
     Args:
-        has_images: all of their images are on this disk; else the cost is in steps.
+        here: they run on this machine.
     """
     available = [runs for runs in planned if runs.seeds and not runs.unavailable]
     for runs in available:
@@ -106,8 +105,7 @@ def summarise(selection: Selection, planned: Sequence[PlannedRuns], has_images: 
     if "scale=reduced" in selection.changes and selection.setting("scale") is None:
         print(f"{' '.join(selection.changes[:-1])}: these runs count as scale=reduced and fill no cell of the paper")
     configs = [config for runs in planned for _, config, _ in runs.runs()]
-    hours = sum(cost.hours(config) or 0.0 for config in configs) if has_images else None
-    price = f", {cost.price(configs, hours)}" if configs else ""
+    price = f", {estimate(configs, here)}" if configs else ""
     print(f"{len(configs)} runs to go in {sum(bool(runs.missing) for runs in planned)} cells{price}", flush=True)
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from ssl_bench.commands import hours
 from ssl_bench.config import schema
 from ssl_bench.config.build import build
 from ssl_bench.config.identity import run_id
-from ssl_bench.papers import cost, tables
+from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, merge
 from ssl_bench.training.optim import Schedule
 from tests.door.door import refused
@@ -148,45 +149,12 @@ def test_cells_compose_and_are_different_runs(every: bool) -> None:
             settings = composed(cell.overrides, seed=1)
             assert settings["seed"] == 1
             schema.check(settings)
-            assert ((cost.hours(settings) or 0) > 0) == (settings["epochs"] > 0)
+            assert ((hours.steps(settings) or 0) > 0) == (settings["epochs"] > 0) and hours.gflop_of_a_step(settings)
             identity = run_id(settings), json.dumps([settings.get("epochs"), settings.get("evaluate")])
             assert identities.setdefault(identity, cell.overrides) == cell.overrides
         assert len(identities) == len({cell.overrides for cell in chosen})
         places = [(cell.label, cell.column, cell.metric) for cell in table.cells]
         assert len(set(places)) == len(places)
-
-
-def test_hours_follow_from_the_published_throughput() -> None:
-    imagenet = {"dataset": "imagenet", "backbone": "resnet50"}
-    view = {"_target_": "x", "size": 224}
-    images = {"train_images": 1_281_167}
-    base = {"choices": imagenet, "dataset": images, "epochs": 200, "max_steps": None, "augment": view}
-    base |= {"batch_size": {"size": 256}, "devices": 8}
-    simclr = base | {"framework": {"momentum": None, "symmetric": True}}
-    moco, byol = ({"framework": {"momentum": 0.999, "symmetric": s}} for s in (False, True))
-    launches = 200 * (1_281_167 // 256) * cost.EAGER / 3600
-
-    def hours_of(config: dict[str, Any]) -> float:
-        """Without the launches of its steps."""
-        return (cost.hours(config) or 0) - launches
-
-    assert cost.hours(base | moco) == pytest.approx(53, rel=1e-3)  # as its authors say
-    hours = hours_of(simclr)
-    assert hours_of(base | moco) / hours == pytest.approx(4 / 6)
-    assert hours_of(base | byol) / hours == pytest.approx(8 / 6)
-    wide = [simclr | {"choices": imagenet | {"backbone": f"resnet50_x{w}"}} for w in (2, 4)]
-    # Multiplications of a ResNet-50 without its classifier: 4,087 million, of which 118 in the first convolution.
-    for w, wide_hours in zip((2, 4), map(hours_of, wide), strict=True):
-        assert abs(wide_hours / hours - (3969 * w**2 + 118 * w) / 4087) < 0.005
-    assert cost.hours(simclr | {"dataset": {"train_images": None}}) is None
-    assert cost.hours(simclr | {"choices": {"backbone": "timm"}}) is None
-
-
-def test_hours_follow_the_number_of_images() -> None:
-    few, many = (composed(["dataset=bits", f"dataset.images={n}"]) for n in (1000, 2000))
-    assert cost.steps(few) == 400 * (1000 // 128) and cost.steps(many) == 400 * (2000 // 128)
-    assert (cost.hours(many) or 0) / (cost.hours(few) or 1) == pytest.approx(15 / 7)
-    assert (cost.hours(few | {"max_steps": 1}) or 0) * 2800 == pytest.approx(cost.hours(few))
 
 
 def test_a_later_override_replaces_an_earlier_one_and_a_group_can_be_removed() -> None:

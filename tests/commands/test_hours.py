@@ -1,0 +1,91 @@
+"""The steps and hours that are left to train of some runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ssl_bench.commands import hours
+from ssl_bench.config.compose import load
+from ssl_bench.config.identity import run_dir
+from ssl_bench.record.environment import conditions
+from tests.evaluated import with_evaluations
+
+# GFLOP of a view, forward and backward, and the data set with views of that size.
+VIEWS = {
+    "resnet50": (24.3, "imagenet"),
+    "resnet50_x2": (95.8, "imagenet"),
+    "resnet50_x4": (380.4, "imagenet"),
+    "resnet18": (10.7, "imagenet"),
+    "resnet50_cifar": (7.8, "cifar10"),
+    "resnet18_cifar": (3.33, "cifar10"),
+}
+
+
+def with_images(*overrides: str) -> dict[str, Any]:
+    """A configuration as if its images were on this disk."""
+    config = load(list(overrides))
+    return config | {"dataset": config["dataset"] | {"content": "0" * 16}}
+
+
+def published(*overrides: str) -> float:
+    """The hours of a run at the published pace."""
+    found = hours.estimate([with_images(*overrides)], here=False)
+    assert found.way == hours.PUBLISHED and found.hours[0] is not None
+    return found.hours[0]
+
+
+def test_operations_of_a_view() -> None:
+    for backbone, (gflop, dataset) in VIEWS.items():
+        config = load([f"dataset={dataset}", f"backbone={backbone}", "framework=simclr", "batch_size=b256"])
+        assert hours.gflop_of_a_step(config) == pytest.approx(256 * 2 * gflop, rel=0.02), backbone
+
+
+def test_hours_follow_from_the_published_throughput() -> None:
+    imagenet = ["dataset=imagenet", "epochs=200", "batch_size=b256"]
+    launches = 200 * (1_281_167 // 256) * hours.EAGER / 3600
+    moco, simclr, byol = (published(*imagenet, f"framework={name}") for name in ("moco_v2", "simclr", "byol"))
+    assert moco == pytest.approx(53, rel=2e-3)  # as its authors say
+    assert (moco - launches) / (simclr - launches) == pytest.approx(4 / 6)
+    assert (byol - launches) / (simclr - launches) == pytest.approx(8 / 6)
+    assert published(*imagenet, "framework=simclr", "max_steps=1") * 1_000_800 == pytest.approx(simclr)
+
+
+def test_steps_follow_the_number_of_images_without_those_that_are_set_apart() -> None:
+    assert [hours.steps(load(["dataset=bits", f"dataset.images={n}"])) for n in (1000, 2000)] == [2800, 6000]
+    mnist = load(["dataset=mnist", "dataset.held_out=[10000,5000]", "epochs=1", "batch_size=b64"])
+    assert hours.steps(mnist) == 45_000 // 64
+    nowhere = hours.estimate([mnist])
+    assert (nowhere.steps, nowhere.hours, nowhere.way) == ([703], [None], "")
+    unknown = mnist | {"dataset": mnist["dataset"] | {"train_images": None}}
+    assert hours.estimate([unknown]).steps == [None]
+
+
+def test_what_is_left_is_measured_by_runs_like_these() -> None:
+    """A run has 21 steps an epoch, and one of them took a second."""
+    constant = ["optimizer.schedule=constant", "threads=1"]
+    trained = load([*constant, "epochs=2"])
+    folder = run_dir(trained)
+    folder.mkdir(parents=True)
+    record = {"run_id": folder.name, "name": "default", "config": trained, "metrics": {}, "seconds": 99.0}
+    record["environment"] = conditions(torch.device("cpu"))
+    (folder / "results.json").write_text(json.dumps(with_evaluations(record)))
+    rows = ({"step": step, "epoch": step / 21, "images_per_second": 64.0, "seconds": step} for step in range(1, 43))
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    asked = [load([*constant, *words]) for words in (["epochs=2"], ["epochs=3"], ["epochs=3"], ["epochs=1", "seed=1"])]
+    left = hours.estimate(asked)
+    assert left.steps == [0, 21, 0, 21] and left.way == f"{hours.MEASURED} {hours.HERE}"
+    assert left.hours == pytest.approx([0, 21 / 3600, 0, 21 / 3600])
+    both = hours.estimate([*asked, load([*constant, "batch_size=b32", "max_steps=2"])])
+    assert hours.MEASURED in both.way and hours.TIMED in both.way and 0 < (both.hours[-1] or 0) < 1
+    record["environment"]["device"] = "another processor"
+    (folder / "results.json").write_text(json.dumps(with_evaluations(record)))
+    assert hours.estimate(asked).way == f"{hours.TIMED} {hours.HERE}"
+    assert hours.estimate(asked[:1]).way == "" and hours.estimate(asked[:1]).hours == [0]
+    assert Path("outputs").exists()
+
+
+def test_durations() -> None:
+    assert [hours.duration(h) for h in (0, 0.001, 1.25, 1234)] == ["0 min", "1 min", "1.2 h", "1,234.0 h"]
