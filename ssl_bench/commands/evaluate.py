@@ -91,7 +91,8 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         with lease.held(run, wait=True) as claim:
             outcome = Outcome(State.DONE_BEFORE)
             if not is_complete(run, config):  # another process has not evaluated it meanwhile
-                outcome = ranks.launch(config, run, None, claim=claim if isinstance(claim, lease.Claim) else None)
+                task = ranks.Task(config, run, None, claim=claim if isinstance(claim, lease.Claim) else None)
+                outcome = ranks.launch(task)
         if not outcome.finished:
             report(outcome, first=True)
             return outcome.code

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch.multiprocessing.spawn import ProcessException, start_processes
 from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, without_room, world
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import cores_per_process, local_device, release_memory
-from ssl_bench.launch.nodes import nodes
+from ssl_bench.launch.nodes import nodes, under_torchrun
 from ssl_bench.launch.outcome import RESUMES, Outcome, State
 from ssl_bench.launch.processes import METHOD, cores, die_with, started, starting
 from ssl_bench.record import results
@@ -33,39 +34,32 @@ LOST = "has lost the others"  # in the reason of a rank that failed because anot
 THREADS = torch.get_num_threads()  # of a process in which nothing has set them
 
 
-def launch(
-    config: dict[str, Any],
-    folder: Path,
-    command: str | None,
-    torchrun: bool = False,
-    quiet: bool = False,
-    claim: Claim | None = None,
-) -> Outcome:
-    """Carry out a validated run and wait for it.
+@dataclass(frozen=True)
+class Task:
+    """A validated run, as each of its processes gets it.
 
-    Args:
+    Attributes:
         folder: of the run, with its run_id as the name.
-        command: as for :func:`ssl_bench.training.engine.train`.
-        torchrun: this process is one of the ranks already.
+        command, claim: as for :func:`ssl_bench.training.engine.train`.
         quiet: print nothing.
-        claim: as for :func:`ssl_bench.training.engine.train`.
     """
-    if torchrun:
+
+    config: dict[str, Any]
+    folder: Path
+    command: str | None
+    quiet: bool = False
+    claim: Claim | None = None
+
+
+def launch(task: Task) -> Outcome:
+    """Carry out a run and wait for it."""
+    if under_torchrun():
         die_with(os.getppid())
-        return join(config, folder, command, claim=claim)
-    if config["devices"] == 1:
-        return train_here(config, folder, command, quiet, claim)
-    return _start(config, folder, command, quiet, claim)
+        return join(task)
+    return train_here(task) if task.config["devices"] == 1 else _start(task)
 
 
-def join(
-    config: dict[str, Any],
-    folder: Path,
-    command: str | None,
-    quiet: bool = False,
-    claim: Claim | None = None,
-    meeting: Path | str | None = None,
-) -> Outcome:
+def join(task: Task, meeting: Path | str | None = None) -> Outcome:
     """Carry out a run as the rank that ``RANK`` and ``WORLD_SIZE`` name. Rank 0 tells the others if it is done already.
 
     Args:
@@ -74,9 +68,9 @@ def join(
     """
     outcome = None
     try:
-        device = _enter(config, meeting)
-        done = broadcast(rank() == 0 and results.is_complete(folder, config))
-        outcome = Outcome(State.DONE_BEFORE) if done else train_here(config, folder, command, quiet, claim, device)
+        device = _enter(task.config, meeting)
+        done = broadcast(rank() == 0 and results.is_complete(task.folder, task.config))
+        outcome = Outcome(State.DONE_BEFORE) if done else train_here(task, device)
     except dist.DistBackendError as error:
         reason = without_room(error)
         if not reason:
@@ -101,21 +95,15 @@ def _leave(outcome: Outcome | None) -> None:
         leave()
 
 
-def train_here(
-    config: dict[str, Any],
-    folder: Path,
-    command: str | None,
-    quiet: bool = False,
-    claim: Claim | None = None,
-    device: torch.device | None = None,
-) -> Outcome:
+def train_here(task: Task, device: torch.device | None = None) -> Outcome:
     """Train on this rank; ``device`` None: the first one of this machine."""
+    config, folder = task.config, task.folder
     device = device or local_device(0, config["device"])
     if config["threads"]:
         torch.set_num_threads(config["threads"])
-    with logging_to(folder if rank() == 0 else None, quiet):
-        remedy = "Set batch_size.chunk, a smaller batch_size.size or more devices"
-        outcome = outcome_of(partial(train, config, folder.name, folder, device, command, claim), device, remedy)
+    with logging_to(folder if rank() == 0 else None, task.quiet):
+        work = partial(train, config, folder.name, folder, device, task.command, task.claim)
+        outcome = outcome_of(work, device, "Set batch_size.chunk, a smaller batch_size.size or more devices")
     if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
         release_memory(device)
     return outcome
@@ -182,14 +170,13 @@ def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
 # ---- ranks that are started here
 
 
-def _start(config: dict[str, Any], folder: Path, command: str | None, quiet: bool, claim: Claim | None) -> Outcome:
+def _start(task: Task) -> Outcome:
     """Carry out this machine's ranks in processes of their own."""
-    team, count = nodes(), config["devices"]
+    team, count = nodes(), task.config["devices"]
     beside = team.share(count)
     with tempfile.TemporaryDirectory(prefix="ssl-bench-") as private:
         meeting = Path(private, "meeting") if team.count == 1 else team.rendezvous
-        work = partial(join, config, folder, command, quiet, claim, meeting)
-        return in_ranks(work, team.index * beside, beside, count)
+        return in_ranks(partial(join, task, meeting), team.index * beside, beside, count)
 
 
 def in_ranks(work: Callable[[], Outcome], first: int, beside: int, count: int) -> Outcome:

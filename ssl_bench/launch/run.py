@@ -90,7 +90,7 @@ def _carry_out(
 
     config = config | {"threads": threads(config, folder, shared)}
     if torchrun and os.environ["RANK"] != "0":
-        return ranks.launch(config, folder, run.command, torchrun, quiet)
+        return ranks.launch(ranks.Task(config, folder, run.command, quiet))
     with lease.held(folder, wait or restarted()) as claim:
         if isinstance(claim, lease.Owner):
             return Outcome(State.BUSY, 1, f"{folder} is being trained by {claim}")
@@ -102,7 +102,7 @@ def _carry_out(
             if not done and not quiet:
                 print(f"run {folder.name} in {folder}", flush=True)
             begin()
-            outcome = ranks.launch(config, folder, run.command, torchrun, quiet, claim)
+            outcome = ranks.launch(ranks.Task(config, folder, run.command, quiet, claim))
         if outcome.state is State.FAILED and not claim.lost_to():
             keep_failure(outcome, folder, config)
     return _concluded(outcome, config, folder, quiet)
@@ -114,7 +114,7 @@ def follow(run: Run) -> Outcome:
 
     config = find_prepared(run.config)
     folder = folders.find(config)
-    return ranks.launch(config | {"threads": threads(config, folder, False)}, folder, run.command)
+    return ranks.launch(ranks.Task(config | {"threads": threads(config, folder, False)}, folder, run.command))
 
 
 def ranks_here(config: dict[str, Any]) -> int:

@@ -121,7 +121,8 @@ def _planted(kind: str, work: Callable[..., Outcome], *arguments: Any, **options
 
 def started_here(kind: str, folder: Path, meeting: Path | str) -> Outcome:
     folder.mkdir()
-    return ranks.in_ranks(partial(_planted, kind, ranks.join, CONFIG, folder, "", True, None, meeting), 0, 2, 2)
+    task = ranks.Task(CONFIG, folder, "", quiet=True)
+    return ranks.in_ranks(partial(_planted, kind, ranks.join, task, meeting), 0, 2, 2)
 
 
 @pytest.mark.slow
@@ -220,7 +221,7 @@ def test_the_surroundings_reach_the_ranks_and_they_can_still_use_a_gpu(monkeypat
 
 def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) -> None:
     with patch.object(ranks, "train", lambda *_: torch.empty(2**52)):
-        outcome = ranks.train_here(CONFIG, tmp_path, "", True, device=torch.device("cpu"))
+        outcome = ranks.train_here(ranks.Task(CONFIG, tmp_path, "", quiet=True), torch.device("cpu"))
     assert "memory" in outcome.reason and not outcome.detail
     assert all(key in outcome.reason for key in ("batch_size.chunk", "batch_size.size", "devices"))
     assert outcome.code == 1
