@@ -180,7 +180,7 @@ FAULTS = [
     ),
     Fault(
         "the condition value 1 is read as 1%",
-        "results/select.py",
+        "results/table.py",
         "one > 1 else one",
         "one >= 1 else one",
         ("results/test_select.py",),

@@ -15,7 +15,6 @@ from ssl_bench.record import rows
 from ssl_bench.record.folders import find_named
 from ssl_bench.record.printing import text_of
 from ssl_bench.record.runs import METRICS, Run, as_value, read
-from ssl_bench.results import select
 from ssl_bench.results import table as runs_table
 
 if TYPE_CHECKING:
@@ -66,8 +65,7 @@ def runs(outputs: Folder = None, where: Where = None, *, all: bool = False) -> D
 
 def table_of(folders: Iterable[Path]) -> DataFrame:
     """The rows of :func:`runs` for the runs in some directories, in their order."""
-    found = [run for folder in dict.fromkeys(folders) if (run := read(folder)).config]
-    return _shown(runs_table.of(found))
+    return _shown(runs_table.of([run for folder in dict.fromkeys(folders) if (run := read(folder)).config]))
 
 
 def _shown(table: DataFrame, asked: Iterable[str] = (), every: bool = False) -> DataFrame:
@@ -113,9 +111,8 @@ def compare(
     Raises:
         ConfigError: there is nothing to compare, or the margin is not positive.
     """
-    from ssl_bench.results import compared, comparison, matters  # with numpy
+    from ssl_bench.results import comparison, matters  # with numpy
 
-    compared.check_margin(margin)
     table = _chosen(outputs, where)
     if by is None:
         require(to is None and margin is None, "by", None, "the setting whose values to and margin are about")
@@ -172,11 +169,10 @@ def table(
     Raises:
         ConfigError: there is no such setting or metric, no run is finished, or too much else varies.
     """
-    from ssl_bench.record.printing import records
     from ssl_bench.results.pivot import pivot  # with numpy
 
     pivots = pivot(_chosen(outputs, where), rows, columns, metric)
-    return _frame([record for pivot in pivots for record in records(pivot.sheet())])
+    return _frame([record for pivot in pivots for record in pivot.sheet().records or ()])
 
 
 @_in_python()
@@ -226,7 +222,7 @@ def _chosen(outputs: Folder, where: Where) -> DataFrame:
         text = ",".join("null" if one is None else runs_table.text_of(as_value(one)) for one in values)
         sign = "" if text.startswith(("!=", "<", ">")) else "="
         words += text.split(",") if key in ("name", "experiment") and sign else [f"{key}{sign}{text}"]
-    return select.chosen(words, None if outputs is None else files.given_path(outputs))
+    return runs_table.chosen(words, None if outputs is None else files.given_path(outputs))
 
 
 def curves(run: Named) -> DataFrame:

@@ -9,10 +9,7 @@ from collections.abc import Sequence
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.printing import FORMS, text_of
-from ssl_bench.results.compared import EXPECTED, check_margin
-from ssl_bench.results.comparison import compare
-from ssl_bench.results.matters import what_matters
-from ssl_bench.results.select import chosen
+from ssl_bench.results.table import chosen
 
 
 @in_sentences
@@ -27,18 +24,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--metric", metavar="NAME", help="such as linear/top1 (default: the main metric of most runs)")
     parser.add_argument("--margin", type=float, help="a difference that does not matter, of accuracies in percent")
     expect = "end with 0 if the first verdict is this, 1 if it is shown not to be so, 3 if it is undecided"
-    parser.add_argument("--expect", choices=EXPECTED, help=expect)
+    parser.add_argument("--expect", choices=("better", "not-worse", "equivalent"), help=expect)
     parser.add_argument("--format", choices=FORMS, default="rich")
     options = parser.read_words(arguments)
-    check_margin(options.margin)
     of_pairs = [f"--{name}" for name in ("to", "margin", "expect") if getattr(options, name) is not None]
     if of_pairs and not options.by:
         raise ConfigError(f"{' and '.join(of_pairs)}: say what to compare, such as --by loss")
     table, code = chosen(options.words, options.outputs), 0
     if options.by:
+        from ssl_bench.results.comparison import compare
+
         compared = compare(table, options.by, options.to, options.metric, options.margin)
         code, sheet = compared.code(options.expect) if options.expect else 0, compared.sheet()
     else:
+        from ssl_bench.results.matters import what_matters
+
         sheet = what_matters(table, options.metric).sheet()
     print(text_of([sheet], options.format), end="")
     return code

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     from ssl_bench.api import embed
     from ssl_bench.config.identity import run_dir
     from ssl_bench.launch.ranks import outcome_of
-    from ssl_bench.results.select import finished_folders
+    from ssl_bench.results.table import finished_folders
     from ssl_bench.signals import Interrupt
 
     config = options.weights and weights.configuration(options.weights, [*options.overrides, "evaluate=[]"])

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     outputs = taken_outputs(overrides)
     conditions = [word for word in overrides if not word.startswith(CHANGEABLE)]
     overrides = [word for word in overrides if word not in conditions]
-    from ssl_bench.results.select import finished_folders
+    from ssl_bench.results.table import finished_folders
 
     folders = finished_folders([*options.words, *conditions], outputs)
     for folder in folders[1:]:  # all refusals before the first evaluation

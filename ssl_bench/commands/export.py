@@ -20,7 +20,7 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.errors import require
-from ssl_bench.results.select import finished_folders
+from ssl_bench.results.table import finished_folders
 
 FORMATS = ("timm", "ssl_bench", "card")
 

@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.record.printing import Sheet, plain, text_of
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.select import chosen
 from ssl_bench.results.status import doing, screen, time_left
+from ssl_bench.results.table import chosen
 
 if TYPE_CHECKING:
     from pandas import DataFrame

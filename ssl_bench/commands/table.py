@@ -19,7 +19,7 @@ from ssl_bench.papers.selection import HELP, Selection, selects_runs
 from ssl_bench.papers.sheets import whole
 from ssl_bench.record.printing import FORMS, Sheet, text_of
 from ssl_bench.results.pivot import pivot
-from ssl_bench.results.select import chosen
+from ssl_bench.results.table import chosen
 
 ABOUT_NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference,
 and that of the project, which is committed with this package."""

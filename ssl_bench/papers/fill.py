@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from ssl_bench.papers import measurements
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, CellMetric, Table
-from ssl_bench.results.pivot import notes, spread
+from ssl_bench.results.pivot import spread
 from ssl_bench.results.statistics import mean
+from ssl_bench.results.table import notes
 
 SOURCES = {  # of a paper's number, in words
     "code": "from a public repository, not from the text",

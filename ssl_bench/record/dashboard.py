@@ -19,12 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.errors import printable
-from ssl_bench.record.evaluations import leaves
+from ssl_bench.record import runs
 
 log = logging.getLogger(__name__)
-
-SIZE = "batch_size.size"  # what batch_size says, too
 
 
 class Dashboard(ABC):
@@ -108,21 +105,7 @@ def say_failed(name: str, error: Exception) -> None:
 
 def flat_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a run, as described at the head of this file."""
-    counted = {
-        name: node
-        for name, node in config.items()
-        if name not in ("paths", "tracking", "choices", "steady", "launcher")
-    }
-    flat = {
-        name: printable(value) if isinstance(value, str) else value
-        for name, value in leaves({**counted, "facts": facts})
-        if not name.endswith("._target_") and not isinstance(value, Mapping)
-    }
-    flat |= {
-        group: printable(option) for group, option in config["choices"].items() if group not in ("tracking", "launcher")
-    }
-    if SIZE in flat:
-        flat["batch_size"] = flat[SIZE]
+    flat = runs.flat({**config, "facts": facts})
     if "negatives_per_anchor" in facts:
         flat["negatives.k"] = facts["negatives_per_anchor"]
     return flat

@@ -40,7 +40,7 @@ class Evaluated(TypedDict):
 
     evaluator: str
     id: str
-    settings: dict[str, Any]
+    settings: dict
     images: NotRequired[str | None]
     network: Literal["", "_init", "_raw"]
     epochs: Annotated[int, Bounds(0)] | None

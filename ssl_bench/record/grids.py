@@ -3,6 +3,7 @@
 So a run that never began is known. How a run ended stands in its own directory.
 """
 
+import fnmatch
 import hashlib
 import os
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from ssl_bench import files
+from ssl_bench.record import runs
 
 
 class AskedRun(TypedDict):
@@ -70,17 +72,14 @@ def write(experiment: Path, command: str, single: str, started: float, runs: Seq
     files.write_json(experiment / FILES.replace("*", name), content)
 
 
-def read(outputs: Path, deepest: int) -> list[Asked]:
-    """The runs of all grids below a results folder, those of the grid that began last at the end.
-
-    Args:
-        deepest: levels of folders in which experiments are.
-    """
+def read(outputs: Path) -> list[Asked]:
+    """The runs of all grids below a results folder, those of the grid that began last at the end."""
     found = []
-    for level in range(1, deepest):
-        for path in sorted(outputs.glob("*/" * level + FILES)):
-            if content := files.read_json(path, Grid, of_a_run=True):
-                found.append((content["started"], [*_asked(content, path.parent.relative_to(outputs).as_posix())]))
+    for above, _, inside in runs.walk(outputs):
+        experiment = Path(above).relative_to(outputs).as_posix()
+        for name in sorted(fnmatch.filter(inside, FILES)) if experiment != "." else ():
+            if content := files.read_json(Path(above, name), Grid, of_a_run=True):
+                found.append((content["started"], [*_asked(content, experiment)]))
     return [one for _, of_grid in sorted(found, key=lambda pair: pair[0]) for one in of_grid]
 
 

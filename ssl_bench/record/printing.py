@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -9,11 +10,14 @@ import shutil
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ssl_bench.errors import printable
 
 FORMS = ("rich", "md", "tex", "csv", "json")
+WORDS = {"^": "^{}", "~": "textasciitilde{}", "\\": "textbackslash{}", "|": "textbar{}"}
+WORDS |= {sign: f"ensuremath{{{sign}}}" for sign in "<>"}
+LATEX = str.maketrans({sign: f"\\{WORDS.get(sign, sign)}" for sign in "&%$#_{}^~\\|<>"} | {"±": "$\\pm$"})
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 GAP = 2  # blank characters between two columns of a terminal
 NARROWEST, LEAST = 20, 8  # characters of a column of folded words beside one of numbers, and of any
@@ -22,8 +26,7 @@ WIDEST = 120  # characters of a line of text on a terminal
 Lines = list[list[str]]
 
 
-@dataclass(frozen=True)
-class SheetEntry:
+class SheetEntry(NamedTuple):
     """A text of a sheet.
 
     Attributes:
@@ -97,7 +100,9 @@ def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str
         return _csv(sheets)
     if form == "json":
         objects = [
-            {"title": s.title, "rows": records(s), "notes": s.notes, "below": s.below} if s.data is None else s.data
+            {"title": s.title, "rows": records(s), "notes": s.notes, "below": "\n".join(s.below).splitlines()}
+            if s.data is None
+            else s.data
             for s in sheets
         ]
         return json.dumps(objects if len(objects) != 1 else objects[0], indent=2) + "\n"
@@ -123,14 +128,17 @@ def lines(sheet: Sheet, width: int = LONGEST) -> list[str]:
     several blocks.
     """
     from rich.cells import cell_len
-    from tabulate import tabulate
 
     columns = [_texts(sheet, place) for place in range(len(sheet.columns))]
     sizes = [max(map(cell_len, column)) for column in columns]
     words = [place < sheet.left or name in sheet.words for place, name in enumerate(sheet.columns)]
+    longest = [min(NARROWEST, max(map(cell_len, " ".join(column).split()), default=0)) for column in columns]
 
-    def taken(block: Sequence[int], most: int = LONGEST) -> int:
-        return sum(min(sizes[place], most if words[place] else LONGEST) + GAP for place in block) - GAP
+    def room(place: int, most: int, whole: bool) -> int:
+        return min(sizes[place], max(most, longest[place] * whole)) if words[place] else sizes[place]
+
+    def taken(block: Sequence[int], most: int = LONGEST, whole: bool = False) -> int:
+        return sum(room(place, most, whole) + GAP for place in block) - GAP
 
     places = [*range(len(columns))]
     for heading in sheet.spared:
@@ -143,14 +151,27 @@ def lines(sheet: Sheet, width: int = LONGEST) -> list[str]:
             blocks.append(names)
         blocks[-1] = [*blocks[-1], place]
     for block in blocks:
-        most = next((n for n in range(max(sizes, default=0), LEAST, -1) if taken(block, n) <= width), LEAST)
-        sides = ["left" if words[place] else "right" for place in block]
-        widths = [most if words[place] and sizes[place] > most else None for place in block]
-        look: Any = {"tablefmt": "plain", "disable_numparse": True, "preserve_whitespace": True}
-        look |= {"colalign": sides, "maxcolwidths": widths, "break_on_hyphens": False}
-        table = tabulate(zip(*(columns[place] for place in block), strict=True), **look)
-        printed += [""] * bool(printed) + [line.rstrip() for line in table.split("\n")]
+        ways = ((most, whole) for whole in (True, False) for most in range(max(sizes, default=0), LEAST, -1))
+        most, whole = next((way for way in ways if taken(block, *way) <= width), (LEAST, False))
+        cells = ((room(place, most, whole), columns[place]) for place in block)
+        folded = [[_folded(text, n) for text in column] for n, column in cells]
+        widths = [max(cell_len(line) for entry in column for line in entry) for column in folded]
+        printed += [""] * bool(printed)
+        for row in zip(*folded, strict=True):
+            for texts in itertools.zip_longest(*row, fillvalue=""):
+                entries = zip(block, widths, texts, strict=True)
+                line = [t + " " * (n - cell_len(t)) if words[place] else t.rjust(n) for place, n, t in entries]
+                printed.append((" " * GAP).join(line).rstrip())
     return printed
+
+
+def _folded(text: str, most: int) -> list[str]:
+    """The lines of a text on a terminal, of at most so many characters; between words as far as they fit."""
+    from rich.cells import cell_len, chop_cells
+
+    if cell_len(text) <= most:
+        return [text]
+    return [part for line in textwrap.wrap(text, most, break_on_hyphens=False) for part in chop_cells(line, most)]
 
 
 def _texts(sheet: Sheet, place: int) -> list[str]:
@@ -177,10 +198,7 @@ def markdown(sheet: Sheet) -> str:
 
 def _tex(text: str) -> str:
     """A text for LaTeX; a minus sign before a number is longer than a hyphen."""
-    from tabulate import LATEX_ESCAPE_RULES
-
-    rules = str.maketrans(LATEX_ESCAPE_RULES | {"|": "\\textbar{}", "±": "$\\pm$"})
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", printable(text).translate(rules))
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", printable(text).translate(LATEX))
 
 
 def _latex(sheet: Sheet) -> str:

@@ -1,6 +1,7 @@
 """``results.json``: the last file that a run writes. A run is finished if the file is there and whole."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import marshal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -9,14 +10,15 @@ from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations
 
 NAME = "results.json"
+_FIRST = dict[bytes, Any]()  # of equal parts of results, by their content
 
 
 class Config(TypedDict, total=False):
     """What all readers need of a configuration."""
 
-    choices: dict[str, Any]
-    dataset: dict[str, Any] | None
-    evaluate: dict[str, Any]
+    choices: dict
+    dataset: dict | None
+    evaluate: dict
     epochs: float | None
 
 
@@ -28,8 +30,8 @@ class RunResults(TypedDict):
     metrics: dict[str, float]
     seconds: float
     evaluations: list[evaluations.Evaluated]
-    environment: NotRequired[dict[str, Any]]
-    facts: NotRequired[dict[str, Any]]
+    environment: NotRequired[dict]
+    facts: NotRequired[dict]
     warnings: NotRequired[list[str]]
     units: NotRequired[dict[str, dict[str, Metric]]]
 
@@ -59,12 +61,6 @@ def different(results: Sequence[Mapping[str, Any]], names: Sequence[str] = (*ENV
     return [f"{name} ({', '.join(sorted(map(str, those)))})" for name, those in values.items() if len(those) > 1]
 
 
-def mixed(results: Iterable[Mapping[str, Any]]) -> str:
-    """Name the conditions in which runs of one mean differ, as a footnote; empty if there are none."""
-    words = ", ".join(different(list(results)))
-    return f"mean over runs with different {words}" if words else ""
-
-
 def read(folder: Path) -> dict[str, Any] | None:
     """The results of the run in ``folder``; None if it has none, or a damaged or foreign file, which is named."""
     content, wrong = examined(folder)
@@ -78,8 +74,21 @@ def examined(folder: Path) -> tuple[dict[str, Any] | None, str]:
 
     They are wrong if they are no JSON or lack a part that readers need.
     """
-    content, wrong = files.examined(folder / NAME, RunResults, of_a_run=True)
+    content, wrong = files.examined(f"{folder}/{NAME}", RunResults, of_a_run=True)
+    if content is not None:
+        content["config"] = shared(content["config"])
+        for entry in content["evaluations"]:
+            entry["settings"] = _first(entry["settings"])
     return content, wrong
+
+
+def shared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration whose groups are the first ones with their content: the runs of a grid share nearly all."""
+    return {name: _first(node) if isinstance(node, dict | list) else node for name, node in config.items()}
+
+
+def _first(node: Any) -> Any:
+    return _FIRST.setdefault(marshal.dumps(node, 2), node)
 
 
 def is_finished(folder: Path) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ssl_bench import files
 
+OF_TRAINING = ("step", "epoch", "seconds", "images_per_second", "loss")
 TAIL = 2**16  # bytes at the end of a metrics file that have its last rows
 
 
@@ -72,9 +73,7 @@ def progress(path: Path, ended: bool = False) -> Progress:
     last = next(of_training, {})
     watching = (finite(row, "watch/knn_top1") for row in itertools.chain([last], of_training))
     watched = None if ended else next((value for value in watching if value is not None), None)
-    step, epoch, seconds, speed, loss = (
-        finite(last, name) for name in ("step", "epoch", "seconds", "images_per_second", "loss")
-    )
+    step, epoch, seconds, speed, loss = (finite(last, name) for name in OF_TRAINING)
     return Progress(step, epoch, seconds, speed, loss, watched, changed)
 
 

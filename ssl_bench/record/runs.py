@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,19 +17,20 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config import anchors, identity
-from ssl_bench.errors import in_one_line, one_line
-from ssl_bench.record import evaluations, results, rows
-from ssl_bench.record.dashboard import SIZE, flat_config
+from ssl_bench.errors import in_one_line, one_line, printable
+from ssl_bench.files import exists, status
+from ssl_bench.record import evaluations, results, rows, units
 from ssl_bench.record.lease import Owner
 
 CONFIG, RESULTS, METRICS = "config.yaml", results.NAME, "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
 RUN_ID = re.compile(f"[0-9a-f]{{{identity.RUN_ID_DIGITS}}}")
+SIZE = "batch_size.size"  # what batch_size says, too
+NOT_FLAT = {"paths", "tracking", "choices", "steady", "launcher"}  # keys of a configuration that are no settings
 DEEPEST = 4  # folders of a results folder above a run: an experiment's name may have slashes
 # What a configuration without a key stands for, by the names of settings.
-UNSAID = {name: value for name, value in identity.NOT_HASHED.items() if "." in name}
+UNSAID = [(name.partition(".")[0], name, value) for name, value in identity.NOT_HASHED.items() if "." in name]
 READ = {"share", "pretrain", "mean", "std", "resize", "interpolation", "epochs", "knn_k"}  # keys of dataset
-PLAIN = {str, int, float, bool, type(None)}
 UNSAID_OPTIONS = {"positives": "view", "similarity": "cosine"}
 
 Key = tuple[str, str, str | None]  # of a number: its metric, the identity of its evaluation, the hash of its images
@@ -83,8 +84,8 @@ class Run:
         """The name of its experiment: that of the folder, which may have been renamed since the training."""
         if self.folder is None:
             return str(self.settings.get("name") or "default")
-        trained, folder = str(self.config.get("name") or ""), self.folder.absolute().parent
-        return trained if trained and f"{folder.as_posix()}/".endswith(f"/{trained}/") else folder.name
+        trained, folder = str(self.config.get("name") or ""), os.path.dirname(os.path.abspath(self.folder))
+        return trained if trained and folder.endswith(f"/{trained}") else os.path.basename(folder)
 
     @property
     def seed(self) -> int | None:
@@ -119,9 +120,10 @@ class Run:
     @property
     def end(self) -> float | None:
         """Epoch at which the training ends. With ``max_steps`` it is known after the first row."""
-        epochs, most, at = self.config.get("epochs"), self.config.get("max_steps"), self.progress
+        epochs, most = self.config.get("epochs"), self.config.get("max_steps")
         if epochs is None or most is None:
             return epochs
+        at = self.progress
         return min(epochs, most * at.epoch / at.step) if at.step and at.epoch else None
 
     @property
@@ -147,6 +149,12 @@ class Run:
         return {(m, e["id"], e.get("images")): value for e in entries for m, value in e["metrics"].items()}
 
     @cached_property
+    def main(self) -> list[Key]:
+        """The main ones of its numbers."""
+        names = units.main([metric for metric, *_ in self.numbers], self.units)
+        return [key for key in self.numbers if key[0] in names]
+
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """All settings by the names that the command line has for them; ``batch_size`` is the size.
 
@@ -157,23 +165,20 @@ class Run:
             pairs = (word.lstrip("+").partition("=") for word in self.overrides or ())
             given = {name: _value(text) for name, _, text in pairs}
             return given | ({"batch_size": given[SIZE]} if SIZE in given else {})
+        seed, counted, choices = self.seed, dict(self.config), dict(self.config.get("choices", {}))
         alone = identity.untrained(self.config) and identity.read_alone(self.config) | identity.NOT_IN_RUN_ID
-        counted = {name: value for name, value in self.config.items() if name != "evaluate"}
-        choices = {name: option for name, option in self.config.get("choices", {}).items() if name != "evaluate"}
-        if alone:
-            counted, choices = ({n: v for n, v in part.items() if n in alone} for part in (counted, choices))
-        flat = flat_config({**counted, "choices": choices}, {})
-        unsaid = {n: v for n, v in UNSAID.items() if isinstance(counted.get(n.partition(".")[0]), Mapping)}
-        flat = {**unsaid, **(UNSAID_OPTIONS if "loss" in choices and not alone else {}), **flat}
-        flat |= {"name": self.experiment}
-        for name in [name for name, value in flat.items() if name.endswith(".seed") and value == self.seed]:
-            del flat[name]
-        return {name: value if type(value) in PLAIN else as_value(value) for name, value in flat.items()}
-
-    @cached_property
-    def groups(self) -> set[str]:
-        """The names of those of its settings that are options of groups."""
-        return set(self.config.get("choices", {})) & self.settings.keys()
+        for part in (counted, choices):
+            for name in [name for name in part if name == "evaluate" or (alone and name not in alone)]:
+                del part[name]
+        every = {name: value for group, name, value in UNSAID if isinstance(counted.get(group), dict)}
+        every |= UNSAID_OPTIONS if "loss" in choices and not alone else {}
+        every |= flat({**counted, "choices": choices}) | {"name": self.experiment}
+        for name, value in [*every.items()]:
+            if type(value) is list:
+                every[name] = _as_value(name, value)
+            elif name[-5:] == ".seed" and value == seed:
+                del every[name]
+        return every
 
     @cached_property
     def requested(self) -> set[str]:
@@ -201,36 +206,76 @@ class Run:
         Numbers of other images are not compared. How many of them are trained on, and how they are read, is a setting.
         """
         node = identity.hashed({"dataset": self.config.get("dataset")})["dataset"]
-        counted = {n: v for n, v in node.items() if n not in READ} if isinstance(node, Mapping) else node
-        return identity.text(counted or self.settings.get("dataset"))
+        node = node if isinstance(node, Mapping) else {}
+        return identity.text({n: v for n, v in node.items() if n not in READ} or self.settings.get("dataset"))
+
+
+def of_node(function: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    """Let a function of a name and a node of a configuration be called once for each: most runs share their nodes."""
+    known = dict[tuple[str, int], tuple[Any, Any]]()
+
+    def call(name: str, node: Any) -> Any:
+        if (name, id(node)) not in known:  # of a node that is kept, so that no other one has its id
+            known[name, id(node)] = node, function(name, node)
+        return known[name, id(node)][1]
+
+    return call
+
+
+@of_node
+def _leaves(name: str, node: Any) -> dict[str, Any]:
+    """The settings in a node of a configuration."""
+    return {
+        path: printable(value) if isinstance(value, str) else value
+        for path, value in evaluations.leaves(node, name)
+        if not path.endswith("._target_") and not isinstance(value, Mapping)
+    }
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a configuration, and the options of its groups, under the names that the command line has."""
+    values = dict[str, Any]()
+    for name, node in config.items():
+        if name not in NOT_FLAT:
+            plain = printable(node) if isinstance(node, str) else node
+            values |= _leaves(name, node) if isinstance(node, dict | list) else {name: plain}
+    values |= {
+        group: printable(option) for group, option in config["choices"].items() if group not in ("tracking", "launcher")
+    }
+    return values | ({"batch_size": values[SIZE]} if SIZE in values else {})
+
+
+def walk(outputs: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """The folders of a results folder that are no runs, each with the names that runs in it have, and of its files."""
+    for above, names, inside in os.walk(outputs, onerror=_name_closed):
+        yield above, [*filter(RUN_ID.fullmatch, names)], inside
+        deeper = [name for name in names if not RUN_ID.fullmatch(name) and name[0] != "." and name != "wandb"]
+        names[:] = deeper if len(Path(above).relative_to(outputs).parts) + 1 < DEEPEST else []
+
+
+def _name_closed(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        files.say_once(f"ssl-bench: {error.filename}: {error.strerror}; runs in there are missing")
 
 
 def folders(outputs: Path) -> Iterator[Path]:
     """The directories below a results folder that have the name of a run and its configuration or results."""
-
-    def name_closed(error: OSError) -> None:
-        if isinstance(error, FileNotFoundError):
-            return
-        files.say_once(f"ssl-bench: {error.filename}: {error.strerror}; runs in there are missing")
-
-    for above, names, _ in os.walk(outputs, onerror=name_closed):
-        for name in filter(RUN_ID.fullmatch, names):
-            folder = Path(above, name)
-            try:
-                if not folder.is_symlink() and any((folder / file).exists() for file in (CONFIG, RESULTS)):
-                    yield folder
-            except PermissionError as error:
-                error.filename = str(folder)
-                name_closed(error)
-        deeper = [name for name in names if not RUN_ID.fullmatch(name) and name[0] != "." and name != "wandb"]
-        names[:] = deeper if len(Path(above).relative_to(outputs).parts) + 1 < DEEPEST else []
+    for folder in (f"{above}/{name}" for above, names, _ in walk(outputs) for name in names):
+        try:
+            if not os.path.islink(folder) and (
+                os.path.exists(f"{folder}/{RESULTS}") or any(exists(Path(folder, file)) for file in (CONFIG, RESULTS))
+            ):
+                yield Path(folder)
+        except PermissionError as error:
+            error.filename = folder
+            _name_closed(error)
 
 
 def read(folder: Path) -> Run:
     """The run in a directory; files that cannot be read, or have values of other kinds, are named in ``damaged``."""
     try:
         run = _read(folder)
-        run.settings, run.numbers, run.conditions, float(run.end or 0)
+        run.settings, run.numbers, float(run.end or 0)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         run = Run(folder, {}, damaged=f"it has a value of another kind ({in_one_line(error)})")
     return run
@@ -243,7 +288,7 @@ def _read(folder: Path) -> Run:
     read.
     """
     content, wrong = results.examined(folder)
-    times = [_changed(folder / name) for name in (CONFIG, RESULTS)]
+    times = [getattr(status(folder / name), "st_mtime", 0.0) for name in (CONFIG, RESULTS)]
     wrong = wrong or "cannot be read" * (content is None and times[1] > 0)
     damaged = {RESULTS: wrong} if wrong else {}
     config: Mapping[str, Any] = content["config"] if content else {}
@@ -258,7 +303,7 @@ def _read(folder: Path) -> Run:
         failure, _ = files.examined(folder / FAILURE, dict, of_a_run=True)
     reason = one_line(str(failure.get("reason"))) if failure else ""
     named = "; ".join(files.damage(name, wrong) for name, wrong in damaged.items())
-    command, began = _read_command(folder), times[0] or times[1]
+    command, began = read_command(folder), times[0] or times[1]
     return Run(folder, config, content or {}, reason, named, command, began, lacks=lacks)
 
 
@@ -267,7 +312,7 @@ def _asked(folder: Path) -> tuple[Any, str]:
     config, wrong = files.examined(folder / CONFIG, dict, anchors.as_json, of_a_run=True)
     given = identity.run_id(config) if config else folder.name
     wrong = wrong if given == folder.name else f"it is that of run {given}"
-    return ({}, wrong or "cannot be read") if wrong or not config else (config, "")
+    return ({}, wrong or "cannot be read") if wrong or not config else (results.shared(config), "")
 
 
 def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
@@ -288,17 +333,10 @@ def _pop(node: dict[str, Any], name: str) -> Any:
     return node.pop(key, None)
 
 
-def _changed(path: Path) -> float:
-    """When a file was changed, in seconds of the epoch; 0 if there is none."""
+def read_command(folder: Path) -> str:
+    """The command that trains a run; empty: it was not recorded."""
     try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _read_command(folder: Path) -> str:
-    try:
-        return files.read_bytes(files.of_run(folder / COMMAND)).decode(errors="surrogateescape").strip()
+        return files.read_bytes(files.of_run(f"{folder}/{COMMAND}")).decode(errors="surrogateescape").strip()
     except OSError:
         return ""
 
@@ -307,6 +345,9 @@ def as_value(value: Any) -> Any:
     """A number, a truth value, a text or None as it is; anything else as JSON in one line."""
     plain = value is None or isinstance(value, str | int | float)
     return value if plain else json.dumps(value, separators=(",", ":"), default=str)
+
+
+_as_value = of_node(lambda name, node: as_value(node))
 
 
 def _value(text: str) -> Any:

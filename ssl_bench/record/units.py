@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from ssl_bench.evaluate.metric import ACCURACIES, NUMBER, Declared, Metric, declared
@@ -24,16 +26,18 @@ def metric(name: str, units: Any) -> Metric:
     Args:
         units: of ``results.json``; empty or None: it has none, and what is named like an accuracy is one.
     """
-    recorded = (units or {}).get(evaluator_of(name), {})
-    known = {pattern: Metric(of["unit"], of["better"], of["of"]) for pattern, of in recorded.items()}
-    return declared(known, name) or declared(ACCURACIES, name) or NUMBER
+    recorded, end = (units or {}).get(evaluator_of(name), {}), name.rpartition("/")[2]
+    of = next((of for pattern, of in recorded.items() if fnmatchcase(end, pattern)), None)
+    return Metric(of["unit"], of["better"], of["of"]) if of else declared(ACCURACIES, name) or NUMBER
 
 
+@cache
 def evaluator_of(name: str) -> str:
     """The evaluator of a metric: ``knn`` of ``knn_init/top1`` and ``knn[k=5]/top1``."""
     return re.sub(r"(_init|_raw)?(\[.*\])?(_init|_raw)?/.*", "", name, flags=re.DOTALL)
 
 
+@cache
 def baseline(name: str) -> bool:
     """Whether a metric is that of a network at initialisation or of raw pixels."""
     return re.sub(r"\[.*\]", "", name).partition("/")[0].endswith(("_init", "_raw"))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
 from ssl_bench.errors import printable
+from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import units
 from ssl_bench.record.runs import Key, Run
 from ssl_bench.report import curves, pictures, verdicts
-from ssl_bench.results import select, status
+from ssl_bench.results import status
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.table import STATES, repr_of
 
@@ -40,7 +41,7 @@ def collect(words: Sequence[str], outputs: Path | None, start: Path) -> dict[str
     Raises:
         ConfigError: a word selects nothing.
     """
-    table = select.chosen(words, outputs).reset_index(drop=True)
+    table = runs_table.chosen(words, outputs).reset_index(drop=True)
     found, labels, left = list[Run](table["run"]), runs_table.labels(table), status.time_left(table, time.time())
     above = _above(found, outputs or files.usual_outputs())
     drawn = [curves.read(run, _most(len(found))) for run in found]
@@ -126,8 +127,9 @@ def _plain(value: Any) -> Any:
 
 def _meanings(table: DataFrame, drawn: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The units of numbers and of curves."""
-    found = runs_table.meanings(table)
+    found, names = dict[str, Metric](), runs_table.name_numbers(table["run"])
     for run, of_run in zip(table["run"], drawn, strict=True):
+        found |= {names[key]: units.metric(key[0], run.units) for key in run.numbers if names[key] not in found}
         found |= {name: units.metric(name, run.units) for name in of_run if name not in found}
     return found
 

@@ -28,7 +28,7 @@ def of(table: DataFrame, names: Mapping[Key, str]) -> dict[str, dict[str, Any]]:
     for key, name in runs_table.name_numbers(table["run"]).items():
         if name not in usual or names[key] in found["left_out"]:
             continue
-        found["left_out"][names[key]] = [printable(sentence) for sentence in runs_table.left_out(table, name)]
+        found["left_out"][names[key]] = [*map(printable, "\n".join(runs_table.left_out(table, name)).splitlines())]
         found["matters"] |= {names[key]: told} if (told := _matters(table, name)) else {}
         found["verdicts"][names[key]] = [sheet for by in settings if (sheet := _sheet(table, by, name))]
     return found
@@ -59,4 +59,6 @@ def _sheet(table: DataFrame, by: str, metric: str) -> dict[str, Any] | None:
     place = sheet.columns.index("verdict")  # second: on a phone the first columns are seen
     columns, *rows = ([row[0], row[place], *row[1:place], *row[place + 1 :]] for row in [[*sheet.columns], *rows])
     words = {"by": by, "title": sheet.title, "columns": columns, "rows": rows, "notes": sheet.notes}
-    return compared.record() | words | {"below": [printable(line) for line in sheet.below]} if rows else None
+    return (
+        compared.record() | words | {"below": [*map(printable, "\n".join(sheet.below).splitlines())]} if rows else None
+    )

@@ -111,11 +111,12 @@ def _has(row: Mapping[str, Any], name: str) -> bool:
 
 
 def _entries(run: Run) -> list[Entry]:
-    """What has evaluated a run, or is asked for."""
-    wanted = list[Entry]()
+    """What has evaluated a run; without results what is asked for, which may need the evaluators and so torch."""
+    if run.results:
+        return list(run.results["evaluations"])
     with contextlib.suppress(ConfigError, ImportError):  # it cannot be known here
-        wanted = evaluations.asked(run.config)
-    return [*run.results.get("evaluations", ()), *wanted]
+        return evaluations.asked(run.config)
+    return []
 
 
 def _made_by(row: Mapping[str, Any], name: str, own: Sequence[Entry], known: Mapping[str, Entry]) -> str:

@@ -47,7 +47,8 @@ def draw(pivots: Sequence[Pivot], heat: bool) -> Picture:
 def _say(figure: Picture, sentences: Iterable[str]) -> None:
     """Write below a figure what else varies and what is missing."""
     width = round(15 * figure.get_figwidth())  # characters of a line
-    lines = [textwrap.fill(sentence, width, break_on_hyphens=False) for sentence in dict.fromkeys(sentences)]
+    every = dict.fromkeys("\n".join(sentences).splitlines())
+    lines = [textwrap.fill(sentence, width, break_on_hyphens=False) for sentence in every]
     figure.supxlabel("\n".join(lines), fontsize="x-small", x=0.02, ha="left")
 
 

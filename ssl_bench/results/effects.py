@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ssl_bench.results.statistics import ERROR, LEAST, SAME
+from ssl_bench.results.statistics import ERROR, LEAST, SAME, beyond
 
 DRAWS = 2000
 REST = "rest"  # the interactions of three factors and more
@@ -287,8 +287,6 @@ class Levels:
 
 def levels(of: Grid, factor: int) -> Levels:
     """The means of a factor's levels. The factors must not vary together (:func:`shares`)."""
-    from scipy.stats import t
-
     count = int(of.levels[:, factor].max()) + 1
     weights = _weights(of, _dummies(of.levels[:, factor]), factor)
     weights = weights - weights.mean(0)  # deviations from the mean of the levels
@@ -297,10 +295,10 @@ def levels(of: Grid, factor: int) -> Levels:
     halves, low, high = np.full(count, math.nan), math.nan, math.nan
     if of.degrees:
         errors = np.sqrt(of.variance * np.einsum("lc,cd,ld->l", weights, of.errors, weights))
-        halves = t.isf(ERROR / 2, of.degrees) * errors
+        halves = beyond(ERROR / 2, of.degrees) * errors
         apart = weights[highest] - weights[lowest]
         error = math.sqrt(of.variance * apart @ of.errors @ apart)
-        half = float(t.isf(ERROR / (count * (count - 1)), of.degrees)) * error
+        half = float(beyond(ERROR / (count * (count - 1)), of.degrees)) * error
         low, high = means[highest] - means[lowest] - half, means[highest] - means[lowest] + half
     return Levels(means + of.means.mean(), halves, lowest, highest, float(low), float(high))
 
@@ -321,13 +319,11 @@ class Trend:
 
 def trend(of: Grid, factor: int, values: Sequence[float]) -> Trend:
     """The trend over a factor whose levels have positive ``values`` [levels], by least squares beside the others."""
-    from scipy.stats import t
-
     doublings = np.log2(np.asarray(values, dtype=float))[of.levels[:, factor], None]
     weights = _weights(of, doublings, factor)[0]
     slope = float(weights @ of.means)
     if not of.degrees:
         return Trend(slope, math.nan, math.nan)
     error = math.sqrt(of.variance * weights @ of.errors @ weights)
-    half = float(t.isf(ERROR / 2, of.degrees)) * error
+    half = float(beyond(ERROR / 2, of.degrees)) * error
     return Trend(slope, slope - half, slope + half)

@@ -18,11 +18,9 @@ from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.record.runs import Run
 from ssl_bench.results import effects
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.compared import Measured
 from ssl_bench.results.effects import Confounded, Levels, Share, Trend
-from ssl_bench.results.pivot import notes
 from ssl_bench.results.statistics import at_least, joint_of
-from ssl_bench.results.table import in_order, repr_of, text_of
+from ssl_bench.results.table import Measured, in_order, repr_of, text_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -209,7 +207,7 @@ def what_matters(table: DataFrame, metric: str | None = None) -> Matters:
         images=_by_images(measured),
         diverged=int((measured.lost["state"] != "failed").sum()),
         data_sets=named if len(blocks) > 1 else [],
-        notes=[note for members in of_data_sets for note in notes(members)][:1],
+        notes=[note for members in of_data_sets for note in runs_table.notes(members)][:1],
     )
 
 

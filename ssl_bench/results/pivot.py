@@ -18,7 +18,6 @@ import numpy as np
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.printing import Sheet, SheetEntry
-from ssl_bench.record.results import mixed
 from ssl_bench.results import statistics
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.table import in_order, text_of, varying
@@ -87,7 +86,7 @@ class Pivot:
                 if (cell := self.cells.get((row, column))) is None:
                     entries.append(SheetEntry())
                     continue
-                is_best, footnotes = (row, column) in best, notes(cell.runs)
+                is_best, footnotes = (row, column) in best, runs_table.notes(cell.runs)
                 text = spread(cell.values, 2 if self.metric.unit == "share" else 3)
                 entries.append(SheetEntry(text, sheet.numbers(footnotes), is_best))
                 of_cell = {"metric": self.label, "mean": fmean(cell.values), "std": statistics.deviation(cell.values)}
@@ -208,12 +207,6 @@ def _between(table: DataFrame, axes: Sequence[str]) -> list[str]:
     of_rows = [name for name in table for row in axes[0].split(",") if f"{name}.".startswith(f"{row}.")]
     names = varying(table.drop(columns=of_rows), _values(table, axes[1]))
     return [f"Between the cells of a column also vary: {', '.join(names)}."] if names else []
-
-
-def notes(runs: Sequence[Run]) -> list[str]:
-    """Footnotes of a mean over runs: what it mixes, and what the runs warn of."""
-    warnings = [f"seed {run.seed}: {sentence}" for run in runs for sentence in run.warnings]
-    return [*filter(None, [mixed(run.conditions for run in runs)]), *warnings]
 
 
 def spread(values: Sequence[float], digits: int) -> str:

@@ -29,6 +29,20 @@ TINY = 1e-300
 Array = Any  # numbers, or a single one
 
 
+def beyond(error: Array, degrees: Array) -> Array:
+    """The value that Student's t exceeds with a probability; scipy.stats has the same, and takes long to import."""
+    from scipy.special import stdtrit
+
+    return -stdtrit(degrees, error)
+
+
+def tail(value: Array, degrees: Array) -> Array:
+    """The probability with which Student's t exceeds a value."""
+    from scipy.special import stdtr
+
+    return stdtr(degrees, -value)
+
+
 @dataclass(frozen=True)
 class Estimate:
     """Differences of means.
@@ -51,22 +65,16 @@ class Estimate:
 
     def interval(self, error: Array = ERROR) -> tuple[Array, Array]:
         """The ends of a two-sided interval by Student's t, without a correction for several."""
-        from scipy.stats import t  # slow to import
-
-        half = t.isf(error / 2, self.degrees) * self.error
+        half = beyond(error / 2, self.degrees) * self.error
         return self.mean - half, self.mean + half
 
     def differs(self) -> np.ndarray:
         """Two-sided p-values of no difference."""
-        from scipy.stats import t
-
-        return np.asarray(2 * t.sf(np.abs(self.mean) / self.error, self.degrees))
+        return np.asarray(2 * tail(np.abs(self.mean) / self.error, self.degrees))
 
     def exceeds(self, margin: Array) -> np.ndarray:
         """P-values of a difference as large as the margin, by two one-sided tests (Schuirmann 1987)."""
-        from scipy.stats import t
-
-        return np.asarray(t.sf((margin - np.abs(self.mean)) / self.error, self.degrees))
+        return np.asarray(tail((margin - np.abs(self.mean)) / self.error, self.degrees))
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -84,11 +92,9 @@ def deviation(values: Sequence[float]) -> float | None:
 
 def half_width(values: Sequence[float], error: float = ERROR / 2) -> float:
     """Half of the mean's interval by Student's t, each end of which errs so often; NaN of fewer than two values."""
-    from scipy.stats import t
-
     if (spread := deviation(values)) is None:
         return math.nan
-    return float(t.isf(error, len(values) - 1)) * max(spread, ROUNDING) / math.sqrt(len(values))
+    return float(beyond(error, len(values) - 1)) * max(spread, ROUNDING) / math.sqrt(len(values))
 
 
 def smallest_gap(values: Sequence[float]) -> float:
@@ -283,7 +289,7 @@ def over_cells(
         step: as of :func:`paired`.
         images: the name of the test images of each cell; empty: all cells have the same.
     """
-    from scipy.stats import f
+    from scipy.special import fdtrc  # the tail of the F law
 
     cells = [np.array(list(of_cell.values())) for of_cell in differences]
     n, means, count = np.array([len(cell) for cell in cells]), np.array([cell.mean() for cell in cells]), len(cells)
@@ -306,20 +312,18 @@ def over_cells(
         of_seeds, free = table.mean(0), (count - 1) * (n[0] - 1)
         left = table - of_seeds - table.mean(1, keepdims=True) + table.mean()
         own = max(float(at_least((left**2).sum() / free, free, step, joint)), ROUNDING**2)
-        by_seed = bool(f.sf(count * of_seeds.var(ddof=1) / own, n[0] - 1, free) < ERROR)
+        by_seed = bool(fdtrc(n[0] - 1, free, count * of_seeds.var(ddof=1) / own) < ERROR)
     between = (n * (means - np.average(means, weights=n)) ** 2).sum() / max(count - 1, 1)
-    vary = count > 1 and bool(f.sf(between / own, count - 1, free) < ERROR)
+    vary = count > 1 and bool(fdtrc(count - 1, free, between / own) < ERROR)
     by_seeds = variance * (1 / n).sum() / count**2
     return OverCells(Estimate(*map(np.float64, (means.mean(), by_seeds, of_images, degrees))), by_seed, vary)
 
 
 def seeds_to_decide(estimate: Estimate, n: int, margin: float | None, error: float) -> int | None:
     """How many more pairs would decide if mean and deviation stayed as they are; None: more than 1,000, or never."""
-    from scipy.stats import t
-
     total = np.arange(n + 1, n + 1001)
     wide = np.sqrt(estimate.seeds * n / total + estimate.images)
-    decided = abs(estimate.mean) > t.isf(error / 2, total - 1) * wide
+    decided = abs(estimate.mean) > beyond(error / 2, total - 1) * wide
     if margin is not None:
-        decided |= margin - abs(estimate.mean) > t.isf(error, total - 1) * wide
+        decided |= margin - abs(estimate.mean) > beyond(error, total - 1) * wide
     return int(total[decided.argmax()] - n) if decided.any() else None

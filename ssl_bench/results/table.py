@@ -1,31 +1,47 @@
-"""The runs of results folders as one table, a row for each run: every command reads runs and their numbers here.
+"""The runs of results folders as one table, a row for each run: every command reads and selects runs and numbers here.
 
 A column is a setting under the name that the command line has for it (``loss``, ``negatives.k``, ``optimizer.lr``;
 ``batch_size`` is the size), or a number (its name has a slash: ``knn/top1``), or one of :data:`COLUMNS`.
 
 A metric that one evaluation has made in all runs of a table has its own name. Where several have, as two k of kNN, the
 name says which: ``knn[k=20]/top1``. What a data set sets by itself, such as its k, is not another evaluation.
+
+Words select runs, the same on every command. A word is a name or a condition. A name is that of an experiment, the
+run_id of a run or its beginning, or a folder: of results, of an experiment or of a run, also elsewhere. Each name adds
+its runs; no name is all runs. Conditions must all hold: ``loss=dcl,eqco`` (one of these), ``loss!=dcl``,
+``negatives.k>4``, and likewise ``<``, ``<=`` and ``>=``. The key of a condition is a setting, a metric such as
+``knn/top1``, or ``state``, ``label``, ``epoch`` or ``speed``.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
 import math
+import operator
+import os
+import re
+import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ssl_bench import files
 from ssl_bench.config.build import near
 from ssl_bench.config.identity import is_hashed
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.launch.outcome import DIVERGED
-from ssl_bench.record import evaluations, grids, lease, runs, units
+from ssl_bench.record import evaluations, grids, hits, lease, results, runs, units
 from ssl_bench.record.runs import Key, Run
 
 if TYPE_CHECKING:
+    import numpy as np
     from pandas import DataFrame, Series
+
+Wanted = Callable[[Path, set[str]], bool]
 
 MAIN_GROUPS = ("loss", "negatives", "temperature", "batch_size", "framework", "dataset")  # groups that are named first
 RANKS = {name: number for number, name in enumerate(MAIN_GROUPS)}
@@ -33,17 +49,29 @@ RANKS = {name: number for number, name in enumerate(MAIN_GROUPS)}
 COLUMNS = ("run", "experiment", "run_id", "path", "state", "reason", "seed")
 STATES = ("busy", "failed", "diverged", "damaged", "interrupted", "evaluation missing", "not begun", "finished")
 FINISHED, NOT_FINITE = "finished", "not finite"
+ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+CONDITION = re.compile(r"((?:[^\[\]=<>!]|\[[^\]]*\])+)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)  # a key may be knn[k=20]/top1
+FIELDS = ("state", "label", "epoch", "speed", "seed")
+SHORTEST = 4  # characters of the beginning of a run_id
+LOST = ("failed", "diverged")  # states of runs that will have no number
 MOST_NAMED = 4  # runs that a sentence names
 
 
-def read(*folders: Path) -> DataFrame:
+def read(*folders: Path, wanted: Wanted = lambda *of: True) -> DataFrame:
     """All runs below some results folders, and those that the newest grid of each experiment has still to begin.
 
     The states, the most urgent first: ``busy`` (a process has it), ``failed``, ``diverged``, ``damaged`` (a file of it
     cannot be read), ``interrupted``, ``evaluation missing`` (trained to its end, and one that it was asked for is not
     done), ``not begun``, ``finished``.
+
+    Args:
+        wanted: whether a run is read, by its directory and the experiments whose grids asked for it.
     """
-    return of([run for folder in folders for run in _runs(folder)])
+    gc.disable()  # nothing that is read is garbage, and to look for it takes a tenth of the time
+    try:
+        return of([run for folder in folders for run in _runs(folder, wanted)])
+    finally:
+        gc.enable()
 
 
 def of(found: Sequence[Run]) -> DataFrame:
@@ -51,11 +79,11 @@ def of(found: Sequence[Run]) -> DataFrame:
     from pandas import DataFrame  # takes a third of a second
 
     places = [(run, run.experiment, run.folder and run.folder.name, run.folder and str(run.folder)) for run in found]
-    rows = [dict(zip(COLUMNS, (*place, *state(place[0]), place[0].seed), strict=True)) for place in places]
-    settings = [{n: v for n, v in run.settings.items() if n not in (*COLUMNS, "name")} for run in found]
-    names = dict.fromkeys(COLUMNS) | dict.fromkeys(name for of_run in settings for name in of_run)
-    data = {n: [of.get(n) for of in settings] if n not in COLUMNS else [row[n] for row in rows] for n in names}
-    return with_numbers(DataFrame(data, dtype=object))
+    rows = [(*place, *state(place[0]), place[0].seed) for place in places]
+    data: dict[str, list[Any]] = {name: [row[n] for row in rows] for n, name in enumerate(COLUMNS)}
+    settings = [run.settings for run in found]
+    names = dict.fromkeys(name for of_run in settings for name in of_run if name not in data and name != "name")
+    return with_numbers(DataFrame(data | {n: [of.get(n) for of in settings] for n in names}, dtype=object))
 
 
 def with_numbers(table: DataFrame) -> DataFrame:
@@ -69,25 +97,30 @@ def with_numbers(table: DataFrame) -> DataFrame:
     return table[[name for name in table if "/" not in name]].join(numbers)
 
 
-def _runs(outputs: Path) -> list[Run]:
+def _runs(outputs: Path, wanted: Wanted) -> list[Run]:
     """The runs in a results folder by experiment and start, then those that its grids have not begun."""
-    found = {folder: runs.read(folder) for folder in runs.folders(outputs)}
-    by_place = {"/".join(folder.parts[-2:]): run for folder, run in found.items()}
-    by_command = {run.command: run for run in found.values() if run.command}
-    for run in found.values():
-        run.owner = lease.owner(run.place)
-    others, asked = dict[str, Run](), grids.read(outputs, runs.DEEPEST)
-    newest = {one.experiment: one.grid for one in asked}
-    for one in asked:
-        there = by_place.get(one.place) or by_command.get(one.command)
-        if there is not None:
-            there.asked_by.add(one.experiment)
+    asked, folders = grids.read(outputs), [*runs.folders(outputs)]
+    by_place = {"/".join(str(folder).rsplit("/", 2)[-2:]): folder for folder in folders}
+    places = [by_place.get(one.place) for one in asked]
+    if None in places:
+        by_command = {runs.read_command(folder): folder for folder in folders} | {"": None}
+        places = [place or by_command.get(one.command) for place, one in zip(places, asked, strict=True)]
+    of_grids = dict[Path | None, set[str]]()  # the experiments whose grids asked for a run
+    for one, place in zip(asked, places, strict=True):
+        of_grids.setdefault(place, set()).add(one.experiment)
+    found = {folder: runs.read(folder) for folder in folders if wanted(folder, of_grids.get(folder, set()))}
+    for folder, run in found.items():
+        run.owner, run.asked_by = lease.owner(folder), of_grids.get(folder, set())
+    others, newest = dict[str, Run](), {one.experiment: one.grid for one in asked}
+    for one, place in zip(asked, places, strict=True):
+        if place in found:
+            there = found[place]
             there.overrides, there.grid = one.overrides, one.grid
         others.pop(one.command, None)
-        if there is None and one.grid == newest[one.experiment]:
+        if place is None and one.grid == newest[one.experiment]:
             others[one.command] = Run(None, {}, command=one.command, overrides=one.overrides, grid=one.grid)
-    first = sorted(found.values(), key=lambda run: (run.place.parent.parts, run.began, run.place))
-    return [*first, *others.values()]
+    order = {folder: (str(folder.parent).split("/"), run.began, folder.name) for folder, run in found.items()}
+    return [*(found[folder] for folder in sorted(found, key=order.__getitem__)), *others.values()]
 
 
 def state(run: Run) -> tuple[str, str]:
@@ -109,12 +142,15 @@ def name_numbers(found: Iterable[Run]) -> dict[Key, str]:
     """The name of each number among some runs."""
     made_by = dict[str, dict[tuple[str, str | None], Mapping[str, Any]]]()  # by metric
     of_images = dict[tuple[str, str], set[tuple[str, str | None]]]()  # by metric and images of the training
+    first = dict[tuple[str, tuple[Key, ...]], Run]()  # of those with the same numbers of one data set
     for run in found:
+        first.setdefault((str(run.config.get("choices", {}).get("dataset")), tuple(run.numbers)), run)
+    for (dataset, _), run in first.items():
         for entry in run.evaluations:
             key = entry["id"], entry.get("images")
             for metric in entry["metrics"]:
                 made_by.setdefault(metric, {}).setdefault(key, entry)
-                of_images.setdefault((metric, str(run.config.get("choices", {}).get("dataset"))), set()).add(key)
+                of_images.setdefault((metric, dataset), set()).add(key)
     several = {metric for (metric, _), keys in of_images.items() if len(keys) > 1}
     described: dict[str, Mapping[Any, Mapping[str, Any]]]
     described = {m: {key: evaluations.made_by(e) for key, e in of.items()} for m, of in made_by.items() if m in several}
@@ -127,24 +163,17 @@ def numbers(table: DataFrame) -> list[str]:
     return [name for name in table if "/" in name]
 
 
-def meanings(table: DataFrame) -> dict[str, Metric]:
-    """The unit of each number, and what is better."""
-    found, names = dict[str, Metric](), name_numbers(table["run"])
-    for run in table["run"]:
-        found |= {names[key]: units.metric(key[0], run.units) for key in run.numbers if names[key] not in found}
-    return found
-
-
 def meaning(table: DataFrame, name: str) -> Metric:
     """The unit of a number or of a curve, whose name says what it means in any run, and what is better."""
-    of_curve = units.metric(name, next((run.units for run in table["run"]), {}))
-    return meanings(table).get(name, of_curve)
+    names = name_numbers(table["run"])
+    having = ((key[0], run) for run in table["run"] for key in run.numbers if names[key] == name)
+    metric, run = next(having, (name, next(iter(table["run"]), None)))
+    return units.metric(metric, run and run.units)
 
 
 def main(run: Run, names: Mapping[Key, str]) -> dict[str, float]:
     """The main numbers of a run that are finite, by their names among some runs."""
-    of_run = units.main([metric for metric, *_ in run.numbers], run.units)
-    return {names[key]: value for key, value in run.numbers.items() if key[0] in of_run and math.isfinite(value)}
+    return {names[key]: run.numbers[key] for key in run.main if math.isfinite(run.numbers[key])}
 
 
 def usual(table: DataFrame) -> list[str]:
@@ -218,15 +247,15 @@ def varying(table: DataFrame, within: Sequence[Any] = ()) -> list[str]:
         within: the part of each run: only those settings that vary within a part.
     """
     given = set[str]().union(*(run.requested for run in table["run"]))
-    groups = set[str]().union(*(run.groups for run in table["run"]))
-    names = [name for name in settings(table) if is_hashed(name) and name != runs.SIZE]
-    texts = {name: [repr_of(value) for value in table[name]] for name in names}
+    groups = set[str]().union(*(run.config.get("choices", ()) for run in table["run"]))
+    columns = {name: table[name].tolist() for name in settings(table) if name != runs.SIZE and is_hashed(name)}
+    texts = {name: [repr_of(value) for value in values] for name, values in columns.items() if not _equal(values)}
     if "dataset" in texts:  # equal images of a user's own are one data set, whatever the names of their folders
         first = dict[str, str]()
         of_images = zip(table["run"], texts["dataset"], strict=True)
         texts["dataset"] = [first.setdefault(run.images, text) for run, text in of_images]
     known = [bool(run.config) for run in table["run"]]  # of others only what their commands set, which may be nothing
-    names = [n for n in names if len({text for text, of in zip(texts[n], known, strict=True) if of or text}) > 1]
+    names = [n for n in texts if len({text for text, of in zip(texts[n], known, strict=True) if of or text}) > 1]
     last = len(RANKS)
     names.sort(key=lambda n: (n not in given, n not in groups, n.count("."), RANKS.get(n.partition(".")[0], last)))
     kept, start = list[str](), _numbered(within or [0] * len(table))
@@ -242,6 +271,11 @@ def varying(table: DataFrame, within: Sequence[Any] = ()) -> list[str]:
             kept.append(name)
             parts = _numbered([*zip(parts, texts[name], strict=True)])
     return kept
+
+
+def _equal(values: Sequence[Any]) -> bool:
+    """Whether all values are equal and of one type, found in little time."""
+    return values.count(values[0]) == len(values) and len({*map(type, values)}) == 1 if values else True
 
 
 def _numbered(keys: Sequence[Any]) -> list[int]:
@@ -297,17 +331,18 @@ def missing(table: DataFrame, name: str, there: Sequence[bool] = ()) -> dict[str
 
 
 def left_out(table: DataFrame, name: str, there: Sequence[bool] = ()) -> list[str]:
-    """Sentences on the runs that have no part in means and comparisons of a number, by their state; none of none."""
-    return in_sentences(missing(table, name, there), len(table))
+    """A paragraph on the runs that have no part in means and comparisons of a number; none of none."""
+    return in_lines(missing(table, name, there), len(table))
 
 
-def in_sentences(missing: Mapping[str, Sequence[str]], count: int) -> list[str]:
-    """Sentences on runs that are left out, of ``count`` runs, by why they are."""
-    return [
+def in_lines(missing: Mapping[str, Sequence[str]], count: int) -> list[str]:
+    """A paragraph on the runs that are left out, of ``count`` runs, with a line for each why; none of none."""
+    lines = [
         f"left out, {why}: {len(them)} of {count} runs ({'; '.join(them[:MOST_NAMED])}"
         f"{f'; and {len(them) - MOST_NAMED} more' if len(them) > MOST_NAMED else ''})"
         for why, them in missing.items()
     ]
+    return ["\n".join(lines)] * bool(lines)
 
 
 def with_one_name(table: DataFrame) -> DataFrame:
@@ -393,3 +428,290 @@ def order(value: Any) -> tuple[Any, ...]:
         return tuple(map(order, value))
     number = isinstance(value, int | float) and value == value
     return (0, value, "") if number else (1, 0, text_of(value) or "\uffff")
+
+
+class Condition(NamedTuple):
+    """A condition on runs, such as ``negatives.k>4``."""
+
+    key: str
+    sign: str
+    value: str
+
+    def holds(self, values: Series, scale: float) -> Series:
+        """Whether the value of each run fits; with ``!=``, whether it does not.
+
+        Args:
+            scale: 100 of shares, which may also be given in percent: 1 is the whole, 60 is 0.6.
+        """
+        wanted = {_plain(text) for text in (self.value, *self.value.split(","))}  # a list is one value
+        options = {one / scale if isinstance(one, float) and one > 1 else one for one in wanted}
+        if self.sign in ORDERS:
+            (bound,) = options
+            return values.map(lambda one: isinstance(one := _plain(one), float) and ORDERS[self.sign](one, bound))
+        return values.map(lambda one: (_plain(one) in options) == (self.sign == "="))
+
+
+def read_condition(word: str) -> Condition | None:
+    """The condition that a word is; None of a name, and of a path of a folder such as ``./lr=0.1``."""
+    parts = None if word.startswith(("./", "../", "/")) and Path(word).is_dir() else CONDITION.fullmatch(word)
+    return Condition(*parts.groups()) if parts else None
+
+
+def chosen(words: Sequence[str], given: Path | None = None, sort: str | None = None) -> DataFrame:
+    """The runs that words select, by experiment and start or in another order.
+
+    Args:
+        given: ``paths.outputs``; None: the usual results folder.
+        sort: a key; ``-KEY`` reverses the order. The best value of a metric comes first, the highest if it does not say
+            what is better; states come by urgency, numbers before texts, and what has no value last.
+
+    Raises:
+        ConfigError: there is no such folder, a name selects nothing, no run has a key, or none the value of a
+            condition.
+    """
+    names = [word for word in words if read_condition(word) is None]
+    places = dict[str, tuple[Path, Path]]()  # of words that are folders: the results folder, and the folder
+    outputs = given or files.usual_outputs()
+    for name in names:
+        folder = outputs / name if (outputs / name).is_dir() and not Path(name).is_absolute() else Path(name)
+        if folder.is_dir() and (folder != Path(name) or _holds_runs(folder) or re.match(r"\.{0,2}/", name)):
+            places[name] = _results_folder(folder), folder
+    roots = [root for root, _ in places.values()]
+    if len(places) < len(names) or not names:
+        others = f", or leave out {' '.join(names)}, which is no folder" if names else ""
+        require(outputs.is_dir(), "paths.outputs", outputs, f"the folder of the results{others}")
+        usual = _results_folder(outputs)
+        roots = [usual, *roots]
+        if usual != outputs and not names:
+            names, places = [str(outputs)], {str(outputs): (usual, outputs)}
+    folders = [*{root.resolve(): root for root in roots}.values()]
+    named = [_Name(word, outputs, places[word][1] if word in places else None) for word in names]
+    table = read(*folders, wanted=lambda *of: not named or any(one.may_be(*of) for one in named))
+    if named:
+        kept = dict.fromkeys(place for one in named for place in one.places(table, folders))
+        table = with_numbers(table.loc[sorted(kept)])
+    return select(table, [one for word in words if (one := read_condition(word))], sort)
+
+
+class _Name:
+    """A word that names runs: an experiment's name, a run_id or its beginning, or a folder, and then the ``folder``."""
+
+    def __init__(self, word: str, outputs: Path, folder: Path | None) -> None:
+        self.word, self.outputs, self.name = word, outputs, word.removeprefix(f"{outputs}/").strip("/")
+        self.below = f"{folder.resolve()}/" if folder else ""
+
+    def _is_below(self, folder: Path) -> bool:
+        above = _real(os.path.dirname(os.path.abspath(folder)))
+        return bool(self.below) and f"{above}/{folder.name}/".startswith(self.below)
+
+    def may_be(self, folder: Path, asked_by: set[str]) -> bool:
+        """Whether a directory may be that of a run with this name."""
+        return self.name in asked_by or f"/{self.name}" in os.path.abspath(folder) or self._is_below(folder)
+
+    def places(self, table: DataFrame, folders: Sequence[Path]) -> list[int]:
+        """The places of its runs in a table; of two copies of a run that of the one in the named experiment."""
+        own, others = list[int](), list[int]()
+        for place, run in zip(table.index, table["run"], strict=True):
+            own_names = (run.experiment, run.folder and run.folder.name) if not (self.below and run.folder) else ()
+            if self.name in own_names or (run.folder and self._is_below(run.folder)):
+                own.append(place)
+            elif self.name in run.asked_by:
+                others.append(place)
+        there = {table["run_id"][place] for place in own} - {None}
+        found = own + [place for place in others if table["run_id"][place] not in there]
+        if not found and len(self.name) >= SHORTEST:
+            ids = table["run_id"].map(lambda one: one is not None and one.startswith(self.name))
+            found = list(table.index[ids])
+            if len(several := sorted({table["run_id"][place] for place in found})) > 1:
+                raise ConfigError(f"{self.word}: the run_ids of {len(several)} runs begin so: {', '.join(several[:4])}")
+        if not found:
+            every = read(*folders)
+            hint = near(self.word, sorted({*every["experiment"]}.union(*(run.asked_by for run in every["run"]))))
+            raise ConfigError(f"{self.word}: no run below {self.outputs} has this name or folder{hint}")
+        return found
+
+
+_real = functools.cache(os.path.realpath)  # of the folders above runs
+
+
+def finished_folders(words: Sequence[str], given: Path | None = None) -> list[Path]:
+    """The directories of the finished runs that words select; how many others there are is printed.
+
+    A run that is the only one is returned even if it is not finished.
+
+    Raises:
+        ConfigError: nothing is named, or none of several runs is finished.
+    """
+    if not words:
+        raise ConfigError("no run is named: give an experiment, a run_id, a folder or a condition such as loss=dcl")
+    if len(words) == 1 and (Path(words[0]) / runs.CONFIG).exists():
+        return [Path(words[0])]
+    found = [run for run in chosen(words, given)["run"] if run.folder]
+    folders = [run.folder for run in found if len(found) == 1 or (run.finished and not run.owner)]
+    if not folders:
+        raise ConfigError(f"{' '.join(words)}: none of the {len(found)} runs is finished")
+    if left := len(found) - len(folders):
+        print(f"{left} of {len(found)} runs are not finished, and left out", file=sys.stderr)
+    return folders
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Whether a folder is a run, or has runs or experiments inside."""
+    return (folder / runs.CONFIG).exists() or (folder / runs.RESULTS).exists() or any(runs.folders(folder))
+
+
+def _results_folder(folder: Path) -> Path:
+    """The results folder of a folder, which is a run, an experiment or a results folder."""
+    is_run = runs.RUN_ID.fullmatch(folder.resolve().name) and _holds_runs(folder)
+    experiment = _above(folder) if is_run else folder
+    has_runs = any(runs.RUN_ID.fullmatch(one.name) or one.match(grids.FILES) for one in experiment.iterdir())
+    return _above(experiment) if has_runs else experiment
+
+
+def _above(folder: Path) -> Path:
+    return folder.parent if folder.name not in ("", "..") else folder.absolute().parent
+
+
+def select(table: DataFrame, conditions: Sequence[Condition], sort: str | None = None) -> DataFrame:
+    """The runs for which all conditions hold, in the order of a key; a metric has its name among those that remain."""
+    metrics = {name for (name, *_) in name_numbers(table["run"])} if conditions else set[str]()
+    for one in sorted(conditions, key=lambda one: one.key in metrics):
+        if one.sign in ORDERS:
+            bound, remedy = _plain(one.value), f"a number, such as {one.key}{one.sign}4"
+            require(isinstance(bound, float) and not math.isnan(bound), "".join(one), one.value, remedy)
+        if one.key in ("name", "folder"):
+            raise ConfigError(f"{''.join(one)}: an experiment, a run or a folder is named by a word alone: {one.value}")
+        name, values, scale = _values(table, "", one.key)
+        kept = one.holds(values, scale)
+        if one.sign == "=" and not kept.any() and name not in ("epoch", "speed") and scale == 1 and len(table):
+            there = STATES if name == "state" else [text_of(v) for v in in_order(list(values))]
+            remedy = f"one of {', '.join(filter(None, there))}{near(one.value, there)}"
+            require(name == "state" and one.value in there, name, one.value, remedy)
+        table = with_numbers(table[kept.astype(bool)])
+    if not sort:
+        return table
+    key, values, _ = _values(table, "--sort", sort.removeprefix("-"))
+    high_first = "/" in key and meaning(table, key).sign >= 0
+    known = values[values.map(lambda one: one is not None and one == one)]
+    ranks = known.map(lambda one: STATES.index(one) if key == "state" else order(_plain(one)))
+    places = sorted(known.index, key=ranks.__getitem__, reverse=sort.startswith("-") != high_first)
+    return table.loc[[*places, *(place for place in table.index if place not in known.index)]]
+
+
+def _values(table: DataFrame, flag: str, key: str) -> tuple[str, Series, float]:
+    """The name of a key, its value for each run, and by which numbers of it are multiplied where they are printed.
+
+    Raises:
+        ConfigError: no run has the key, or it may mean several numbers.
+    """
+    from pandas import Series
+
+    if key in ("label", "epoch", "speed"):
+        of_progress = [getattr(run.progress, key, None) for run in table["run"]]
+        values = labels(table) if key == "label" else of_progress
+        return key, Series(values, index=table.index, dtype=object), 1.0
+    if key not in table and key in {name for (name, *_) in name_numbers(table["run"])}:
+        key, _ = choose(table, flag or "the metric", key)
+    if key in table and key not in ("run", "reason", "path"):
+        return key, table[key], meaning(table, key).scale if "/" in key else 1.0
+    if not len(table):
+        return key, Series([], dtype=object), 1.0
+    keys = [*FIELDS, *numbers(table), *settings(table)]
+    what = f"{flag} {key}".strip()
+    raise ConfigError(f"{what}: no run has this key{near(key, keys)}; set it to a field, a metric, a group or a key")
+
+
+def _plain(value: Any) -> Any:
+    """A number, of b64 64, or text without the blanks and quotes in which a list may be written in several ways."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    try:
+        return float(value.removeprefix("b") if isinstance(value, str) else value)
+    except ValueError:
+        return re.sub(r"[\s'\"]", "", str(value))
+
+
+class Measured:
+    """One number of the runs of a table.
+
+    Args:
+        metric: its name; None: the main one of most runs.
+
+    Attributes:
+        name, metric: the number, and what it means.
+        said: sentences on which number was chosen among several, and on values all of whose runs have failed.
+        runs: those that have a finite value, each training with its seed once.
+        values: of these runs, accuracies in percent.
+        lost: the runs that have failed or diverged, also those whose value is not finite.
+        missing: the labels of all runs without a finite value, by why they have none; of ``total`` runs.
+
+    Raises:
+        ConfigError: no run is finished, or none has the number.
+    """
+
+    def __init__(self, table: DataFrame, metric: str | None) -> None:
+        self._table, done = table, finished(table)
+        if not len(done):
+            states = ", ".join(f"{count} {state}" for state, count in Counter(table["state"]).items())
+            raise ConfigError(f"no run is finished ({states or 'there is none'}): name others, or wait for these")
+        self.name, chosen = choose(done, "--metric", metric)
+        self.said, self.total = [chosen] * bool(chosen), len(table)
+        self.metric = meaning(done, self.name)
+        self._names = name_numbers(done["run"])
+        there = once(done, self.name)
+        finite = list(map(math.isfinite, there[self.name]))
+        self.runs, endless = there.loc[finite], there.index[[not is_finite for is_finite in finite]]
+        values = zip(self.runs["run"], self.metric.scale * self.runs[self.name], strict=True)
+        self.values = {run: float(value) for run, value in values}
+        self.missing = missing(table, self.name)
+        self.lost = table[table["state"].isin(LOST) | table.index.isin(endless)]
+
+    def labels(self, places: Iterable[Any]) -> list[str]:
+        """The labels of some runs of the table."""
+        every = dict(zip(self._table.index, labels(self._table), strict=True))
+        return [every[place] for place in places]
+
+    @property
+    def title(self) -> str:
+        """The number with its unit."""
+        return self.name + ", percent" * (self.metric.scale == 100)
+
+    @property
+    def below(self) -> list[str]:
+        """What stands below a table of it: sentences, also on the runs that are left out."""
+        return self.said + in_lines(self.missing, self.total)
+
+    def record(self) -> dict[str, Any]:
+        """What it is as plain data, with the runs that are left out."""
+        left_out = [{"why": why, "runs": labels} for why, labels in self.missing.items()]
+        unit = "percent" if self.metric.scale == 100 else "number"
+        return {"metric": self.name, "unit": unit, "better": self.metric.better, "left_out": left_out}
+
+    @property
+    def gap(self) -> float:
+        """The smallest difference between two values. Raises ConfigError if all are equal."""
+        from ssl_bench.results import statistics
+
+        if not (gap := statistics.smallest_gap([*self.values.values()])):
+            raise ConfigError(f"all runs have the same number, {self.name}: nothing to compare")
+        return gap
+
+    @functools.cached_property
+    def image_counts(self) -> dict[str, int]:
+        """The number of test images of each data set; empty if it was not recorded which of them are right."""
+        bits = {run.images: self.bits(run) for run in reversed(self.values)}
+        counts = {images: len(of_run) for images, of_run in bits.items() if of_run is not None}
+        return counts if len(counts) == len(bits) else {}
+
+    def bits(self, run: Run) -> np.ndarray | None:
+        """Which test images a run has right [M]; None: that was not recorded."""
+        made = {(m, e["id"], e.get("images")): e for e in run.evaluations for m in e["metrics"]}
+        key = next((key for key in made if self._names[key] == self.name), None)
+        return hits.read(run.place, made[key], key[0]) if key else None
+
+
+def notes(runs: Sequence[Run]) -> list[str]:
+    """Footnotes of a mean over runs: what it mixes, and what the runs warn of."""
+    warnings = [f"seed {run.seed}: {sentence}" for run in runs for sentence in run.warnings]
+    differing = ", ".join(results.different([run.conditions for run in runs]))
+    return [f"mean over runs with different {differing}"] * bool(differing) + warnings

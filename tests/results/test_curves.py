@@ -15,7 +15,7 @@ from ssl_bench.commands import figure, table
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.evaluations import asked, mark
 from ssl_bench.results.curves import curves
-from ssl_bench.results.select import chosen
+from ssl_bench.results.table import chosen
 from tests.results.folders import make, run
 
 

@@ -11,7 +11,7 @@ import ssl_bench
 from ssl_bench.commands import compare, figure
 from ssl_bench.errors import ConfigError
 from ssl_bench.results.matters import what_matters
-from ssl_bench.results.select import chosen
+from ssl_bench.results.table import chosen
 from tests import given
 from tests.results.folders import fail, run
 

@@ -9,7 +9,7 @@ import ssl_bench
 from ssl_bench.commands import figure, table
 from ssl_bench.errors import ConfigError
 from ssl_bench.results.pivot import pivot
-from ssl_bench.results.select import chosen
+from ssl_bench.results.table import chosen
 from tests.results.folders import fail, run
 
 Output = pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ import pytest
 from pandas import Series
 
 from ssl_bench.errors import ConfigError
-from ssl_bench.results.select import finished_folders, read_condition
+from ssl_bench.results.table import finished_folders, read_condition
 from tests.results.conftest import Status
 from tests.results.folders import OUTPUTS, configuration, finish, make, make_grid, rows, touch
 

@@ -21,8 +21,8 @@ from rich.cells import cell_len
 
 from ssl_bench.record import lease
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.select import chosen
 from ssl_bench.results.status import experiments, time_left
+from ssl_bench.results.table import chosen
 from tests.conftest import SMALL
 from tests.ranks import Command
 from tests.results.conftest import Status

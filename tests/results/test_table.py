@@ -10,7 +10,7 @@ from pandas import DataFrame
 
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.results import table
-from ssl_bench.results.select import chosen
+from ssl_bench.results.table import chosen
 from tests.results.grids import RUNS, STATES
 
 
