@@ -242,9 +242,7 @@ def compare(
             not positive.
     """
     require(margin is None or 0 < margin < math.inf, "--margin", margin, "a positive number")
-    by = [
-        _setting(table, "batch_size" if name == runs.SIZE else name) for name in ([by] if isinstance(by, str) else by)
-    ]
+    by = [_setting(table, name) for name in ([by] if isinstance(by, str) else by)]
     measured = Measured(table, metric)
     arms = _Arms(table, measured, by)
     reference = arms.find(to)
@@ -266,7 +264,8 @@ def compare(
     rows = [*over, *of_cells, *(Comparison("", arms.names[arm], arms.names[reference]) for arm in without)]
     paired = {side[seed] for _, _, of, its in pairs for seed in of.keys() & its.keys() for side in (of, its)}
     alone = measured.runs.index[[run not in paired for run in measured.runs["run"]]]
-    measured.missing |= {ALONE: measured.labels(alone)} if len(alone) else {}
+    labels = dict(zip(table.index, runs_table.labels(table), strict=True))
+    measured.missing |= {ALONE: [labels[place] for place in alone]} if len(alone) else {}
     full = {arm: name if "=" in name else f"{' '.join(by)}={name}" for arm, name in arms.names.items()}
     measured.said += [f"{full[a]} has no number: its {len(arms.lost[a])} runs have failed or diverged." for a in gone]
     uneven = [arm for arm in arms.names if arms.lost[arm] != arms.lost[reference] and arm != reference]

@@ -112,10 +112,8 @@ def _has(row: Mapping[str, Any], name: str) -> bool:
 
 def _entries(run: Run) -> list[Entry]:
     """What has evaluated a run; without results what is asked for, which may need the evaluators and so torch."""
-    if run.results:
-        return list(run.results["evaluations"])
     with contextlib.suppress(ConfigError, ImportError):  # it cannot be known here
-        return evaluations.asked(run.config)
+        return list(run.results["evaluations"]) if run.results else evaluations.asked(run.config)
     return []
 
 

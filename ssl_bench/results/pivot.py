@@ -13,8 +13,6 @@ from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.printing import Sheet, SheetEntry
@@ -134,7 +132,7 @@ def pivot(
     name, chosen = runs_table.choose(ended, "--metric", metric)
     given = _full_names(flags[0], rows, ended), columns if columns == LABELS else _full_names(flags[1], columns, ended)
     done = runs_table.once(ended, name, [one for one in f"{given[0]},{given[1]}".split(",") if one == "experiment"])
-    done = done[np.isfinite(done[name].to_numpy(float))] if columns != LABELS else done
+    done = done.loc[[*map(isfinite, done[name])]] if columns != LABELS else done
     if not len(done):
         raise ConfigError(f"no run has a finite {name}: name others, or look at what has diverged")
     axes = _axes(done, *given)

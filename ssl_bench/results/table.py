@@ -317,9 +317,8 @@ def missing(table: DataFrame, name: str, there: Sequence[bool] = ()) -> dict[str
     """
     what, has = dict[str, list[str]](), having(table, name)
     values = table[name] if name in table else [math.nan] * len(table)
-    lacking = [
-        not has_part for has_part in there or [of and math.isfinite(v) for of, v in zip(has, values, strict=True)]
-    ]
+    parts = there or [of and math.isfinite(v) for of, v in zip(has, values, strict=True)]
+    lacking = [not has_part for has_part in parts]
     several = table["experiment"].nunique() > 1
     for place, label in enumerate(labels(table)) if any(lacking) else ():
         if lacking[place]:
@@ -650,7 +649,7 @@ class Measured:
     """
 
     def __init__(self, table: DataFrame, metric: str | None) -> None:
-        self._table, done = table, finished(table)
+        done = finished(table)
         if not len(done):
             states = ", ".join(f"{count} {state}" for state, count in Counter(table["state"]).items())
             raise ConfigError(f"no run is finished ({states or 'there is none'}): name others, or wait for these")
@@ -665,11 +664,6 @@ class Measured:
         self.values = {run: float(value) for run, value in values}
         self.missing = missing(table, self.name)
         self.lost = table[table["state"].isin(LOST) | table.index.isin(endless)]
-
-    def labels(self, places: Iterable[Any]) -> list[str]:
-        """The labels of some runs of the table."""
-        every = dict(zip(self._table.index, labels(self._table), strict=True))
-        return [every[place] for place in places]
 
     @property
     def title(self) -> str:
