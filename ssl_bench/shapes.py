@@ -11,7 +11,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from typing import Any
@@ -59,22 +59,35 @@ def _check(shape: Any) -> Check:
     if shape is Any:
         return lambda value: None
     if origin is typing.Annotated:
-        return _of_bounds(_check(inner[0]), inner[1])
+        number, bounds = _check(inner[0]), inner[1]
+        return lambda value: number(value) or (None if bounds.least <= value <= bounds.largest else said(value))
     if origin in (typing.Union, types.UnionType):
         return _of_union([_check(option) for option in inner])
     if origin is typing.Literal or (inspect.isclass(shape) and issubclass(shape, Enum)):
         words = frozenset(inner or [str(option.value) for option in shape])
         return lambda value: None if isinstance(value, str) and value in words else said(value)
     if origin is dict:
-        return _of_items(dict, _check(inner[1]), lambda value: value.items(), ".{}")
+        item = _check(inner[1])
+        return _of_parts(dict, lambda value: ((".{}", key, item, value[key]) for key in value))
     if origin is list:
-        return _of_items(list, _check(inner[0]), enumerate, "[{}]")
+        item = _check(inner[0])
+        return _of_parts(list, lambda value: (("[{}]", place, item, one) for place, one in enumerate(value)))
     if origin is tuple:
-        return _of_tuple([_check(part) for part in inner])
+        checks, places = [_check(part) for part in inner], ["[{}]"] * len(inner)
+        parts = _of_parts(list, lambda value: zip(places, range(len(value)), checks, value, strict=True))
+        return lambda value: said(value) if isinstance(value, list) and len(value) != len(checks) else parts(value)
     if typing.is_typeddict(shape) or is_dataclass(shape):
         hints = typing.get_type_hints(shape, include_extras=True)
         optional = getattr(shape, "__optional_keys__", frozenset[str]())
-        return _of_keys({name: (_check(_plain(hint)), name in optional) for name, hint in hints.items()})
+        keys = {name: (_check(_plain(hint)), name in optional) for name, hint in hints.items()}
+        return _of_parts(
+            dict,
+            lambda value: (
+                (".{}", name, check, value[name]) if name in value else (".{} is missing", name, lambda _: "", None)
+                for name, (check, optional) in keys.items()
+                if name in value or not optional
+            ),
+        )
     if shape in (int, float):
         return lambda value: (
             None
@@ -90,66 +103,24 @@ def _plain(hint: Any) -> Any:
     return typing.get_args(hint)[0] if typing.get_origin(hint) in (typing.NotRequired, typing.Required) else hint
 
 
-def _of_bounds(number: Check, bounds: Bounds) -> Check:
-    def check(value: Any) -> str | None:
-        wrong = number(value)
-        return wrong if wrong is not None or bounds.least <= value <= bounds.largest else said(value)
-
-    return check
-
-
 def _of_union(options: list[Check]) -> Check:
     def check(value: Any) -> str | None:
-        deepest: str | None = ""
-        for option in options:
-            wrong = option(value)
-            if wrong is None:
-                return None
-            deepest = wrong if not deepest or not wrong.startswith("=") else deepest
-        return deepest
+        wrong = [option(value) for option in options]
+        return None if None in wrong else next((one for one in reversed(wrong) if one and one[0] != "="), wrong[-1])
 
     return check
 
 
-def _of_items(kind: type, part: Check, items: Callable[[Any], Iterable[tuple[Any, Any]]], name: str) -> Check:
+def _of_parts(kind: type, parts: Callable[[Any], Iterable[tuple[str, Any, Check, Any]]]) -> Check:
+    """The check of a list or mapping: of each part how its key is written, the key, its check, and the part."""
+
     def check(value: Any) -> str | None:
         if not isinstance(value, kind):
             return said(value)
-        for key, item in items(value):
+        for name, key, part, item in parts(value):
             wrong = part(item)
             if wrong is not None:
                 return name.format(key) + wrong
-        return None
-
-    return check
-
-
-def _of_tuple(parts: list[Check]) -> Check:
-    def check(value: Any) -> str | None:
-        if not isinstance(value, list) or len(value) != len(parts):
-            return said(value)
-        for place, (part, item) in enumerate(zip(parts, value, strict=True)):
-            wrong = part(item)
-            if wrong is not None:
-                return f"[{place}]{wrong}"
-        return None
-
-    return check
-
-
-def _of_keys(keys: Mapping[str, tuple[Check, bool]]) -> Check:
-    """The check of a mapping: by key the check of its value, and whether it may be missing."""
-
-    def check(value: Any) -> str | None:
-        if not isinstance(value, dict):
-            return said(value)
-        for name, (part, optional) in keys.items():
-            if name in value:
-                wrong = part(value[name])
-                if wrong is not None:
-                    return f".{name}{wrong}"
-            elif not optional:
-                return f".{name} is missing"
         return None
 
     return check

@@ -56,11 +56,11 @@ SENTENCES = ("does not answer", "after fixing that, the same command resumes")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_runs_end_with_the_bits_of_an_undisturbed_one(train: Callable[..., Any], tmp_path: Path) -> None:
-    """Two processes start the same run, and again until it is done, through 100 errors and more."""
+    """Two processes start the same run, and again until it is done, through 200 errors and more."""
     assert train(*RUN, "paths.outputs=whole", small=False)[0] == 0
     end, disk, attempt = kill_runs.left_by(Path("whole")), FaultyFolder(tmp_path, 9), 0
     resumed, refused, reasons = 0, 0, list[str]()
-    while len(disk.failed()) < 100:
+    while len(disk.failed()) < 200:
         attempt += 1
         outputs, left = disk.path / str(attempt), True
         while left:
