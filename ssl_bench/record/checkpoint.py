@@ -42,8 +42,9 @@ def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
         """The last look before the renaming: the run is still that of this process, and does not go back."""
         if claim is not None:
             claim.require()
-            if files.exists(path) and _last.get(path) != (there := files.mark(path.stat())):
-                _last[path] = there
+            there = files.status(path)
+            if there and _last.get(path) != (mark := files.mark(there)):
+                _last[path] = mark
                 with contextlib.suppress(ValueError):  # it cannot be read
                     if read(path).get("step", 0) > state.get("step", 0):
                         raise Taken(run, "one that has gone further")
@@ -55,7 +56,8 @@ def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
         if claim is not None:
             claim.require()
         raise
-    _last[path] = files.mark(path.stat())
+    if written := files.status(path):
+        _last[path] = files.mark(written)
 
 
 def anew(run: Path) -> str:
