@@ -93,9 +93,9 @@ def on_random_images(config: dict[str, Any], side: int, folder: Path, device: to
 
 
 def seconds_of_a_step(config: dict[str, Any], folder: Path) -> float:
-    """The fastest of three steps of a run on a CPU, without its decoding and logging."""
+    """The fastest of three steps of a run on ``threads`` cores, without its decoding and logging."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(config["threads"] or threads)
+    torch.set_num_threads(config["threads"])
     try:
         step = on_random_images(config, config["dataset"]["size"], folder, torch.device("cpu")).stepper()
         step(False)  # allocates

@@ -25,10 +25,10 @@ def show(grid: Grid, skip: bool, as_json: bool) -> None:
         runs = grid.every(skip) if grid.command.many else [grid.alone()]
     left = [run for run in runs if not run.done]
     cost = estimate([run.config for run in left], grid.command.launcher != "slurm")
-    costs = list(zip(cost.steps, cost.hours, strict=True))
+    costs = list(zip(left, cost.steps, cost.hours, strict=True))
     if as_json:
-        of_runs = [{"folder": str(run.folder), "overrides": run.overrides} for run in left]
-        print(json.dumps([run | {"steps": s, "hours": h} for run, (s, h) in zip(of_runs, costs, strict=True)]))
+        names = ("folder", "overrides", "steps", "hours")
+        print(json.dumps([dict(zip(names, (str(r.folder), r.overrides, s, h), strict=True)) for r, s, h in costs]))
         return
     common = set(runs[0].overrides).intersection(*(run.overrides for run in runs))
     rows = [dict(override.split("=", 1) for override in run.overrides if override not in common) for run in left]
@@ -36,7 +36,7 @@ def show(grid: Grid, skip: bool, as_json: bool) -> None:
     shared = [override for override in runs[0].overrides if override in common] if len(runs) > 1 else []
     title = " ".join(["the same in all runs:", *shared]) if shared else ""
     sheet = Sheet(["steps", "time", *keys, "directory"], left=0, words=[*keys, "directory"], title=title)
-    for run, row, (steps, hours) in zip(left, rows, costs, strict=True):
+    for row, (run, steps, hours) in zip(rows, costs, strict=True):
         amounts = ["" if steps is None else f"{steps:,}", "" if hours is None else duration(hours)]
         sheet.rows.append([SheetEntry(t) for t in (*amounts, *(row.get(key, "") for key in keys), str(run.folder))])
     sheet.below = [f"{len(left)} run{'s' * (len(left) != 1)} to go{f', {cost}' * bool(left)}"]

@@ -19,7 +19,7 @@ import contextlib
 import json
 import math
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -27,7 +27,9 @@ from typing import Any, NamedTuple
 
 from ssl_bench.config.build import build
 from ssl_bench.config.from_disk import find_prepared
-from ssl_bench.config.identity import run_id
+from ssl_bench.config.identity import run_dir
+from ssl_bench.hardware import local_device, visible_gpus
+from ssl_bench.launch.run import threads
 from ssl_bench.record import results, rows, runs
 
 MEASURED, TIMED, HERE = "by runs like these", "by three timed steps of each kind", "on this machine"
@@ -35,11 +37,9 @@ GPUS = 8
 PUBLISHED = f"on {GPUS} V100 at MoCo's published pace"
 # Keys that the time of a step depends on most; losses, negatives and rates are not among them.
 OF_A_STEP = ("backbone", "head", "framework", "augment", "batch_size", "precision", "compile", "devices")
-MOST_KINDS = 8  # of runs whose steps are timed
-MOST_GFLOP = 300  # of a step that is timed: a few seconds on a core
+MOST_KINDS, MOST_GFLOP = 8, 300  # of runs whose steps are timed; of a step, for a few seconds on a core
 EAGER = 10e-3  # seconds of the launches of a step on a V100, computed from their number
-MOCO_STEPS, MOCO_GFLOP = 200 * 5004, 32 * 24.3 * 4 / 3  # of a GPU in each of them
-RATE = MOCO_GFLOP / (53 * 3600 / MOCO_STEPS - EAGER)  # GFLOP per second of a GPU
+RATE = 32 * 24.3 * 4 / 3 / (53 * 3600 / (200 * 5004) - EAGER)  # GFLOP per second of a GPU
 
 Config = Mapping[str, Any]
 
@@ -58,9 +58,10 @@ class Estimate(NamedTuple):
     way: str
 
     def __str__(self) -> str:
-        steps, known = sum(count or 0 for count in self.steps), [took for took in self.hours if took is not None]
+        known = [took for took in self.hours if took is not None]
         took = f", about {duration(sum(known))} {self.way}" if self.way and len(known) == len(self.hours) else ""
-        return f"{steps:,} steps of pre-training{took}{', one run after another' * bool(took and len(known) > 1)}"
+        in_turn = ", one run after another" if took and len(known) > 1 else ""
+        return f"{sum(filter(None, self.steps)):,} steps of pre-training{took}{in_turn}"
 
 
 def estimate(configs: Iterable[Config], here: bool = True) -> Estimate:
@@ -75,13 +76,18 @@ def estimate(configs: Iterable[Config], here: bool = True) -> Estimate:
     configs = [find_prepared(dict(config)) for config in configs]
     outputs = {Path(config["paths"]["outputs"]) for config in configs}
     places = {folder.name: folder for path in outputs for folder in runs.folders(path)}
-    left = _steps_left(configs, places)
-    kinds = [_kind(c) if count and _has_images(c) else "" for c, count in zip(configs, left, strict=True)]
-    of_kind = {kind: config for kind, config in zip(kinds, configs, strict=True) if kind}
-    seconds, way = _seconds(of_kind, places.values(), here) if of_kind else ({}, "")
-    paces = [0.0 if count == 0 else seconds.get(kind) for count, kind in zip(left, kinds, strict=True)]
-    pairs = zip(left, paces, strict=True)
-    hours = [None if count is None or pace is None else count * pace / 3600 for count, pace in pairs]
+    done, left, kinds, of_kind = dict[str, int](), list[int | None](), list[str](), dict[str, Config]()
+    for config in configs:
+        place, every = run_dir(config), steps(config)
+        recorded = places.get(place.name, place) / runs.METRICS
+        before = done[place.name] if place.name in done else int(rows.progress(recorded).step or 0)
+        done[place.name] = max(before, every or 0)
+        left.append(None if every is None else max(0, every - before))
+        kinds.append(_kind(config) if left[-1] and config["dataset"].get("content", "") is not None else "")
+        of_kind |= {kinds[-1]: config} if kinds[-1] else {}
+    seconds, way = _seconds(of_kind, places.values(), here)
+    pairs = zip(left, kinds, strict=True)
+    hours = [n * seconds[k] / 3600 if n and k in seconds else 0.0 if n == 0 else None for n, k in pairs]
     return Estimate(left, hours, way)
 
 
@@ -93,46 +99,12 @@ def duration(hours: float) -> str:
 def steps(config: Config) -> int | None:
     """Steps of the whole training of a configuration; None for a data set of unknown size."""
     dataset = config["dataset"]
-    images = dataset.get("train_images")
-    if not isinstance(images, int):
+    if (images := dataset.get("train_images")) is None:
         return None
-    if dataset.get("content") is None:  # else those that are set apart are not counted any more
-        images -= sum(dataset.get("held_out") or ())
+    # Where images have been looked for, those that are set apart are not counted any more.
+    images -= sum(dataset.get("held_out") or ()) if dataset.get("content") is None else 0
     all_steps = int(images // config["batch_size"]["size"] * config["epochs"])
     return min(all_steps, config["max_steps"] or all_steps)
-
-
-def _has_images(config: Config) -> bool:
-    """Whether the images of a run are on this disk, where they were looked for."""
-    return config["dataset"].get("content", "") is not None
-
-
-def _steps_left(configs: Sequence[Config], places: Mapping[str, Path]) -> list[int | None]:
-    """The steps of each run after those that it has, or a run before it.
-
-    Args:
-        places: directories of runs by their run_ids.
-    """
-    done, left = dict[str, float](), list[int | None]()
-    for config in configs:
-        name, every = run_id(config), steps(config)
-        if name not in done:
-            done[name] = rows.progress(places[name] / runs.METRICS).step or 0 if name in places else 0
-        left.append(None if every is None else max(0, every - int(done[name])))
-        done[name] = max(done[name], every or 0)
-    return left
-
-
-def _seconds(kinds: Mapping[str, Config], places: Iterable[Path], here: bool) -> tuple[Mapping[str, float | None], str]:
-    """Seconds of a step of each kind of run, and how they were found; None for a network that cannot be counted."""
-    if here:
-        measured = _measured(kinds, places)
-        timed = _timed({kind: config for kind, config in kinds.items() if kind not in measured})
-        if len(measured) + len(timed) == len(kinds):
-            return measured | timed, " and ".join([MEASURED] * bool(measured) + [TIMED] * bool(timed)) + f" {HERE}"
-    counted = {kind: gflop_of_a_step(config) for kind, config in kinds.items()}
-    paces = {kind: EAGER + gflop / GPUS / RATE for kind, gflop in counted.items() if gflop is not None}
-    return paces, PUBLISHED if paces else ""
 
 
 def _kind(config: Config) -> str:
@@ -141,12 +113,20 @@ def _kind(config: Config) -> str:
     return json.dumps({key: config.get(key) for key in OF_A_STEP} | of_images, default=str)
 
 
+def _seconds(kinds: Mapping[str, Config], places: Iterable[Path], here: bool) -> tuple[dict[str, float], str]:
+    """Seconds of a step of each kind of run, without networks that cannot be counted, and how they were found."""
+    measured = _measured(kinds, places) if here and kinds else {}
+    timed = _timed({kind: config for kind, config in kinds.items() if kind not in measured}) if here else {}
+    if kinds and len(measured) + len(timed) == len(kinds):
+        return measured | timed, " and ".join([MEASURED] * bool(measured) + [TIMED] * bool(timed)) + f" {HERE}"
+    counted = {kind: EAGER + gflop_of_a_step(config) / GPUS / RATE for kind, config in kinds.items()}
+    counted = {kind: pace for kind, pace in counted.items() if pace < math.inf}
+    return counted, PUBLISHED if counted else ""
+
+
 def _measured(kinds: Mapping[str, Config], places: Iterable[Path]) -> dict[str, float]:
     """Seconds of a step of those kinds of which a run was trained on such a device, or as many cores of one."""
-    import torch  # heavy: only where there are hours to be said
-
-    from ssl_bench.hardware import local_device
-    from ssl_bench.record.environment import conditions
+    from ssl_bench.record.environment import conditions  # imports torch: only where there are hours to be said
 
     found = dict[str, float]()
     for folder in places:
@@ -154,65 +134,59 @@ def _measured(kinds: Mapping[str, Config], places: Iterable[Path]) -> dict[str, 
         kind = _kind(content["config"]) if content else ""
         if content is None or kind in found or kind not in kinds:
             continue
-        config, device = kinds[kind], local_device(0, kinds[kind]["device"])
-        same = {"device": conditions(device)["device"], "ranks": config["devices"]}
-        if device.type == "cpu":
-            same["threads"] = config["threads"] or torch.get_num_threads() // config["devices"]
+        config = _with_threads(kinds[kind])
+        same = {"device": conditions(local_device(0, config["device"]))["device"], "ranks": config["devices"]}
+        same |= {"threads": config["threads"]} if config["threads"] else {}
         if same.items() <= content.get("environment", {}).items():
-            speeds = [rows.finite(row, "images_per_second") for row in rows.read(folder / runs.METRICS)]
-            known = [speed for speed in speeds if speed]
-            found |= {kind: config["batch_size"]["size"] / median(known)} if known else {}
+            speeds = [rows.finite(row, "images_per_second") or 0.0 for row in rows.read(folder / runs.METRICS)]
+            found |= {kind: config["batch_size"]["size"] / median(filter(None, speeds))} if any(speeds) else {}
     return found
+
+
+def _with_threads(config: Config) -> dict[str, Any]:
+    """The configuration with the number of threads that its run will have alone; null on a GPU."""
+    return {**config, "threads": threads(dict(config), run_dir(config), False)}
 
 
 def _timed(kinds: Mapping[str, Config]) -> dict[str, float]:
     """Seconds of a step of each kind of run; none if this machine has a GPU, or one would take too long."""
-    if not 0 < len(kinds) <= MOST_KINDS or any(config["devices"] > 1 for config in kinds.values()):
+    if not 0 < len(kinds) <= MOST_KINDS or any(visible_gpus(c["device"]) or c["devices"] > 1 for c in kinds.values()):
         return {}
-    if any((gflop_of_a_step(config) or math.inf) > MOST_GFLOP for config in kinds.values()):
+    if any(gflop_of_a_step(config) > MOST_GFLOP for config in kinds.values()):
         return {}
-    import torch
-
     from ssl_bench.check.speed import seconds_of_a_step
 
-    if any(config["device"] != "cpu" for config in kinds.values()) and torch.cuda.is_available():
-        return {}
     with tempfile.TemporaryDirectory() as folder:
-        return {kind: seconds_of_a_step(dict(config), Path(folder)) for kind, config in kinds.items()}
+        return {kind: seconds_of_a_step(_with_threads(config), Path(folder)) for kind, config in kinds.items()}
 
 
-def gflop_of_a_step(config: Config) -> float | None:
-    """GFLOP of a step; None for a network that cannot be counted."""
+def gflop_of_a_step(config: Config) -> float:
+    """GFLOP of a step; infinite for a network that cannot be counted."""
     augment, framework = config["augment"], config["framework"]
     crops = [augment | {"count": 2}] if "_target_" in augment else [*augment.values()]  # the global ones first
-    backbone = json.dumps(config["backbone"])
-    views = [_gflop_of_a_view(backbone, config["dataset"]["channels"], crop["size"]) for crop in crops]
-    if None in views:
-        return None
-    first, passes = views[0], sum(crop["count"] * view for crop, view in zip(crops, views, strict=True))
+    backbone, channels = json.dumps(config["backbone"]), config["dataset"]["channels"]
+    views = [(crop["count"], _gflop_of_a_view(backbone, channels, crop["size"])) for crop in crops]
+    first, passes = views[0][1], sum(count * view for count, view in views)
     if framework.get("momentum") is not None:
         passes = passes * 4 / 3 if framework.get("symmetric") else first + (passes - first) / 3
     return float(config["batch_size"]["size"] * passes)
 
 
 @lru_cache
-def _gflop_of_a_view(backbone: str, channels: int, size: int) -> Any:
-    """GFLOP of the forward and backward pass of a view; None if the code of a user's network fails without values.
+def _gflop_of_a_view(backbone: str, channels: int, size: int) -> float:
+    """GFLOP of the forward and backward pass of a view; infinite if the code of a user's network fails without values.
 
     Args:
         backbone: its node as JSON.
     """
-    import torch
+    import torch  # heavy: only where there are hours to be said
     from torch.utils.flop_counter import FlopCounterMode
 
     node = json.loads(backbone)
-    frozen = node.pop("freeze", False)
+    trained = not node.pop("freeze", False)
     with contextlib.suppress(Exception), torch.device("meta"), FlopCounterMode(display=False) as counter:
-        network = build(node, "backbone")
-        if frozen:
-            network.requires_grad_(False)
-        output = network(torch.empty(2, channels, size, size))  # two views: batch statistics need them
-        if output.requires_grad:
+        output = build(node, "backbone")(torch.empty(2, channels, size, size))  # batch statistics need two views
+        if trained:
             output.sum().backward()
         return counter.get_total_flops() / 2 / 1e9
-    return None
+    return math.inf

@@ -1,7 +1,6 @@
 """The steps and hours that are left to train of some runs."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,34 +12,25 @@ from ssl_bench.config.identity import run_dir
 from ssl_bench.record.environment import conditions
 from tests.evaluated import with_evaluations
 
-# GFLOP of a view, forward and backward, and the data set with views of that size.
-VIEWS = {
-    "resnet50": (24.3, "imagenet"),
-    "resnet50_x2": (95.8, "imagenet"),
-    "resnet50_x4": (380.4, "imagenet"),
-    "resnet18": (10.7, "imagenet"),
-    "resnet50_cifar": (7.8, "cifar10"),
-    "resnet18_cifar": (3.33, "cifar10"),
-}
-
-
-def with_images(*overrides: str) -> dict[str, Any]:
-    """A configuration as if its images were on this disk."""
-    config = load(list(overrides))
-    return config | {"dataset": config["dataset"] | {"content": "0" * 16}}
+# GFLOP of a view, forward and backward.
+OF_224 = {"resnet50": 24.3, "resnet50_x2": 95.8, "resnet50_x4": 380.4, "resnet18": 10.7}
+OF_32 = {"resnet50_cifar": 7.8, "resnet18_cifar": 3.33}
 
 
 def published(*overrides: str) -> float:
-    """The hours of a run at the published pace."""
-    found = hours.estimate([with_images(*overrides)], here=False)
+    """The hours of a run at the published pace, as if its images were on this disk."""
+    config = load(list(overrides))
+    config["dataset"]["content"] = "0" * 16
+    found = hours.estimate([config], here=False)
     assert found.way == hours.PUBLISHED and found.hours[0] is not None
     return found.hours[0]
 
 
 def test_operations_of_a_view() -> None:
-    for backbone, (gflop, dataset) in VIEWS.items():
-        config = load([f"dataset={dataset}", f"backbone={backbone}", "framework=simclr", "batch_size=b256"])
-        assert hours.gflop_of_a_step(config) == pytest.approx(256 * 2 * gflop, rel=0.02), backbone
+    for dataset, views in (("imagenet", OF_224), ("cifar10", OF_32)):
+        for backbone, gflop in views.items():
+            config = load([f"dataset={dataset}", f"backbone={backbone}", "framework=simclr", "batch_size=b256"])
+            assert hours.gflop_of_a_step(config) == pytest.approx(256 * 2 * gflop, rel=0.02), backbone
 
 
 def test_hours_follow_from_the_published_throughput() -> None:
@@ -59,8 +49,8 @@ def test_steps_follow_the_number_of_images_without_those_that_are_set_apart() ->
     assert hours.steps(mnist) == 45_000 // 64
     nowhere = hours.estimate([mnist])
     assert (nowhere.steps, nowhere.hours, nowhere.way) == ([703], [None], "")
-    unknown = mnist | {"dataset": mnist["dataset"] | {"train_images": None}}
-    assert hours.estimate([unknown]).steps == [None]
+    mnist["dataset"]["train_images"] = None
+    assert hours.estimate([mnist]).steps == [None]
 
 
 def test_what_is_left_is_measured_by_runs_like_these() -> None:
@@ -69,7 +59,13 @@ def test_what_is_left_is_measured_by_runs_like_these() -> None:
     trained = load([*constant, "epochs=2"])
     folder = run_dir(trained)
     folder.mkdir(parents=True)
-    record = {"run_id": folder.name, "name": "default", "config": trained, "metrics": {}, "seconds": 99.0}
+    record: dict[str, Any] = {
+        "run_id": folder.name,
+        "name": "default",
+        "config": trained,
+        "metrics": {},
+        "seconds": 99.0,
+    }
     record["environment"] = conditions(torch.device("cpu"))
     (folder / "results.json").write_text(json.dumps(with_evaluations(record)))
     rows = ({"step": step, "epoch": step / 21, "images_per_second": 64.0, "seconds": step} for step in range(1, 43))
@@ -84,7 +80,6 @@ def test_what_is_left_is_measured_by_runs_like_these() -> None:
     (folder / "results.json").write_text(json.dumps(with_evaluations(record)))
     assert hours.estimate(asked).way == f"{hours.TIMED} {hours.HERE}"
     assert hours.estimate(asked[:1]).way == "" and hours.estimate(asked[:1]).hours == [0]
-    assert Path("outputs").exists()
 
 
 def test_durations() -> None:
