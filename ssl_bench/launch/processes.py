@@ -6,21 +6,26 @@ a terminal sends them to all. The main module of the program is not imported in 
 there again.
 """
 
+import atexit
 import contextlib
 import ctypes
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from functools import cache
+from multiprocessing import forkserver
 from types import ModuleType
 from typing import Any
 
 from ssl_bench.record import streams
 from ssl_bench.signals import unblock
-from ssl_bench.surroundings import become
+from ssl_bench.surroundings import become, temporary_files_in
 
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
 
@@ -28,18 +33,35 @@ METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a pro
 @contextlib.contextmanager
 def starting() -> Iterator[Any]:
     """Start processes in this block, by the context of multiprocessing that it yields."""
-    multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded"])
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
+        if METHOD == "forkserver":
+            multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded"])
+            with temporary_files_in(_folder(os.getpid())):
+                forkserver.ensure_running()
         yield multiprocessing.get_context(METHOD)
     finally:
         sys.modules["__main__"] = main
 
 
+@cache
+def _folder(pid: int) -> str:
+    """The folder of what the imports of this process's server leave: it is killed, and cannot remove them."""
+    atexit.register(remove_folder)
+    return tempfile.mkdtemp(prefix="ssl-bench-")
+
+
+def remove_folder() -> None:
+    """Remove the folder of this process's server, if it has one. A process that ends by ``os._exit`` calls this."""
+    if _folder.cache_info().currsize:
+        shutil.rmtree(_folder(os.getpid()), ignore_errors=True)
+
+
 def started(environment: Mapping[str, str], cores: set[int] | None) -> None:
     """Make this new process like the one that started it: its environment and its cores; let signals reach it."""
     become(environment)
+    tempfile.tempdir = None  # of this environment, no longer of the server
     if cores:
         os.sched_setaffinity(0, cores)
     streams.outlive_reader()

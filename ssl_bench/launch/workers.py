@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from ssl_bench.errors import RunError, require
 from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.processes import cores, started, starting, stop_after
+from ssl_bench.launch.processes import cores, remove_folder, started, starting, stop_after
 from ssl_bench.launch.run import Run, carry_out, failed_since, keep_failure
 from ssl_bench.record import lease
 from ssl_bench.signals import STOPPED, Interrupted, passed_on, raised
@@ -189,4 +189,5 @@ def _work(
             begin=lambda run: reports.send((run.number, None)),
         )
     reports.close()
+    remove_folder()
     os._exit(0)
