@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -15,9 +14,6 @@ from typing import Any, NamedTuple
 from ssl_bench.errors import printable
 
 FORMS = ("rich", "md", "tex", "csv", "json")
-WORDS = {"^": "^{}", "~": "textasciitilde{}", "\\": "textbackslash{}", "|": "textbar{}"}
-WORDS |= {sign: f"ensuremath{{{sign}}}" for sign in "<>"}
-LATEX = str.maketrans({sign: f"\\{WORDS.get(sign, sign)}" for sign in "&%$#_{}^~\\|<>"} | {"±": "$\\pm$"})
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 GAP = 2  # blank characters between two columns of a terminal
 NARROWEST, LEAST = 20, 8  # characters of a column of folded words beside one of numbers, and of any
@@ -128,6 +124,7 @@ def lines(sheet: Sheet, width: int = LONGEST) -> list[str]:
     several blocks.
     """
     from rich.cells import cell_len
+    from tabulate import tabulate
 
     columns = [_texts(sheet, place) for place in range(len(sheet.columns))]
     sizes = [max(map(cell_len, column)) for column in columns]
@@ -153,25 +150,13 @@ def lines(sheet: Sheet, width: int = LONGEST) -> list[str]:
     for block in blocks:
         ways = ((most, whole) for whole in (True, False) for most in range(max(sizes, default=0), LEAST, -1))
         most, whole = next((way for way in ways if taken(block, *way) <= width), (LEAST, False))
-        cells = ((room(place, most, whole), columns[place]) for place in block)
-        folded = [[_folded(text, n) for text in column] for n, column in cells]
-        widths = [max(cell_len(line) for entry in column for line in entry) for column in folded]
-        printed += [""] * bool(printed)
-        for row in zip(*folded, strict=True):
-            for texts in itertools.zip_longest(*row, fillvalue=""):
-                entries = zip(block, widths, texts, strict=True)
-                line = [t + " " * (n - cell_len(t)) if words[place] else t.rjust(n) for place, n, t in entries]
-                printed.append((" " * GAP).join(line).rstrip())
+        widths = [of if (of := room(place, most, whole)) < sizes[place] else None for place in block]
+        sides = ["left" if words[place] else "right" for place in block]
+        look: Any = {"tablefmt": "plain", "disable_numparse": True, "preserve_whitespace": True}
+        look |= {"colalign": sides, "maxcolwidths": widths, "break_on_hyphens": False}
+        table = tabulate(zip(*(columns[place] for place in block), strict=True), **look)
+        printed += [""] * bool(printed) + [line.rstrip() for line in table.split("\n")]
     return printed
-
-
-def _folded(text: str, most: int) -> list[str]:
-    """The lines of a text on a terminal, of at most so many characters; between words as far as they fit."""
-    from rich.cells import cell_len, chop_cells
-
-    if cell_len(text) <= most:
-        return [text]
-    return [part for line in textwrap.wrap(text, most, break_on_hyphens=False) for part in chop_cells(line, most)]
 
 
 def _texts(sheet: Sheet, place: int) -> list[str]:
@@ -198,7 +183,10 @@ def markdown(sheet: Sheet) -> str:
 
 def _tex(text: str) -> str:
     """A text for LaTeX; a minus sign before a number is longer than a hyphen."""
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", printable(text).translate(LATEX))
+    from tabulate import LATEX_ESCAPE_RULES
+
+    rules = str.maketrans(LATEX_ESCAPE_RULES | {"|": "\\textbar{}", "±": "$\\pm$"})
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", printable(text).translate(rules))
 
 
 def _latex(sheet: Sheet) -> str:
