@@ -2,6 +2,7 @@
 
     python scripts/kill_runs.py --kills 100
     python scripts/kill_runs.py --kills 60 --grid        # of two runs at a time
+    python scripts/kill_runs.py --kills 20 --workers     # the same, of which only a worker is hit
     python scripts/kill_runs.py --kills 60 --reproduce   # the same two runs as the cells of a table
 
 A run of one or two ranks is hit by SIGKILL, SIGTERM, SIGINT, SIGSTOP (SIGCONT follows a second later) or a full disk
@@ -37,12 +38,13 @@ RUN += ["evaluate.linear.epochs=5", "evaluate.linear.lrs=[0.1]"]
 AT_ONCE = ["launcher=local", "launcher.jobs=2"]
 GRID = ["-m", "seed=0,1", *AT_ONCE]
 TABLE = list[str]()  # the command that trains the runs of a table, if they are to be killed
+ONLY = list[str]()  # what is hit, if not all kinds of processes
 STOP, DISK = "SIGSTOP", "full disk"
 # The exit codes that each kind of kill may have, and a run that is not killed.
 CODES = {"": {0}, "SIGKILL": {0, 1, -9}, "SIGTERM": {0, 143, -15}, "SIGINT": {0, 130, -2}, STOP: {0}, DISK: {0, 1, 2}}
 KINDS = list(CODES)[1:]
 End = dict[str, Any]  # what a run has left on the disk
-LIMIT = 60.0  # seconds within which a run, and then its other processes, must end
+LIMIT = 200.0  # seconds within which a run, and then its other processes, must end
 PRELOADED = ["ssl_bench.launch.ranks", "torch._dynamo", "scipy.stats", "ssl_bench.train", "sklearn.datasets"]
 
 
@@ -73,7 +75,8 @@ class Run:
             return
         ranks = [p for p in self.processes() if p.pid != self.pid and p.ppid() != self.pid]
         first = [psutil.Process(self.pid)]
-        for process in chance.choice([first, ranks[:1] or first, [*first, *ranks]]):
+        every = [ranks[:1]] if ONLY and ranks else [first, ranks[:1] or first, [*first, *ranks]]
+        for process in chance.choice(every):
             process.send_signal(signal.Signals[kind])
         if kind == STOP:
             time.sleep(1)
@@ -183,9 +186,12 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="numbers of ranks, in turn")
     kinds_of_grids = parser.add_mutually_exclusive_group()
     kinds_of_grids.add_argument("--grid", action="store_true", help="kill grids of two runs at a time")
+    kinds_of_grids.add_argument("--workers", action="store_true", help="kill the workers of such grids, on one rank")
     kinds_of_grids.add_argument("--reproduce", action="store_true", help="kill a table's two runs at a time")
     options = parser.parse_args()
-    RUN.extend(GRID if options.grid else [])
+    RUN.extend(GRID if options.grid or options.workers else [])
+    ONLY.extend(["worker"] if options.workers else [])
+    options.ranks = [1] if options.workers else options.ranks
     os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     multiprocessing.set_forkserver_preload(PRELOADED)
     chance, counts, wrong = random.Random(0), Counter[tuple[int, str]](), 0

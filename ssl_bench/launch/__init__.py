@@ -1,2 +1,2 @@
-"""From a composed configuration to an outcome: ``plan`` holds the runs of a command, ``run`` carries out one, ``ranks``
-and ``workers`` start its processes, ``grid`` keeps many on disk; ``slots`` and ``nodes`` share GPUs and machines."""
+"""Processes: ``run`` carries out one run, whose processes are ``ranks``; ``grid`` is the list of a command's runs, from
+which ``workers`` take the next one, here, in other processes, or as jobs of Slurm."""
