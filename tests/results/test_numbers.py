@@ -303,7 +303,8 @@ def means(case: Case) -> None:
             assert len(rows) == len(expected)
             for group, of in expected.items():
                 (one,) = [row for row in rows if agrees(row, group)]
-                assert [float(one[key] or -1) for key in ("mean", "std", "n")] == pytest.approx(of_seeds(of))
+                values = [-1.0 if one[key] in (None, "") else float(one[key]) for key in ("mean", "std", "n")]
+                assert values == pytest.approx(of_seeds(of))
         else:
             numbers = NUMBER.findall(found.out.replace("$\\pm$", "±"))
             shown = sorted([float(m), float(s or -1), int(n)] for m, s, n in numbers)
