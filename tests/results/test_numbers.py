@@ -463,14 +463,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pixels, labels = load_digits(return_X_y=True)
     with pytest.MonkeyPatch.context() as context:
         context.chdir(folder)
-        for part, (first, count) in {"images/train": (0, 400), "images/test": (400, 200)}.items():
-            for i in range(first, first + count):
+        parts = {"images/train": (0, 400), "images/test": (400, 600), "others/train": (600, 800)}
+        for part, numbers in (parts | {"others/test": (800, 900)}).items():
+            for i in range(*numbers):
                 path = Path(part, str(labels[i]), f"{i}.png")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 picture = Image.fromarray((255 * pixels[i].reshape(8, 8) / 16).astype(np.uint8))
                 picture.resize((16, 16)).save(path)
-        for part, other in (("test", "train"), ("train", "test")):
-            shutil.copytree(f"images/{part}", f"others/{other}")
         for loss in LOSSES:
             for seed in (0, 1):
                 train_one(loss, seed)
