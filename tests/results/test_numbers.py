@@ -303,13 +303,13 @@ def means(case: Case) -> None:
             assert len(rows) == len(expected)
             for group, of in expected.items():
                 (one,) = [row for row in rows if agrees(row, group)]
-                values = [-1.0 if one[key] in (None, "") else float(one[key]) for key in ("mean", "std", "n")]
-                assert values == pytest.approx(of_seeds(of))
+                shown = [-1.0 if one[key] in (None, "") else float(one[key]) for key in ("mean", "std", "n")]
+                assert shown == pytest.approx(of_seeds(of))
         else:
             numbers = NUMBER.findall(found.out.replace("$\\pm$", "±"))
-            shown = sorted([float(m), float(s or -1), int(n)] for m, s, n in numbers)
+            printed = sorted([float(m), float(s or -1), int(n)] for m, s, n in numbers)
             rounded = sorted([round(m, 2), round(s, 2), n] for m, s, n in wanted)
-            np.testing.assert_allclose(shown, rounded, atol=0.0101)
+            np.testing.assert_allclose(printed, rounded, atol=0.0101)
     if case.where is not None and "experiment" not in (row, column):
         heat, lines = ({"x": column, key: row, "metric": name, "where": case.where} for key in ("y", "lines"))
         bars = [bars for axis in ssl_bench.figure(**lines).axes for bars in axis.containers]
