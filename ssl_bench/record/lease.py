@@ -116,8 +116,8 @@ def held(run: Path, wait: bool) -> Iterator[Claim | Owner]:
             if (now := _mark(run)) != seen:
                 seen, since, changes = now, time.monotonic(), True
             former, other = other, owner(run, time.monotonic() - since)
-            if other is None and _mark(run) == seen:
-                lease.force_break()
+            if other is None and seen is not None:
+                _break(run, seen)
             elif other and not wait and (changes or owner(run)):
                 break
             elif other and other != former:
@@ -143,6 +143,17 @@ def _take(lease: SoftFileLease) -> bool:
     with contextlib.suppress(Timeout):
         lease.acquire(timeout=0)
     return lease.is_locked
+
+
+def _break(run: Path, seen: files.Mark) -> None:
+    """Remove the lease of an owner that is gone. One that another process has taken since it was seen stays."""
+    aside = run / f"{FILE}.break.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(run / FILE, aside)
+        if files.mark(os.lstat(aside)) != seen:
+            with contextlib.suppress(FileExistsError):  # and a third one was faster: the token ends the second
+                os.link(aside, run / FILE)
+        os.unlink(aside)
 
 
 def _mark(run: Path) -> files.Mark | None:
