@@ -90,8 +90,11 @@ def local(runs: Sequence[Run], among: Sequence[Place], since: float, said: Said)
 
     def start(place: Place, left: Iterable[Run], wait: bool = False) -> None:
         taken = {worker.at for worker in workers}
-        if left := [run for run in left if run.number not in ends and run.number not in taken]:
+        left = [run for run in left if run.number not in ends and run.number not in taken]
+        if left and not received:
             workers.append(_Worker(place, left, since, wait))
+            for number in received:  # it came during the start
+                os.kill(workers[-1].process.pid, number)
 
     def end(run: Run, outcome: Outcome) -> None:
         ends[run.number] = outcome
@@ -113,8 +116,7 @@ def local(runs: Sequence[Run], among: Sequence[Place], since: float, said: Said)
                     workers.remove(worker)
                     if worker.at is not None and (died := worker.died()):
                         end(worker.runs[worker.at], died)
-                        if not received:
-                            start(worker.place, runs)
+                        start(worker.place, runs)
             if not workers and not received:
                 busy = [run for run in runs if run.number in ends and ends[run.number].state is State.BUSY]
                 for run in busy:
