@@ -64,15 +64,15 @@ def _on_each_node(runs: Sequence[Run], since: float) -> tuple[Ends, int]:
     from torch.distributed import TCPStore  # takes seconds
 
     host, _, port = team.rendezvous.partition(":")
-    told = TCPStore(host, int(port) + 1, is_master=team.index == 0, timeout=LONGEST)
+    store = TCPStore(host, int(port) + 1, is_master=team.index == 0, timeout=LONGEST)
     turns = itertools.count()
     if team.index == 0:
-        tell = lambda run: told.set(str(next(turns)), str(run.number))  # noqa: E731
+        tell = lambda run: store.set(str(next(turns)), str(run.number))  # noqa: E731
         ends = work(runs, since, lambda run, outcome: None, restarted(), begin=tell)
-        told.set(str(next(turns)), "")
+        store.set(str(next(turns)), "")
         return _stopped(ends)
     by_number, ends = {str(run.number): run for run in runs}, Ends()
-    while run := by_number.get(told.get(str(next(turns))).decode()):
+    while run := by_number.get(store.get(str(next(turns))).decode()):
         ends[run.number] = follow(run)
         if ends[run.number].state is State.INTERRUPTED:
             break
@@ -127,12 +127,12 @@ def in_jobs(runs: Sequence[Run], settings: Mapping[str, Any], folder: Path, sinc
         time.sleep(PAUSE)
         over = [job for job in jobs if job.done()]
         jobs = [job for job in jobs if job not in over]
-        told: Ends = {}
+        reported: Ends = {}
         for job in over:
-            told |= {number: end for number, end in _ends(job).items() if end.state is not State.BUSY}
+            reported |= {number: end for number, end in _ends(job).items() if end.state is not State.BUSY}
         for run in [*left]:
             done = Outcome(State.DONE, folder=str(run.folder)) if is_complete(run.folder, run.config) else None
-            end = done or told.get(run.number) or failed_since(run.folder, since)
+            end = done or reported.get(run.number) or failed_since(run.folder, since)
             if end is not None:
                 left.remove(run)
                 said(run, end)

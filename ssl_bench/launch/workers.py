@@ -142,7 +142,7 @@ class _Worker:
     at: int | None
 
     def channels(self) -> list[Any]:
-        """What becomes ready when the process reports, and when it ends."""
+        """Return what becomes ready when the process reports, and when it ends."""
         return [self.process.sentinel, *([] if self._reports.closed else [self._reports])]
 
     def over(self) -> bool:
