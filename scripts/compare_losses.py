@@ -66,7 +66,8 @@ class Machine:
         self._collect(numbers, configs)
         if not (left := numbers.missing(wanted)):
             return 0
-        command = Command.of([*self.overrides, "launcher=local", f"launcher.jobs={self.at_once}"], None, True)
+        launcher = [f"launcher.{key}={self.at_once}" for key in ("jobs", "runs_per_gpu")]
+        command = Command.of([*self.overrides, "launcher=local", *launcher], None, True)
         code, size = 0, 8 * math.ceil(self.at_once / 8)
         while left and code < 128:  # a replicate, or as many as the machine trains at a time
             now, left = left[:size], left[size:]
@@ -277,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_intermixed_args(arguments)
     design, beside = Design(options.design), options.design.with_suffix(".json")
     numbers = Numbers(options.numbers or beside, beside)
-    of_machine = ("threads=1", f"runs_per_gpu={options.at_once}", *options.overrides)
+    of_machine = ("threads=1", *options.overrides)
     machine = Machine(options.at_once, of_machine, options.dry_run)
     if options.command in ("run", "pilot"):
         return (run if options.command == "run" else pilot)(design, numbers, machine)

@@ -51,12 +51,16 @@ read_yaml = partial(read_json, parse=as_json)  # content of a YAML file as JSON 
 
 @contextlib.contextmanager
 def _checked(text: str | bytes) -> Iterator[tuple[Any, Any]]:
+    from yaml import MarkedYAMLError
+
     loader = _loader(text)
     try:
         node = loader.get_single_node()
         _check(node, len(text))
         yield loader, node
-    except RecursionError as error:
+    except (RecursionError, MarkedYAMLError) as error:
+        if isinstance(error, MarkedYAMLError) and "nesting depth" not in str(error):  # of libyaml, 1,000
+            raise
         raise ValueError("it is nested too deeply") from error
     finally:
         loader.dispose()

@@ -141,9 +141,9 @@ class Grid:
                 tidy(run.folder)
                 self.ends[run.number] = Outcome(State.DONE_BEFORE, folder=str(run.folder))
         among = workers.places(left, settings) if left and self.command.launcher == "local" else []
-        self._write(since)
         try:
             with raised(), Live(left, len(self.runs) - len(left), self._names()) as live:
+                self._write(since)
 
                 def said(run: Run, outcome: Outcome) -> None:
                     self.ends[run.number] = outcome

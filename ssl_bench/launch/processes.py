@@ -6,7 +6,6 @@ a terminal sends them to all. The main module of the program is not imported in 
 there again.
 """
 
-import atexit
 import contextlib
 import ctypes
 import multiprocessing
@@ -20,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import cache
 from multiprocessing import forkserver
+from multiprocessing.util import Finalize, get_temp_dir
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +27,8 @@ from ssl_bench.record import streams
 from ssl_bench.signals import unblock
 from ssl_bench.surroundings import become, temporary_files_in
 
+LAST = -101  # after multiprocessing has removed its folder
+LONGEST = 30  # bytes of a folder of temporary files in which a socket can lie
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
 
 
@@ -47,9 +49,19 @@ def starting() -> Iterator[Any]:
 
 @cache
 def _folder(pid: int) -> str:
-    """The folder of what the imports of this process's server leave: it is killed, and cannot remove them."""
-    atexit.register(remove_folder)
-    return tempfile.mkdtemp(prefix="ssl-bench-")
+    """The folder of the server's socket, whose path has at most 107 bytes, and of what its imports leave.
+
+    The server is killed, and cannot remove them.
+    """
+    parent, former = tempfile.gettempdir(), tempfile.tempdir
+    folder = tempfile.mkdtemp(prefix="ssl-bench-", dir=parent if len(os.fsencode(parent)) <= LONGEST else "/tmp")
+    Finalize(None, shutil.rmtree, (folder, True), exitpriority=LAST)
+    tempfile.tempdir = folder
+    try:
+        get_temp_dir()
+    finally:
+        tempfile.tempdir = former
+    return folder
 
 
 def remove_folder() -> None:

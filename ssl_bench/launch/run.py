@@ -103,7 +103,7 @@ def _carry_out(
                 print(f"run {folder.name} in {folder}", flush=True)
             begin()
             outcome = ranks.launch(ranks.Task(config, folder, run.command, quiet, claim))
-        if outcome.state is State.FAILED and not claim.lost_to():
+        if outcome.state is State.FAILED and folders.begun(folder, config) and not claim.lost_to():
             keep_failure(outcome, folder, config)
     return _concluded(outcome, config, folder, quiet)
 
@@ -155,12 +155,11 @@ def _concluded(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: bo
 
 
 def keep_failure(outcome: Outcome, folder: Path, config: dict[str, Any]) -> None:
-    """Keep the reason of a failed run, whose lease this process holds, unless it stands as it did before."""
-    if folders.begun(folder, config):
-        with contextlib.suppress(OSError, files.FileSystemUnavailable):  # which is reported anyway
-            if not is_complete(folder, config):  # else an error came after the results, which stand
-                content = {"reason": outcome.reason, "detail": outcome.detail, "time": time.time()}
-                files.write_json(folder / FAILURE, content)
+    """Keep the reason of a failed run, whose lease this process holds."""
+    with contextlib.suppress(OSError, files.FileSystemUnavailable):  # which is reported anyway
+        if not is_complete(folder, config):  # else an error came after the results, which stand
+            content = {"reason": outcome.reason, "detail": outcome.detail, "time": time.time()}
+            files.write_json(folder / FAILURE, content)
 
 
 def failed_since(folder: Path, then: float) -> Outcome | None:

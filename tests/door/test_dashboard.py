@@ -73,7 +73,7 @@ def test_a_dashboard_has_the_rows_of_the_file_also_after_a_resume(train: Train) 
 @pytest.mark.slow
 @pytest.mark.usefixtures("dashboard")
 def test_the_first_of_several_ranks_shows_each_run_of_a_grid_once(train: Train) -> None:
-    code, printed = train("-m", *WORDS, "max_steps=2", "devices=2", "seed=0,1", "tracking.file=1e5")
+    code, printed = train("-m", *WORDS, "max_steps=2", "devices=2", "seed=0,1", 'tracking.file="1e5"')
     assert code == 0, printed
     assert len(shown("1e5")) == 2 and shown("1e5") == recorded()
 

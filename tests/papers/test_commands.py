@@ -182,11 +182,10 @@ def test_an_interrupted_reproduction_goes_on_with_what_is_missing(tiny: None, ca
     assert "1/2 seeds  tiny/table1 digits | infonce" in out and "1 trained, 0 done before, 0 failed" in out
     assert all(path.stat().st_mtime_ns == changed for path, changed in trained.items())
     for path in trained:  # its process was killed after it had written the results
-        (path.parent / "claims").mkdir()
-        (path.parent / "claims" / "1").write_text('{"released": true}')
+        (path.parent / "failed.json").write_text('{"reason": "its file system does not answer"}')
     assert reproduce.main(["tiny/table1", "col=infonce"]) == 0
     assert "0 runs to go in 0 cells" in capsys.readouterr().out
-    assert not list(Path("outputs").glob("tiny/*/claims"))
+    assert not list(Path("outputs").glob("tiny/*/failed.json"))
     filled = as_json(capsys, "tiny/table1", "row=digits")
     assert [c["n"] for c in filled] == [2, 0] and 0 < filled[0]["mean"] < 100 and filled[0]["paper"] == 50.0
 
