@@ -41,6 +41,7 @@ class WithNetworks(nn.Module, ABC):
             it; ``shuffle``: as ``local``, with other images in a group for the momentum network.
         groups: G, 1 for ``sync``. It does not depend on the number of ranks, which must divide it unless it is 1.
         views: number of views of an image that a method takes, the smallest number that a framework takes.
+        more_views: whether a method takes more than ``views``; one that does not is refused with more.
         needs_views: classes of which at least one of an image's views must be, each with the option of ``augment`` that
             makes it.
         trains: whether there are steps; without, the network is evaluated as it is, and the option sets ``epochs: 0``.
@@ -52,6 +53,7 @@ class WithNetworks(nn.Module, ABC):
     norm: Norm
     groups: int = 1
     views: int = 2
+    more_views: ClassVar[bool] = False
     needs_views: ClassVar[Mapping[type[Views], str]] = MappingProxyType({})
     trains: ClassVar[bool] = True
     projects: ClassVar[bool] = True

@@ -110,7 +110,10 @@ class Parts:
         if len(made) < framework.views:
             missing = f"{len(made)} of the {framework.views} views that framework={name} takes"
             raise ConfigError(f"augment makes {missing}: raise the counts")
-        made = made[: framework.views] if issubclass(framework, Method) else made
+        exact = issubclass(framework, Method) and framework.trains and not framework.more_views
+        if exact and len(made) > framework.views:
+            chosen = f"augment={self.choices.get('augment')} makes {len(made)} views of an image"
+            raise ConfigError(f"{chosen}, framework={name} takes {framework.views}: choose another augment")
         for kind, option in framework.needs_views.items():
             if not any(isinstance(views, kind) for views in made):
                 chosen = f"augment={self.choices.get('augment')} makes none"

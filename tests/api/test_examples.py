@@ -15,9 +15,13 @@ import numpy as np
 import pytest
 import torch
 from pandas import DataFrame
+from torch import Tensor
 
 import ssl_bench
+from ssl_bench.data.batch import Batch
+from ssl_bench.distributed import global_mean
 from tests.conftest import SMALL, only_run
+from tests.ranks import on_two_ranks
 
 EXAMPLES = Path(ssl_bench.__file__).parents[1] / "scripts" / "examples"
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="an installed package has no examples")
@@ -88,6 +92,71 @@ def test_a_new_loss_in_a_run(train: Callable[..., tuple[int, str]], monkeypatch:
     sys.modules.pop("new_loss", None)
     assert code == 0, printed
     assert "_target_: new_loss.Focal" in (only_run() / "config.yaml").read_text()
+
+
+def swav(rank: int, world: int = 1) -> tuple[Tensor, Tensor]:
+    """The loss of the example, and its gradient by prototypes and head, of two global views and two small crops."""
+    sys.path.insert(0, str(EXAMPLES))
+    from swav import SwAV  # type: ignore[import-not-found,unused-ignore]
+
+    from ssl_bench.distributed import average_gradients
+    from ssl_bench.networks.heads import MLP
+
+    torch.manual_seed(0)
+    backbone = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(3), torch.nn.Flatten())
+    backbone.num_features = 9
+    method = SwAV(backbone, MLP(9, 1, None, 5, False, "none"), prototypes=4, epsilon=0.3).double()
+    views = [torch.rand(8, 1, size, size, dtype=torch.float64) for size in (6, 6, 4, 4)]
+    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
+    ids = torch.arange(8)[mine]
+    result = method(Batch([view[mine] for view in views], ids, ids), 0.0, diagnostics=True)
+    result.loss.backward()
+    average_gradients(method)
+    gradient = torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None])
+    loss = global_mean(result.loss.detach()[None])
+    if world > 1:
+        return loss, gradient
+    z = [torch.nn.functional.normalize(method.encoder(view)["projection"]).detach() for view in views]
+    weight, expected = method.prototypes.weight.detach(), 0.0
+    assert torch.allclose(weight.norm(dim=1), torch.ones(4, dtype=torch.float64), atol=1e-6)
+    for i in range(2):
+        q = torch.exp(z[i] @ weight.T / 0.3)
+        for _ in range(3):
+            q = q / q.sum(0) / 4
+            q = q / q.sum(1)[:, None] / 8
+        for v in {0, 1, 2, 3} - {i}:
+            log_p = torch.log_softmax(z[v] @ weight.T / 0.1, 1)
+            expected -= float((8 * q * log_p).sum()) / 8 / 6
+    assert float(loss) == pytest.approx(expected, rel=1e-12)
+    return loss, gradient
+
+
+def swav_of_two(rank: int) -> tuple[Tensor, Tensor]:
+    return swav(rank, 2)
+
+
+@pytest.mark.slow
+def test_swav_is_its_formula_and_two_ranks_are_one() -> None:
+    loss, gradient = swav(0)
+    for found, of_ranks in on_two_ranks(swav_of_two):
+        assert float(found) == pytest.approx(float(loss), rel=1e-12)
+        assert float((of_ranks - gradient).norm()) < 1e-12 * float(gradient.norm())
+
+
+@pytest.mark.slow
+def test_swav_in_a_run(train: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "swav")
+    crops = ["augment=multicrop_cifar", "augment.small.size=6", "augment.large.size=8", "framework.prototypes=20"]
+    words = ["framework=swav", "plugins=[swav]", "--config-dir", str(EXAMPLES), "epochs=2", *crops]
+    code, printed = train(*words)
+    sys.modules.pop("swav", None)
+    assert code == 0, printed
+    metrics = [json.loads(line) for line in (only_run() / "metrics.jsonl").read_text().splitlines()]
+    used = [row["train/prototypes"] for row in metrics if "train/prototypes" in row]
+    assert used and all(10 < count <= 20 for count in used)
+    loss = [row["loss"] for row in metrics if "loss" in row]
+    assert loss[-1] < loss[0]
 
 
 @pytest.mark.slow
