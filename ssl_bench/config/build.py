@@ -119,7 +119,7 @@ def find_target(node: Any, key: str) -> Any:
     if (package := path.partition(".")[0]) != "ssl_bench" and package not in sys.modules:
         plugins.loaded(package)
     try:
-        target = located(path)
+        target = _located_option(path, "dataset" if key == "evaluate.on" else key.partition(".")[0])
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{key}._target_={path}: there is no such class ({error}): {where}") from error
     made = typing.get_type_hints(target).get("return") if inspect.isfunction(target) else target
@@ -131,6 +131,23 @@ def find_target(node: Any, key: str) -> Any:
         base = _base(next(kind for kind in kinds if issubclass(made, kind)))
         raise ConfigError(f"{key}._target_={path} has no {' and no '.join(missing)}: it is a subclass of {base}")
     return target
+
+
+def _located_option(path: str, group: str) -> Any:
+    """The class at ``path``, or the one of its name in the options of the group: a run of an earlier version may name
+    another module.
+    """
+    try:
+        return located(path)
+    except (ImportError, AttributeError):
+        from ssl_bench.config.schema import directory
+
+        texts = (file.read_text(encoding="utf-8") for file in sorted((directory() / group).glob("*.yaml")))
+        targets = re.findall(r"\b_target_: (\S+)", "\n".join(texts))
+        moved = next((target for target in targets if target.rpartition(".")[2] == path.rpartition(".")[2]), None)
+        if moved is None or moved == path:
+            raise
+        return located(moved)
 
 
 def _base(kind: type) -> str:

@@ -1,18 +1,22 @@
-"""The prepared datasets: uint8 arrays, memory-mapped from ``<root>/<name>/``.
+"""Images as NumPy arrays, memory-mapped from a folder: prepared data sets, and ``dataset=arrays``, the user's own.
 
-A prepared dataset is a folder of ``{train,test,unlabeled}_images.npy``, uint8 [N, H, W, C], and ``_labels.npy``,
-int64 [N].
+A folder has ``{train,test,unlabeled}_images.npy``, [N, H, W, C], and ``_labels.npy``, integers [N].
+
+What the user's own arrays decide, such as the number of channels, is written into the configuration with a hash of all
+values, which is part of the run's identity. To find it, each file is read once, in pieces; the result is kept in the
+user's cache folder.
 """
 
 import hashlib
 import os
 import shlex
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -20,15 +24,27 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.data.content import DIGITS
-from ssl_bench.data.copies import Originals, of_rows, twins
+from ssl_bench.data.copies import Originals, copies, of_rows, twins
 from ssl_bench.data.dataset import Dataset, MissingData, Probe
-from ssl_bench.data.mapped import MappedFiles
-from ssl_bench.data.source import Chosen, Images, Source
+from ssl_bench.data.headers import remembered
+from ssl_bench.data.own_images import counts_of
+from ssl_bench.data.pixels import MOST_CHANNELS
+from ssl_bench.data.source import Chosen, Images, Source, check_whole
 from ssl_bench.errors import ConfigError, printable, require
+
+Type = Literal["uint8", "int16", "uint16", "float16", "float32", "float64"]
+PIECE = 2**20  # numbers of an array that are examined together
+SAMPLE = 2**12  # of these, by which values that are frequent are found
+LARGE_FILE_BYTES = 2**31  # of a file that takes seconds to read
+FINEST = 2**-20  # share of a mean that is a few steps of float32
+MOST_COLOURS = 4  # with so many channels or fewer, the last axis has them, however low the images are
+LARGEST_VALUE = 1e30  # larger ones leave float32 when they are squared or normalised
+FREQUENT, FAR = 0.1, 100  # a share of all values, and standard deviations from the mean, that suggest a fill value
+JUST_NOW = 60.0  # seconds; a program that has a file mapped can still change it without another time
 
 
 class ArrayDataset(Dataset):
-    """Prepared arrays in ``<root>/<name>/``.
+    """Prepared arrays in ``<root>/<name>/``, of uint8.
 
     Args:
         name: the folder.
@@ -57,7 +73,6 @@ class ArrayDataset(Dataset):
         super().__init__(**common)
         self.name, self.torchvision, self.pretrain_splits = name, torchvision, list(pretrain)
         self.folder, self.held_out = self.root / name, held_out
-        self._mapped_files = MappedFiles()
         valid = held_out is None or (min(held_out) >= 1 and self.pretrain_splits == ["train"])
         remedy = "null or two numbers, [5000,10000] to choose by and to test on, with dataset.pretrain=[train]"
         require(valid, "held_out", held_out, remedy)
@@ -76,22 +91,27 @@ class ArrayDataset(Dataset):
     def check(self) -> int:
         counts = {split: len(self.arrays(split)[0]) for split in self.splits}
         count = sum(counts[split] for split in self.pretrain_splits)
-        left, remedy = count - sum(self.held_out or ()), f"numbers with a sum below {count}, the images that there are"
-        require(left > 0, "dataset.held_out", self.held_out, remedy)
-        return len(self._parts[0][0]) if self.held_out else left
+        fits, remedy = sum(self.held_out or ()) < count, f"numbers with a sum below {count}, the number of images"
+        require(fits, "dataset.held_out", self.held_out, remedy)
+        return len(self._parts[0][0]) if self.held_out else count
 
     def settings_of_images(self) -> dict[str, Any]:
         settings = super().settings_of_images()
-        if self.held_out and (moved := self._parts[1]):
-            files.say_once(f"dataset={self.name}: {moved} images are copies of held-out ones, and are held out too")
+        if moved := self._moved:
+            files.say_once(f"dataset={self.name}: {moved}")
         return settings
+
+    @property
+    def _moved(self) -> str:
+        """How many images are held out as copies of others; empty if there are none."""
+        count = self._parts[1] if self.held_out else 0
+        return f"{count} images are copies of held-out ones, and are held out too" if count else ""
 
     @cached_property
     def _content(self) -> str:
         """The hash of the files; another one since copies of held-out images are held out, if there are any."""
         content = super()._content
-        moved = self.held_out and self._parts[1]
-        return hashlib.sha256(f"{content} with copies".encode()).hexdigest()[:DIGITS] if moved else content
+        return hashlib.sha256(f"{content} with copies".encode()).hexdigest()[:DIGITS] if self._moved else content
 
     @cached_property
     def _parts(self) -> tuple[list[Tensor], int]:
@@ -105,7 +125,7 @@ class ArrayDataset(Dataset):
         # RandomState has the same numbers in every version of NumPy.
         order = np.random.RandomState(0).permutation(len(images))
         first = np.array(twins(of_rows(images.reshape(len(images), -1), "train")))
-        drawn, highest = np.zeros(len(order), dtype=int), np.zeros(len(order), dtype=int)
+        drawn, highest = np.zeros((2, len(order)), dtype=int)
         drawn[order[len(order) - choose - test :]] = 1
         drawn[order[len(order) - test :]] = 2
         np.maximum.at(highest, first, drawn)
@@ -120,28 +140,25 @@ class ArrayDataset(Dataset):
         return every.chosen(self._parts[0][0 if split == "train" else 2].tolist()) if self.held_out else every
 
     def pretrain(self) -> Source:
-        if self.held_out:
-            return self.split("train")
-        opened = [self.arrays(split) for split in self.pretrain_splits]
-        return self._images([images for images, _ in opened], torch.cat([labels for _, labels in opened]))
+        return self.split("train") if self.held_out else self._images(self.pretrain_splits)
 
     def split(self, name: str) -> Source:
         if self.held_out is None:
-            images, labels = self.arrays(name)
-            return self._images([images], labels)
-        images, labels = self.arrays("train")
-        of_name = self._parts[0][("train", "choose", "test").index(name)]
-        return Chosen(self._images([images], labels), of_name)
+            return self._images([name])
+        return Chosen(self._images(["train"]), self._parts[0][("train", "choose", "test").index(name)])
 
-    def _images(self, parts: list[Tensor], labels: Tensor) -> Images:
-        return Images(parts, labels, self._mapped_files.check)
+    def _images(self, splits: Sequence[str]) -> Images:
+        pairs = [self.arrays(split) for split in splits]
+        mapped = [self._opened(split)[0] for split in splits]
+        labels = torch.cat([labels for _, labels in pairs])
+        return Images([images for images, _ in pairs], labels, lambda: check_whole(mapped))
 
     def probes(self) -> dict[str, Probe]:
         probe = super().probes()[""]
         return {"": replace(probe, choose=self.split("choose")) if self.held_out else probe}
 
     def arrays(self, split: str) -> tuple[Tensor, Tensor]:
-        """Map one split into memory: uint8 [N, C, H, W] and int64 [N], -1 for an unlabelled image.
+        """Map one split into memory: [N, C, H, W] and int64 [N], -1 for an unlabelled image.
 
         Raises:
             MissingData: a file is missing.
@@ -154,51 +171,276 @@ class ArrayDataset(Dataset):
 
     def _opened(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`arrays`, uint8 [N, H, W, C] and int64 [N]."""
-        paths = self._paths(split)
-        prepare = ["ssl-bench", "prepare", f"dataset={self.name}", f"paths.data={self.root}"]
-        remake = f"`{printable(shlex.join(prepare))}`"
-        for path in paths:
-            if not os.path.lexists(path):
-                remedy = f"get it with {remake}, or set SSL_BENCH_DATA or paths.data to the folder that has it"
-                raise MissingData(f"dataset={self.name}: {path} is missing; {remedy}")
-        images, labels = (self._mapped(path, f"remove it, and get it with {remake}") for path in paths)
-        height, width, channels = images.shape[1:] if images.ndim == 4 else (0, 0, 0)
-        for path, array, fits, needed in (
-            (paths[0], images, images.dtype == np.uint8 and images.ndim == 4, "uint8 [N, height, width, channels]"),
-            (paths[1], labels, labels.dtype == np.int64 and labels.ndim == 1, "int64 [N]"),
-        ):
-            if not fits:
-                holds = f"{array.dtype} {list(array.shape)}"
-                raise ConfigError(f"dataset={self.name}: {path} holds {holds}, not {needed}: replace it")
-        if not height == width == self.size or channels != self.channels:
-            raise ConfigError(
-                f"dataset={self.name}: {paths[0]} has images of {height} x {width} pixels with {channels} channels, "
-                f"not {self.size} x {self.size} with {self.channels}: set dataset.size and channels, or replace it"
-            )
-        if len(images) != len(labels):
-            raise ConfigError(
-                f"dataset={self.name}: {paths[0]} has {len(images)} images and {paths[1]} has {len(labels)} labels: "
-                f"remove both, and get them with {remake}"
-            )
-        if len(images) == 0:
-            raise ConfigError(f"dataset={self.name}: {paths[0]} has no images: remove it, and get it with {remake}")
+        of_images, of_labels = self._paths(split)
+        images, labels = self._mapped(of_images), self._mapped(of_labels)
+        shape, remedy = (self.size, self.size, self.channels), "set dataset.size and dataset.channels, or replace it"
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != shape or not len(images):
+            fits = f"uint8 [N, {', '.join(map(str, shape))}] with one image or more"
+            raise self._refusal(of_images, f"holds {_shape(images)}, not {fits}", remedy)
+        if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
+            remedy = f"remove both files of this split, and {self._remake}"
+            raise self._refusal(of_labels, f"holds {_shape(labels)}, not int64 [{len(images)}]", remedy)
         first, last = int(labels.min()), int(labels.max())
         if first < -1 or last >= self.num_classes:
-            raise ConfigError(
-                f"dataset={self.name}: {paths[1]} has labels from {first} to {last}, not from 0 to "
-                f"{self.num_classes - 1} or -1 for an unlabelled image: set dataset.num_classes, or replace it"
-            )
+            fits = f"not from 0 to {self.num_classes - 1} or -1 for an unlabelled image"
+            remedy = "set dataset.num_classes, or replace it"
+            raise self._refusal(of_labels, f"has labels from {first} to {last}, {fits}", remedy)
         return images, labels
 
-    def _mapped(self, path: Path, remedy: str) -> np.ndarray:
+    def _mapped(self, path: Path) -> np.ndarray:
         """Map an array into memory, copy-on-write, so that the file stays unchanged. Objects are never unpickled."""
         try:
-            self._mapped_files.add(path)
-            with warnings.catch_warnings():
+            with files.open_regular(path), warnings.catch_warnings():  # NumPy would wait for a pipe
                 warnings.simplefilter("ignore")
                 return np.lib.format.open_memmap(path, mode="c")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            remedy = f"{self._remake}, or set {self.place} to the folder that has it"
+            if path in self._paths("test") and self.pretrain_splits == ["train"]:
+                remedy += ", or dataset.held_out to numbers of training images to choose by and to test on"
+            raise MissingData(f"dataset={self.name}: {path} is missing: {remedy}") from error
         except OSError as error:
             raise ConfigError(f"dataset={self.name}: {path} cannot be read ({error.strerror or error})") from error
         except Exception as error:  # NumPy raises many kinds of errors, and advises to unpickle the file
-            reason = "is cut short, damaged or no array of numbers"
-            raise ConfigError(f"dataset={self.name}: {path} {reason}: {remedy}") from error
+            remedy = f"remove it, and {self._remake}"
+            raise self._refusal(path, "is cut short, damaged or no array of numbers", remedy) from error
+
+    @property
+    def _remake(self) -> str:
+        """How to get a file."""
+        command = ["ssl-bench", "prepare", f"dataset={self.name}", f"paths.data={self.root}"]
+        return f"get it with `{printable(shlex.join(command))}`"
+
+    def _refusal(self, path: Path, wrong: str, remedy: str) -> ConfigError:
+        return ConfigError(f"dataset={self.name}: {path} {wrong}: {remedy}")
+
+
+class OwnArrays(ArrayDataset):
+    """Images of the user's own as arrays, in a folder.
+
+    ``{train,test}_images.npy`` are [N, H, W, C] or [N, H, W], ``{train,test}_labels.npy`` are [N]; without files of
+    labels there are no classes. Images of uint8 are shares of 255. Those of int16, uint16 and floats are taken as they
+    are, also by ``mean`` and ``std``.
+
+    Args:
+        root: the folder.
+        held_out: as of :class:`ArrayDataset`; there are no files of a test split then.
+        size: height and width of the views and of what is evaluated; None: the shorter side of the images.
+        resize: length of an image's short side in evaluation, before its centre of ``size`` x ``size`` is cut out;
+            None: ``size``, and images of ``size`` x ``size`` are evaluated as they are.
+        interpolation: of that resize.
+        channels, dtype, num_classes: None: those of the arrays.
+        mean, std: of each channel; None: those of ``train_images.npy``.
+        epochs, train_images, knn_k, least_labels, content: as of :class:`Dataset`.
+    """
+
+    place = "dataset.root"
+    _remake = "save it with numpy.save, as an array of numbers"
+
+    def __init__(
+        self,
+        root: str | None,
+        held_out: tuple[int, int] | None = None,
+        size: int | None = None,
+        resize: int | None = None,
+        interpolation: Literal["bilinear", "bicubic"] = "bilinear",
+        channels: int | None = None,
+        dtype: Type | None = None,
+        num_classes: int | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        epochs: int | None = None,
+        train_images: int | None = None,
+        knn_k: int | None = None,
+        least_labels: int | None = None,
+        content: str | None = None,
+    ) -> None:
+        require(bool(root), "root", root, "the folder of your arrays")
+        self.given: dict[str, Any] = {"channels": channels, "dtype": dtype, "num_classes": num_classes}
+        self.given_size, self.resize, self.mean, self.std = size, resize, mean, std
+        common: dict[str, Any] = {"epochs": epochs, "train_images": train_images, "knn_k": knn_k}
+        common |= {"least_labels": least_labels, "content": content, "root": str(root), "num_classes": num_classes or 0}
+        common |= {"size": 1 if size is None else size, "channels": len(mean or "-") if channels is None else channels}
+        super().__init__("arrays", "", ["train"], held_out, mean=mean or (), std=std or (), **common)
+        self.folder, self.dtype = self.root.absolute(), dtype or "uint8"
+        if resize is not None:
+            require(resize >= self.size, "resize", resize, f"dataset.size ({self.size}) or more, or null")
+            self.eval_view = {"resize": resize, "size": self.size, "interpolation": interpolation}
+
+    def files(self) -> list[Path]:
+        paths = super().files()
+        return paths if any(map(os.path.lexists, paths[1::2])) else paths[::2]
+
+    def hash_of_files(self) -> str:
+        text = "".join(f"{name}\0{facts['content']}\n" for name, facts in self._facts.items())
+        return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+    def settings_of_images(self) -> dict[str, Any]:
+        (images, labels), path = self._opened("train"), self._paths("train")[0]
+        height, width, channels = images.shape[1:]
+        found = {"channels": channels, "dtype": str(images.dtype), "num_classes": int(labels.max()) + 1}
+        for name, value in found.items():
+            require(self.given[name] in (None, value), f"dataset.{name}", self.given[name], f"{value} or null")
+        size, facts = self.given_size or min(height, width), self._facts[path.name]
+        mean, std = list(self.mean or facts["mean"]), list(self.std or facts["std"])
+        require(len(mean) == channels, "dataset.mean", mean, f"{channels} numbers, one per channel, or null")
+        if flat := [i for i in range(channels) if std[i] <= FINEST * abs(mean[i])]:
+            one = f"has one value only in channel {flat[0]} of 0 to {channels - 1}, as far as float32 holds it"
+            raise self._refusal(path, one, "leave the channel out, or set dataset.mean and dataset.std")
+        whole = height == width == size
+        found |= {"root": str(self.folder), "content": self._content, "size": size, "mean": mean, "std": std}
+        found["resize"] = self.resize or (None if whole else size)
+        return found | counts_of(self.split("train").labels.tolist(), found["num_classes"])
+
+    def summary(self) -> str:
+        """Describe the arrays in a sentence."""
+        images, labels = self._opened("train")
+        shape, classes = " x ".join(map(str, images.shape[1:])), int(labels.max()) + 1
+        counts = f"{len(self.split('train'))} images to train on, {len(self.split('test'))} to test"
+        notes = [f"{self.folder}: {images.dtype} of {shape}, {classes or 'no'} classes, {counts}"]
+        if images.shape[3] != 3 or images.dtype != np.uint8:
+            notes.append("views leave out saturation, hue and grayscale, which are for three channels of uint8")
+        return "; ".join([*notes, *filter(None, [self._moved]), *self.doubts()])
+
+    def doubts(self) -> list[str]:
+        """Say which values may be fill values, and how many test images are copies of training images.
+
+        Raises:
+            ConfigError: all test images are copies.
+        """
+        facts = self._facts[self._paths("train")[0].name]
+        seems = facts["fill"] if not self.mean or list(self.mean) == facts["mean"] else []
+        remedy = "where it stands for missing values, replace them, or set dataset.mean and dataset.std without them"
+        sentences = [f"train_images.npy: {sentence}: {remedy}" for sentence in seems]
+        if self.held_out:
+            return sentences
+        alike = remembered(["copies", self._content], self._count_copies)
+        count, tested, trained, copied = (alike[key] for key in ("count", "tested", "trained", "copied"))
+        which = f"test images are copies of training images (image {tested} of test is image {trained} of train)"
+        if copied == count:
+            raise self._refusal(self._paths("test")[0], f"is no test: all {count} {which}", "put other images there")
+        return [*sentences, f"{copied} of {count} {which}"] if copied else sentences
+
+    def _count_copies(self) -> dict[str, int]:
+        of_test, of_train = self.originals("test"), self.originals("train")
+        assert of_test is not None and of_train is not None
+        pairs = copies(of_test, of_train)
+        first, original = next(iter(pairs.items()), (-1, -1))
+        return {"count": len(of_test.marks), "copied": len(pairs), "tested": first, "trained": original}
+
+    def _opened(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        return self._arrays[split]
+
+    @cached_property
+    def _arrays(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """The images [N, H, W, C] and labels, int64 [N], of each split."""
+        require(self.folder.is_dir(), "dataset.root", str(self.root), "a folder of arrays: there is none of that name")
+        arrays, used, known = dict[str, tuple[np.ndarray, np.ndarray]](), self.files(), np.empty(0)
+        for split in self.splits:
+            of_images, of_labels = self._paths(split)
+            images = self._images_of(of_images)
+            first, _ = arrays.setdefault(split, (images, np.full(len(images), -1))) if not arrays else arrays["train"]
+            if first.dtype != images.dtype or first.shape[1:] != images.shape[1:]:
+                wrong = f"holds {_shape(images)}, and train_images.npy {_shape(first)}"
+                raise self._refusal(of_images, wrong, "save both alike")
+            labels = self._mapped(of_labels) if of_labels in used else np.full(len(images), -1)
+            if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+                wrong = f"holds {_shape(labels)} for {len(images)} images"
+                raise self._refusal(of_labels, wrong, "save the labels as integers [N], one for each image")
+            present = np.unique(labels)
+            known = present if split == "train" else known
+            several = f"has the classes {', '.join(map(str, present[:5]))}{', ...' if len(present) > 5 else ''}"
+            if of_labels in used and (len(known) < 2 or known[0] or known[-1] >= len(known)):
+                remedy = "number two classes or more from 0 without a gap, or remove the files of labels to have none"
+                raise self._refusal(of_labels, several, remedy)
+            if not np.isin(present, known).all():
+                lacks = f"{several}, and train_labels.npy lacks {present[~np.isin(present, known)][0]}"
+                raise self._refusal(of_labels, lacks, "remove the images of that class")
+            arrays[split] = images, np.array(labels, dtype=np.int64)
+        return arrays
+
+    def _images_of(self, path: Path) -> np.ndarray:
+        array = self._mapped(path)
+        holds = f"holds {_shape(array)}"
+        if array.dtype.name not in get_args(Type):
+            raise self._refusal(path, holds, f"save the images as one of {', '.join(get_args(Type))}")
+        if not array.flags.c_contiguous or not array.dtype.isnative:
+            saved = f"numpy.ascontiguousarray(images, dtype={str(array.dtype.newbyteorder('='))!r})"
+            raise self._refusal(path, f"{holds} in another order of axes or bytes", f"save {saved}")
+        images = array[..., None] if array.ndim == 3 else array
+        count, height, width, channels = images.shape if images.ndim == 4 else (0, 0, 0, 0)
+        # Images with the channels before them would else be a few lines of W channels.
+        few = 2 * height <= min(width, channels) and channels > MOST_COLOURS
+        first = self.given["channels"] is None and height <= MOST_CHANNELS and (channels == width != height or few)
+        if not (min(count, height, width) >= 1 and 1 <= channels <= MOST_CHANNELS) or first:
+            remedy = (
+                f"save them as [N, height, width, channels] with one image or more and 1 to {MOST_CHANNELS} channels"
+            )
+            remedy += "; numpy.moveaxis(images, 1, 3) moves channels to the end"
+            remedy += f", and dataset.channels={channels} confirms that they are there" * first
+            raise self._refusal(path, holds, remedy)
+        return images
+
+    @cached_property
+    def _facts(self) -> dict[str, dict[str, Any]]:
+        """What :func:`examined` finds in each file, by its name."""
+        used = self.files()
+        pairs = [pair for split in self.splits for pair in zip(self._paths(split), self._opened(split), strict=True)]
+        return {path.name: self._facts_of(path, array) for path, array in pairs if path in used}
+
+    def _facts_of(self, path: Path, array: np.ndarray) -> dict[str, Any]:
+        status = path.stat()
+        if array.nbytes > LARGE_FILE_BYTES:
+            files.say_once(f"dataset=arrays: {path} is read wholly if it has changed, {array.nbytes / 1e9:.0f} GB")
+        if time.time() - status.st_mtime < JUST_NOW:
+            facts = examined(array)
+        else:
+            facts = remembered(["array", str(path), files.mark(status), array.shape], lambda: examined(array))
+        if (bad := facts["bad"]) is not None:
+            wrong = f"has NaN, an infinite value or one beyond {LARGEST_VALUE:g} in image {bad}"
+            raise self._refusal(path, wrong, "replace such values")
+        return facts
+
+
+def _shape(array: np.ndarray) -> str:
+    return f"{array.dtype} {list(array.shape)}"
+
+
+def examined(array: np.ndarray) -> dict[str, Any]:
+    """Read all numbers of an array, in pieces.
+
+    Returns:
+        ``content``, the SHA-256 of type, shape and values; ``bad``, the first row with a value that is not finite or
+        out of range, or None; and of images [N, H, W, C] ``mean`` and ``std`` of each channel in float64, rounded to
+        nine digits, where uint8 is divided by 255; ``fill``, sentences about values of other types that may stand for
+        missing ones.
+    """
+    digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
+    channels = array.shape[3] if array.ndim == 4 else 1
+    origin = array.reshape(-1, channels)[0].astype(np.float64)  # sums of differences to it lose no digits
+    total, squares = np.zeros(channels), np.zeros(channels)
+    lowest, highest, random, samples = np.inf, -np.inf, np.random.default_rng(0), []
+    rows = max(1, PIECE // (array.size // len(array)))
+    for start in range(0, len(array), rows):
+        piece = array[start : start + rows]
+        digest.update(piece.data)
+        low, high = float(piece.min()), float(piece.max())
+        if not (low > -LARGEST_VALUE and high < LARGEST_VALUE):  # nor with NaN
+            wrong = ~(np.abs(piece.reshape(len(piece), -1).astype(np.float64)) < LARGEST_VALUE).all(1)
+            return {"content": "", "bad": start + int(wrong.argmax())}
+        lowest, highest = min(lowest, low), max(highest, high)
+        samples.append(piece.reshape(-1)[random.integers(piece.size, size=SAMPLE)])
+        values = piece.reshape(-1, channels).astype(np.float64)
+        values -= origin
+        total += values.sum(0)
+        squares += np.einsum("nc,nc->c", values, values)
+    count, white = array.size / channels, 255 if array.dtype == np.uint8 else 1
+    mean, deviation = total / count, np.sqrt(np.maximum(squares / count - (total / count) ** 2, 0))
+    rounded = {"mean": (origin + mean) / white, "std": deviation / white}
+    numbers, counts = np.unique(np.concatenate(samples), return_counts=True)
+    share, far = counts.max() / counts.sum(), FAR * deviation
+    fill = [f"about {share:.0%} of all values are {numbers[counts.argmax()]:g}"] if share >= FREQUENT else []
+    for value, is_far in ((lowest, lowest < origin + mean - far), (highest, highest > origin + mean + far)):
+        fill += [f"the value {value:g} is more than {FAR} standard deviations from the mean"] if is_far.all() else []
+    return {"content": digest.hexdigest(), "bad": None, "fill": fill if white == 1 else []} | {
+        name: [float(f"{value:.9g}") for value in numbers] for name, numbers in rounded.items()
+    }

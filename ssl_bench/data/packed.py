@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.data.dataset import MissingData
-from ssl_bench.data.mapped import MappedFiles
 from ssl_bench.data.photos import Photos
+from ssl_bench.data.source import check_whole
 from ssl_bench.errors import ConfigError
 
 QUALITY = 90
@@ -39,14 +39,13 @@ class Packed(Photos):
 
     def __init__(self, path: Path, workers: int | None) -> None:
         self.path, index = path.with_name(f"{path.name}.jpegs"), path.with_name(f"{path.name}.npz")
-        self._mapped = MappedFiles()
         try:
             archive = BytesIO(files.read_bytes(index, LARGEST))
             files.compare_checksums(archive)  # np.savez compresses nothing, either
             with np.load(archive) as content:
                 self.offsets, labels, self.sizes = content["offsets"], content["labels"], content["sizes"]
-            self._mapped.add(self.path)
-            self._bytes = np.memmap(self.path, dtype=np.uint8, mode="c")  # copy-on-write: the file stays unchanged
+            with files.open_regular(self.path):  # of a pipe it would wait
+                self._bytes = np.memmap(self.path, dtype=np.uint8, mode="c")  # copy-on-write: the file stays unchanged
             self._check(labels)
         except FileNotFoundError as error:
             raise MissingData(
@@ -77,7 +76,7 @@ class Packed(Photos):
         return f"{self.path}[{i}]"
 
     def encoded(self, i: int) -> Tensor:
-        self._mapped.check()
+        check_whole([self._bytes])
         return torch.from_numpy(self._bytes[self.offsets[i] : self.offsets[i + 1]])
 
 

@@ -1,8 +1,8 @@
 """A picture of some images and the views that training makes of them: ``ssl-bench prepare ... --show sheet.png``.
 
 A column has an image of the first batch and, below it, its views. Extra channels, which are constant over the image
-(see bits.py), are a strip of bars below each tile: the first channel on the left, white for 1. Floats are drawn from
-the lowest to the highest value of each channel in the images of the sheet.
+(see constructed.py), are a strip of bars below each tile: the first channel on the left, white for 1. Floats are drawn
+from the lowest to the highest value of each channel in the images of the sheet.
 
 C channels of the picture  E extra channels
 """

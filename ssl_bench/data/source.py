@@ -7,8 +7,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ssl_bench.errors import RunError
+
 ImageBatch = Tensor | list[Tensor]  # uint8 or float32 [n, C, H, W], or n uint8 images [C, h, w] if their sizes differ
 ROWS = 1024  # images that are copied to a device at a time
+
+
+def check_whole(mapped: Sequence[np.ndarray]) -> None:
+    """Refuse mapped files that have become shorter: reading them would end the process without a word.
+
+    Raises:
+        RunError: naming the file. One that was replaced stays whole where it is mapped.
+    """
+    for array in mapped:
+        if isinstance(array, np.memmap) and (whole := array._mmap).size() < len(whole):  # type: ignore[attr-defined]
+            raise RunError(
+                f"{array.filename} was cut short while it was read: get it again, then the same command resumes"
+            )
 
 
 class Source:

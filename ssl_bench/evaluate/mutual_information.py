@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.data.gaussians import Pairs
+from ssl_bench.data.constructed import Pairs
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.evaluate.metric import Declared, Metric
 from ssl_bench.evaluate.of_loss import Objective, OfLoss

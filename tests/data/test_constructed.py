@@ -1,6 +1,7 @@
 """Constructed datasets: places of digits and bits of images, which depend on the seed only."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +16,10 @@ from torch import Tensor
 import ssl_bench
 from ssl_bench.commands.prepare import main as prepare
 from ssl_bench.data.batch import Batch
-from ssl_bench.data.bits import WithBits, binary
+from ssl_bench.data.constructed import Canvases, Gaussians, Pairs, WithBits, binary, scaled
 from ssl_bench.data.dataset import Dataset
-from ssl_bench.data.digit_on_imagenet import stretched
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.loader import Loader
-from ssl_bench.data.multi_digits import Canvases, scaled
 from ssl_bench.data.source import Images, Source
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.supervised import Supervised
@@ -305,7 +304,7 @@ def test_a_digit_is_painted_in_nine_places(tmp_path: Path) -> None:
     assert images.shape == (12, 3, 224, 224) and made.which.max() < 5
     photos = dataset(tmp_path, "dataset=imagenet", "dataset.num_classes=2").pretrain().take(torch.arange(12))
     for i, photo in enumerate(photos):
-        plain, digit = stretched(photo, 224), mnist[made.which[i]]
+        plain, digit = scaled(photo, 224), mnist[made.which[i]]
         largest, total = plain.clone(), plain.long()
         for top in (33, 100, 168):
             for left in (33, 100, 168):
@@ -332,6 +331,31 @@ def test_photo_and_digit_are_separate_probes(tmp_path: Path) -> None:
         assert torch.equal(taken(by_object), taken(by_digit)) and len(by_digit) == count
         assert torch.equal(by_digit.labels, by_digit.which * 7 % 10) and len(by_digit.which.unique()) > 1
     assert made.eval_view == {} and made.pretrain().labels.tolist() == [0] * 6 + [1] * 6
+
+
+# ---- Gaussians
+
+
+def test_the_correlation_of_a_pair_gives_its_mutual_information() -> None:
+    """-d/2 log(1 - rho^2) nats; different coordinates are independent, and both vectors have variance 1."""
+    made = Parts(load(["dataset=gaussians", "dataset.information=3", "dataset.dimensions=2"])).dataset
+    assert isinstance(made, Gaussians) and made.check() == len(made.pretrain()) > 0
+    source = made.split("train")
+    x, y = source.draw(200_000, torch.Generator().manual_seed(0))
+    assert x.shape == y.shape == (200_000, 2) and x.dtype == y.dtype == torch.float32
+    covariance = torch.cat([x, y], 1).double().T.cov()
+    rho = math.sqrt(1 - math.exp(-3))
+    expected = torch.eye(4) + rho * torch.eye(2).repeat(2, 2).fill_diagonal_(0)
+    assert (covariance - expected).abs().max() < 0.01
+    assert source.information == 3 == pytest.approx(-2 / 2 * math.log(1 - rho**2))
+
+
+def test_a_seed_draws_the_same_pairs_and_a_pair_is_no_image() -> None:
+    source = Pairs(2.0, 20)
+    first, again, other = (source.draw(8, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1]) and not torch.equal(first[0], other[0])
+    with pytest.raises(ConfigError, match="dataset=gaussians"):
+        source.take(torch.arange(2))
 
 
 # ---- the sheet

@@ -1,6 +1,7 @@
 """Arrays of the user's own: what is found in them, how they are read, refusals, identity, training and evaluation."""
 
 import json
+import os
 import re
 import shutil
 import tracemalloc
@@ -15,10 +16,10 @@ from PIL import Image
 
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
+from ssl_bench.data.arrays import examined
 from ssl_bench.data.digits import scatter
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.loader import Loader
-from ssl_bench.data.own_arrays import look
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.checked import CheckedParts
@@ -63,7 +64,7 @@ def test_settings_and_images_come_from_the_arrays(
 
 def test_sums_of_large_values_lose_no_digits() -> None:
     images = patches(60, dtype="float64")[0] * 1e-6 + 1e4
-    assert look(images)["std"] == pytest.approx(images.std((0, 1, 2)), rel=1e-5)
+    assert examined(images)["std"] == pytest.approx(images.std((0, 1, 2)), rel=1e-5)
 
 
 def test_oblong_grey_images_are_shrunk_and_their_centre_is_evaluated(tmp_path: Path) -> None:
@@ -126,6 +127,30 @@ def test_arrays_are_read_in_pieces(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert batch.shape == (8, 4, 64, 64) and 0 < peak < size / 4
+
+
+@pytest.mark.parametrize("fill", [None, -9999, 1e6])
+def test_values_that_may_stand_for_missing_ones_are_named(fill: float | None, tmp_path: Path) -> None:
+    root = write(tmp_path / "set", (100, 30), dtype="float32")
+    for split in ("train", "test"):
+        images = np.load(root / f"{split}_images.npy")
+        if fill == -9999:
+            images[:, :3] = fill
+        elif fill:
+            images[4, 0, 0, 0] = fill
+        np.save(root / f"{split}_images.npy", images)
+    said = Parts(arrays(root)).dataset.doubts()
+    assert bool(said) == bool(fill) and (not said or ("dataset.mean" in said[0] and f"{fill:g}" in said[0]))
+    assert not Parts(arrays(root, "dataset.mean=[1,1,1,1,1]", "dataset.std=[2,2,2,2,2]")).dataset.doubts()
+
+
+def test_a_file_that_was_just_changed_is_read_again(tmp_path: Path) -> None:
+    root = write(tmp_path / "set")
+    images, seen = np.load(root / "train_images.npy", mmap_mode="r+"), os.stat(root / "train_images.npy")
+    first = arrays(root)["dataset"]["content"]
+    images[3] += 1
+    os.utime(root / "train_images.npy", ns=(seen.st_atime_ns, seen.st_mtime_ns))  # as a mapped file keeps it
+    assert arrays(root)["dataset"]["content"] != first
 
 
 # Views
@@ -226,7 +251,7 @@ def test_arrays_that_cannot_be_used_are_refused(spoil: Callable[[Path], Any], na
 def test_values_that_are_not_finite_are_refused(split: str, value: float, tmp_path: Path) -> None:
     root = write(tmp_path / "set", dtype="float32")
     _replace(f"{split}_images", _with(value))(root)
-    wrong = rf"{split}_images\.npy: image 17 .*1e\+30"
+    wrong = rf"{split}_images\.npy has .*1e\+30 in image 17"
     for _ in range(2):  # also what the cache has
         with pytest.raises(ConfigError, match=wrong):
             arrays(root)

@@ -55,10 +55,10 @@ def mnist(*overrides: str) -> ArrayDataset:
 LABELS = np.arange(70) % 10
 WRONG: list[tuple[str, Any, str]] = [
     ("train_images", images(0), "0"),
-    ("train_labels", LABELS[:60], "60 train_images.npy 70"),
+    ("train_labels", LABELS[:60], "[60] [70]"),
     ("train_labels", LABELS + 1, "1 10 0 9 -1"),
-    ("test_labels", LABELS.astype(np.float64), "float64 [70] int64 [N]"),
-    ("train_images", images()[..., 0], "[70, 28, 28] [N, height, width,"),
+    ("test_labels", LABELS.astype(np.float64), "float64 [70] int64 [70]"),
+    ("train_images", images()[..., 0], "[70, 28, 28] [N, 28, 28, 1]"),
     ("train_images", images(channels=3), "28 3 1"),
     ("test_images", images(size=32), "32 28 1"),
     ("train_labels", np.array([Hostile()] * 70, object), ""),

@@ -84,11 +84,11 @@ OF_IMAGES: dict[str, tuple[bytes, str | None]] = {
             *("[70, 28, 28, 1]", "(True, 28, 28, 1)"),
         )
     },
-    "no images": (described(shape="(0, 28, 28, 1)"), "has 0 images and"),
-    "no rows": (described(shape="(70, 0, 28, 1)"), "has images of 0 x 28 pixels"),
-    "one number": (described(shape="()"), "holds uint8 [], not uint8 [N, height, width, channels]"),
-    "one image less": (described(shape="(69, 28, 28, 1)"), "has 69 images and"),
-    "channels before": (saved(IMAGES.transpose(0, 3, 1, 2)), "has images of 1 x 28 pixels with 28 channels"),
+    "no images": (described(shape="(0, 28, 28, 1)"), "holds uint8 [0, 28, 28, 1]"),
+    "no rows": (described(shape="(70, 0, 28, 1)"), "holds uint8 [70, 0, 28, 1]"),
+    "one number": (described(shape="()"), "holds uint8 []"),
+    "one image less": (described(shape="(69, 28, 28, 1)"), "holds int64 [70], not int64 [69]"),
+    "channels before": (saved(IMAGES.transpose(0, 3, 1, 2)), "holds uint8 [70, 1, 28, 28]"),
     "no channels": (saved(IMAGES[..., 0]), "holds uint8 [70, 28, 28], not"),
     **{f"type {kind}": (described(kind), DAMAGED) for kind in ("'<M8[ns]'", "'zz'", "5", "None", "''", "'|u1\\0'")},
     **{f"type {kind}": (described(kind), "holds ") for kind in ("'|i1'", "'|b1'", "'|S1'", "'|V1'", "[('a', '|u1')]")},
@@ -99,9 +99,9 @@ OF_IMAGES: dict[str, tuple[bytes, str | None]] = {
 OF_LABELS: dict[str, tuple[Any, str | None]] = {
     "as they were": (LABELS, None),
     "unlabelled": (np.where(LABELS == 3, -1, LABELS), None),
-    "big endian": (LABELS.astype(">i8"), "holds >i8 [70], not int64 [N]"),
+    "big endian": (LABELS.astype(">i8"), "holds >i8 [70], not int64 [70]"),
     **{
-        kind: (LABELS.astype(kind), f"holds {kind} [70], not int64 [N]")
+        kind: (LABELS.astype(kind), f"holds {kind} [70], not int64 [70]")
         for kind in ("int32", "uint8", "float64", "bool")
     },
     "complex": (LABELS.astype(complex), "holds complex128 [70]"),
@@ -114,9 +114,9 @@ OF_LABELS: dict[str, tuple[Any, str | None]] = {
     "10": (np.where(LABELS == 3, 10, LABELS), "has labels from 0 to 10, not from 0 to 9"),
     "2^62": (np.where(LABELS == 3, 2**62, LABELS), f"has labels from 0 to {2**62}"),
     "-2^63": (np.where(LABELS == 3, -(2**63), LABELS), f"has labels from -{2**63} to 9"),
-    "one less": (LABELS[:69], "has 69 labels"),
-    "one more": (np.arange(71) % 10, "has 71 labels"),
-    "none": (LABELS[:0], "has 0 labels"),
+    "one less": (LABELS[:69], "holds int64 [69]"),
+    "one more": (np.arange(71) % 10, "holds int64 [71]"),
+    "none": (LABELS[:0], "holds int64 [0]"),
     "a column": (LABELS[:, None], "holds int64 [70, 1], not"),
     "one of ten": (np.eye(10, dtype=np.int64)[LABELS], "holds int64 [70, 10], not"),
     "one number": (np.int64(3), "holds int64 [], not"),
@@ -161,7 +161,7 @@ def test_arrays_are_read_right_or_refused() -> None:
         if says is None:
             assert said == "" and np.array_equal(arrays[0], IMAGES) and np.array_equal(arrays[1], labels)
         else:
-            assert said.startswith("dataset=mnist: ") and str(path) in said and says in said, said
+            assert said.startswith("dataset=mnist: ") and path.parent.name in said and says in said, said
         path.rmdir() if path.is_dir() else path.unlink()
         path.write_bytes(whole[path.name])
 
@@ -191,7 +191,7 @@ def test_a_mapped_file_that_is_cut_short_ends_in_a_sentence(tmp_path: Path) -> N
     with open(path, "r+b") as file:
         file.truncate(100)
     for call in (lambda: source.take(torch.arange(3)), lambda: source.to(torch.device("cpu"))):
-        with pytest.raises(RunError, match=rf"^{re.escape(str(path))} was cut short while it was read: get it again"):
+        with pytest.raises(RunError, match=rf"{re.escape(str(path))} was cut short while it was read: get it again"):
             call()
     Path("photos/a").mkdir(parents=True)
     for number in range(3):
@@ -201,7 +201,7 @@ def test_a_mapped_file_that_is_cut_short_ends_in_a_sentence(tmp_path: Path) -> N
     assert len(packed.take(torch.arange(3))) == 3
     with open("packed/train.jpegs", "r+b") as file:
         file.truncate(10)
-    with pytest.raises(RunError, match=r"^packed/train\.jpegs was cut short"):
+    with pytest.raises(RunError, match=r"packed/train\.jpegs was cut short"):
         packed.take(torch.arange(3))
 
 

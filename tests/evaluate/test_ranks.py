@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from ssl_bench.data.gaussians import Pairs
+from ssl_bench.data.constructed import Pairs
 from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import alone, world
