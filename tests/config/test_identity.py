@@ -13,6 +13,7 @@ from ssl_bench.config.build import build, find_target
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import NOT_HASHED, RETIRED, SCHEDULES, evaluation_id, recipe_id, run_dir, run_id
 from ssl_bench.config.schema import directory
+from ssl_bench.errors import ConfigError
 from ssl_bench.objective.contrast import Contrast
 
 GROUPS = sorted(p.name for p in directory().iterdir() if p.is_dir() and p.name not in ("experiment", "local"))
@@ -191,6 +192,15 @@ def test_classes_of_a_group_have_different_names(group: str) -> None:
             classes.setdefault(node["_target_"].rpartition(".")[2], set()).add(find_target(node, group))
     assert {name: same for name, same in classes.items() if len(same) > 1} == {}
     assert classes or group in ("batch_size", "launcher", "tracking")
+
+
+def test_a_class_that_was_moved_is_found_by_its_name() -> None:
+    """Runs of 0.4 name modules that are gone."""
+    config = load(["dataset=bits", "evaluate=knn", "dataset.images=20"])
+    for group, path in (("dataset", "ssl_bench.data.bits.BitImages"), ("evaluate.on", "ssl_bench.data.bits.BitImages")):
+        assert find_target(config["dataset"] | {"_target_": path}, group) is find_target(config["dataset"], "dataset")
+    with pytest.raises(ConfigError, match=r"^dataset\._target_=ssl_bench\.data\.bits\.Nothing: "):
+        find_target({"_target_": "ssl_bench.data.bits.Nothing"}, "dataset")
 
 
 def test_the_directory_of_a_run_has_its_name_and_identity() -> None:
