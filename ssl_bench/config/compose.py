@@ -8,11 +8,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench.config import from_disk, plugins
-from ssl_bench.config.build import converted, find_target, has_argument
+from ssl_bench.config import from_disk, plugins, schema
+from ssl_bench.config.build import find_target, has_argument
 from ssl_bench.config.hydra_errors import check_overrides, explain, in_sentences
 from ssl_bench.config.identity import SCHEDULES, is_plugins
-from ssl_bench.config.schema import Tracking
 from ssl_bench.config.typed import PATH_KEY, quoted
 from ssl_bench.config.with_hydra import as_hydra_takes, composed, leaves, parted, with_values
 from ssl_bench.errors import ConfigError, require, shown
@@ -44,11 +43,11 @@ def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
         raise ConfigError(explain(error)) from error
     if OmegaConf.is_interpolation(cfg, "name"):
         config["name"] = shown(config["name"])  # such as ${seed}
-    converted(config.get("name", ""), str, "name")  # before it names a folder
+    schema.check_keys(config)
     listed = plugins.versions(config.pop("plugins", []))
     plugins.check_listed(config, listed)
     if "_target_" in (tracking := config.get("tracking") or {}):  # W&B's settings may stand in conf/local
-        others = {key for key in Tracking.__annotations__ if not has_argument(tracking, "tracking", key)}
+        others = {key for key in schema.TRACKING if not has_argument(tracking, "tracking", key)}
         config["tracking"] = {key: value for key, value in tracking.items() if key not in others}
     config |= {"plugins": listed, **_steady(config)} if listed else {}
     config["choices"] = {k: v for k, v in sorted(choices.items()) if v is not None and "/" not in k and k != "local"}

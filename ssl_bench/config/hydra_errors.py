@@ -4,21 +4,17 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
+import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import OmegaConf
-from omegaconf.errors import (
-    ConfigAttributeError,
-    ConfigKeyError,
-    InterpolationResolutionError,
-    OmegaConfBaseException,
-)
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from ssl_bench.config.build import near
 from ssl_bench.config.schema import directory
-from ssl_bench.config.with_hydra import HYDRAS, composed, groups, leaves, parsed, parted
+from ssl_bench.config.with_hydra import groups, leaves, parsed
 from ssl_bench.errors import ConfigError, in_one_line, reason
 
 LACKING = ConfigAttributeError, ConfigKeyError  # the causes of Hydra's error for a key that is not there
+FEW = 3  # options that are named beside a key that only they have
 # The key that group=0.1 may mean.
 NUMBER_KEYS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}
 # Words of other tools, and what they are called here.
@@ -32,13 +28,6 @@ FOREIGN = {
     "data": "dataset or paths.data",
     "learning_rate": "optimizer.lr",
     "wd": "optimizer.weight_decay",
-}
-# Methods that are no framework here, by their names without dashes: an option of another group, and what it goes with.
-METHODS = {
-    "barlowtwins": "loss=barlow_twins negatives=none head=expander",
-    "nnclr": "positives=nearest negatives=cross_view",
-    "supcon": "loss=supcon positives=label",
-    "vicreg": "loss=vicreg negatives=none head=expander",
 }
 
 
@@ -83,7 +72,7 @@ def check_overrides(overrides: Sequence[str], grid: bool = False) -> None:
         if in_question and not all(isinstance(name, str) for name in names):
             several = "; only evaluate takes a list" if isinstance(value, list) else f", or leave it out by ~{group}"
             if group in NUMBER_KEYS and isinstance(value, int | float):
-                several = f", or write {_key_of_group(group, NUMBER_KEYS[group], f'={value}')}"
+                several = f", or write {group}.{NUMBER_KEYS[group]}={value}"
             raise ConfigError(f"{line}: set {group} to the name of an option{several}")
 
 
@@ -95,23 +84,19 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
         name, _, value = error.override.partition("=")
         quoted = f"'{name}=\"{value}\"'"
         return f"{error.override}: cannot be read: write key=value, with quotes around other characters, as in {quoted}"
+    chain = [error]  # with what has led to it
+    while not isinstance(chain[-1], ConfigError) and (earlier := chain[-1].__cause__ or chain[-1].__context__):
+        chain.append(earlier)
+    failed = next((each for each in chain if getattr(each, "full_key", None)), None)
+    key = getattr(failed, "full_key", "")
+    if isinstance(chain[-1], ConfigError):  # what a resolver has refused
+        return f"{key}: {chain[-1]}" if key else str(chain[-1])
     if absent := re.search("Could not delete .*'(.+)' does not exist", str(error)):
-        return _no_key(absent[1], overrides)
-    first = error  # what has led to it
-    while not isinstance(first, ConfigError) and (earlier := first.__cause__ or first.__context__):
-        first = earlier
-    failed = error.__cause__ if isinstance(error, HydraException) else error
-    key = getattr(failed, "full_key", None)
-    if isinstance(first, ConfigError):  # what a resolver has refused
-        return f"{key}: {first}" if key else str(first)
-    if not failed or not key:
-        return in_one_line(error)
-    override = next((text for text in overrides if text.lstrip("+").startswith((f"{key}=", f"{key}."))), key)
+        return _no_key(absent[1])
     if isinstance(failed, LACKING):
-        return _no_key(override.lstrip("+").partition("=")[0], overrides)
-    why = reason(first if type(failed) is InterpolationResolutionError else failed)
-    why = why[:1].lower() + why[1:].replace("Integer", "an integer").replace("Float", "a number")
-    return f"{override}: {why}" if failed is not error else f"{key}: {why}; set {key} to a value"
+        words = (text.lstrip("+") for text in overrides)
+        return _no_key(next((text for text in words if text.startswith((f"{key}=", f"{key}."))), key).partition("=")[0])
+    return f"{key}: {reason(failed)}; set {key} to a value" if failed else in_one_line(error)
 
 
 def _no_option(file: str, options: Sequence[str] | None) -> str:
@@ -119,34 +104,26 @@ def _no_option(file: str, options: Sequence[str] | None) -> str:
     group, _, option = file.rpartition("/")
     if file.partition("/")[0] in groups():  # experiment, of experiment/<paper>/<name>
         group, _, option = file.partition("/")
-    if group == "hydra/launcher":
-        return f"{group}={option}: {HYDRAS['launcher']}"
     options = options or sorted(path.stem for path in (directory() / group).glob("*.yaml"))
-    method = METHODS.get(re.sub(r"[-_]", "", option.lower())) if group == "framework" else None
-    hint = f" (did you mean {method}?)" if method else near(option, options)
-    return f"{group}={option}: there is no such option{hint}; set {group} to one of {', '.join(options)}"
+    return (
+        f"{group}={option}: there is no such option{near(option, options)}; set {group} to one of {', '.join(options)}"
+    )
 
 
-def _key_of_group(group: str, key: str, value: str = "") -> str:
-    """``group.key`` and ``value``, with the options that have the key if not all have it; empty if none has it."""
-    files = sorted((directory() / group).glob("*.yaml"))
-    having = [path.stem for path in files if re.search(rf"^{key}:", path.read_text(), re.MULTILINE)]
-    some = f" with {group}={' or '.join(having)}" if len(having) < len(files) else ""
-    return f"{group}.{key}{value}{some}" if having else ""
-
-
-def _no_key(key: str, overrides: Sequence[str]) -> str:
-    """The refusal of an unknown key, with keys of that name in other groups, or one that is similar."""
-    chosen = [override for override in overrides if override.split("=")[0] in groups() and "," not in override]
-    try:
-        config = OmegaConf.to_container(parted(composed(chosen))[0], resolve=False)
-    except HydraException:  # an option of a folder that only --config-dir names
-        config = {}
-    keys = ({path for path, _ in leaves(config)} | groups()) - {key}
-    group, _, name = key.rpartition(".")
-    elsewhere = sorted(other for other in keys if other.rpartition(".")[2] == name and other.count(".") < 2)
-    owners = [group] if group in groups() else sorted(groups() - {"evaluate"})
-    texts = [] if elsewhere else [_key_of_group(owner, name) for owner in owners]
-    meant = FOREIGN.get(key.lower()) or " or ".join([*elsewhere, *(text for text in texts if " " in text)])
-    hint = f" (did you mean {meant}?)" if meant else near(key, keys)
+def _no_key(key: str) -> str:
+    """The refusal of an unknown key, with what it is called here, options that have it, or keys that are similar."""
+    having = dict[str, dict[str, None]]()  # keys, with the options that have them
+    for path in sorted(directory().glob("*/*.yaml")):
+        group, content = path.parent.name, yaml.safe_load(path.read_text()) or {}
+        for name, _ in leaves(content.get(group, content), group) if group not in ("experiment", "local") else ():
+            having.setdefault(name, {})[path.stem] = None
+    everywhere = leaves(yaml.safe_load((directory() / "train.yaml").read_text()) | {"hydra": {}})
+    having |= {name: {} for name, _ in everywhere}
+    last = f".{key.rpartition('.')[2]}"
+    alike = [name for name in having if name == key or (name.endswith(last) and name.count(".") == 1)]
+    meant = FOREIGN.get(key.lower()) or " or ".join(
+        f"{name} with {name.partition('.')[0]}={' or '.join(having[name])}" if 0 < len(having[name]) <= FEW else name
+        for name in alike
+    )
+    hint = f" (did you mean {meant}?)" if meant else near(key, having)
     return f"there is no key {key}{hint}; `ssl-bench train --cfg job` prints them all"

@@ -13,17 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from ssl_bench.config import identity, with_hydra
 from ssl_bench.config.schema import directory
 
-# Options for a figure or a table of one paper, which help lists last.
-OF_PAPERS = {
-    "backbone": "conv_n conv_n_keras",
-    "dataset": "bits digit_on_imagenet gaussians imagenet64 multi_digits randbit_cifar10 randbit_imagenet "
-    "randbit_mnist",
-    "evaluate": "contrast_statistics detection encoder_gradients gradient_weight knn_dino knn_lightly knn_moco "
-    "knn_solo linear_dino linear_lightly linear_macl linear_moco linear_moco_features linear_opensel linear_randbit "
-    "linear_simclr linear_solo local_features mutual_information npc projections",
-    "experiment": "growing_k",
-    "head": "mlp2_keras",
-}
+OF_PAPERS = "# @paper"  # in the files of options for a figure or a table of one paper
 
 
 def help_text(root: DictConfig, folder: Path | None) -> str:
@@ -33,15 +23,23 @@ def help_text(root: DictConfig, folder: Path | None) -> str:
     options = {group: with_hydra.options(group, folder) for group in names}
     groups, of_papers = listed(options)
     texts = [root.hydra.help.header, groups, explained(root), f"of the papers\n{of_papers}", root.hydra.help.footer]
-    return "\n\n".join(text.strip() for text in texts if text)
+    return "\n\n".join(text.strip() for text in texts)
 
 
 def listed(options: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    """A line for each group with its options; the same for the options of one paper only."""
-    of_papers = {group: {*OF_PAPERS.get(group, "").split()} & {*of} for group, of in options.items()}
-    others = {group: {*of} - of_papers[group] for group, of in options.items()}
-    usual, last = ([f"{g}: {', '.join(sorted(of))}" for g, of in all.items() if of] for all in (others, of_papers))
+    """A line for each group with its options; the same for the options of one paper only, which help lists last."""
+    usual, last = list[str](), list[str]()
+    for group, names in options.items():
+        for lines, of_papers in ((usual, False), (last, True)):
+            chosen = [name for name in names if (OF_PAPERS in _text(group, name)) is of_papers]
+            lines += [f"{group}: {', '.join(chosen)}"] if chosen else []
     return "\n".join(usual), "\n".join(last)
+
+
+def _text(group: str, option: str) -> str:
+    """The file of an option; empty if this package has none."""
+    path = directory() / group / f"{option}.yaml"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def explained(root: DictConfig) -> str:
@@ -100,9 +98,8 @@ def _arguments(target: str) -> Mapping[str, str]:
 
 def _summary(group: str, option: str) -> str:
     """The first sentence of an option's file, after a colon; empty if it has none."""
-    path = directory() / group / f"{option}.yaml"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    words = " ".join(line[1:].strip() for line in lines if line.startswith("#") and "@package" not in line)
+    lines = _text(group, option).splitlines()
+    words = " ".join(line[1:].strip() for line in lines if line.startswith("#") and not line.startswith("# @"))
     return words and f": {_first_sentence(words)}"
 
 

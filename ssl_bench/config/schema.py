@@ -6,12 +6,9 @@ Groups (``loss``, ``dataset`` ...) are open here: each is typed by the construct
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
-
-from omegaconf import MISSING
 
 from ssl_bench.config.build import KINDS, checked_call, converted, near, one_of
 from ssl_bench.config.identity import datasets_of, name_of_labels
@@ -20,9 +17,38 @@ from ssl_bench.shapes import fits
 
 # Groups that a framework with an objective of its own leaves out.
 OPTIONAL = ("head", "loss", "negatives", "temperature")
-# Types of keys by name that OmegaConf does not know, or would convert values to: -1 to true, a number to text.
-EXACT: dict[str, Any] = dict.fromkeys(("tf32", "compile", "compile_views", "npc_histogram"), bool)
-EXACT |= {
+OF_RUN = ("folder", "config", "run_id", "facts", "lines")  # arguments of a dashboard that are no settings
+MOST_THREADS = 1024  # with a thousand times as many, torch ends in a segmentation fault
+WANDB_NAME = re.compile(r"[^/\\#?%:@]{1,128}")
+Types = Mapping[str, Any]  # an annotation for each key, or those of the keys below it
+TRACKING: Types = {  # the keys of W&B and TensorBoard
+    "mode": Literal["offline", "online", "tensorboard", "off"],
+    **dict.fromkeys(("project", "entity"), str | None),
+    "tags": list[str],
+}
+LAUNCHERS: Mapping[str, Types] = {
+    "here": {},
+    "local": {"jobs": int | None, "runs_per_gpu": int},
+    "slurm": {  # by submitit's names but for jobs
+        **dict.fromkeys(("jobs", "nodes", "tasks_per_node", "timeout_min", "signal_delay_s", "max_num_timeout"), int),
+        **dict.fromkeys(("gpus_per_node", "cpus_per_task", "cpus_per_gpu", "gpus_per_task"), int | None),
+        **dict.fromkeys(("partition", "account", "qos", "constraint", "exclude", "gres", "comment"), str | None),
+        **dict.fromkeys(("mem_per_gpu", "mem_per_cpu", "python"), str | None),
+        "name": str,
+        "mem_gb": float | None,
+        "stderr_to_stdout": bool,
+        "setup": list[str] | None,
+        "additional_parameters": Any,
+    },
+}
+# Any stands for a group, which its _target_ types, and for what is checked elsewhere.
+TOP_LEVEL: Types = {
+    **dict.fromkeys((key for key in KINDS if "." not in key), Any),
+    **dict.fromkeys(("init", "plugins", "launcher", "tracking"), Any),
+    **dict.fromkeys(("tf32", "compile", "compile_views"), bool),
+    **dict.fromkeys(("seed", "epochs", "devices", "log_every", "timeout"), int),
+    **dict.fromkeys(("max_steps", "threads"), int | None),
+    "name": str,
     "scale": Literal["full", "reduced"],
     "precision": Literal["auto", "fp32", "fp16", "bf16", "fp64"],
     "graph": bool | Literal["auto"],
@@ -31,141 +57,17 @@ EXACT |= {
     "cosines": Literal["auto", "dense", "tiled"],
     "device": Literal["auto", "cpu"],
     "images_on": Literal["auto", "device", "host"],
-    **dict.fromkeys(("name", "data", "outputs"), str),
+    "diagnostics": {"npc_histogram": bool, "gradient_snr": float | None},
+    "checkpoint": {"every": int},
+    "paths": {"data": str, "outputs": str},
+    "batch_size": {"size": int, "chunk": int | None},
 }
-OF_RUN = ("folder", "config", "run_id", "facts", "lines")  # arguments of a dashboard that are no settings
-MOST_THREADS = 1024  # with a thousand times as many, torch ends in a segmentation fault
-WANDB_NAME = re.compile(r"[^/\\#?%:@]{1,128}")
 
 
 def directory() -> Path:
     """Folder of the YAML files: inside the installed package, or beside the package in a checkout."""
     inside = Path(__file__).parents[1] / "conf"
     return inside if inside.is_dir() else Path(__file__).parents[2] / "conf"
-
-
-@dataclass
-class Checkpoint:
-    every: int = MISSING
-
-
-@dataclass
-class Paths:
-    data: Any = MISSING
-    outputs: Any = MISSING
-
-
-@dataclass
-class BatchSize:
-    size: int = MISSING
-    chunk: int | None = None
-
-
-@dataclass
-class Diagnostics:
-    npc_histogram: Any = MISSING
-    gradient_snr: float | None = MISSING
-
-
-@dataclass
-class Tracking:
-    """The keys of W&B and TensorBoard."""
-
-    mode: Literal["offline", "online", "tensorboard", "off"]
-    project: str | None
-    entity: str | None
-    tags: list[str]
-
-
-@dataclass
-class Here:
-    """The keys of ``launcher=here``: none."""
-
-
-@dataclass
-class Local:
-    """Those of ``launcher=local``."""
-
-    jobs: int | None
-    runs_per_gpu: int
-
-
-@dataclass
-class Slurm:
-    """Those of ``launcher=slurm``, by submitit's names but for ``jobs``."""
-
-    jobs: int
-    name: str
-    nodes: int
-    gpus_per_node: int | None
-    cpus_per_task: int | None
-    tasks_per_node: int
-    mem_gb: float | None
-    partition: str | None
-    account: str | None
-    qos: str | None
-    constraint: str | None
-    exclude: str | None
-    gres: str | None
-    comment: str | None
-    cpus_per_gpu: int | None
-    gpus_per_task: int | None
-    mem_per_gpu: str | None
-    mem_per_cpu: str | None
-    timeout_min: int
-    signal_delay_s: int
-    max_num_timeout: int
-    stderr_to_stdout: bool
-    setup: list[str] | None
-    python: str | None
-    additional_parameters: Any
-
-
-LAUNCHERS: dict[str, type] = {"here": Here, "local": Local, "slurm": Slurm}
-
-
-@dataclass
-class TopLevel:
-    """Types of the top level. ``Any`` stands for a group that its ``_target_`` types."""
-
-    name: Any = MISSING
-    seed: int = MISSING
-    scale: str = MISSING
-    epochs: int = MISSING
-    max_steps: int | None = MISSING
-    init: Any = MISSING
-    precision: str = MISSING
-    tf32: Any = MISSING
-    compile: Any = MISSING
-    compile_views: Any = MISSING
-    graph: Any = MISSING
-    reduction: str = MISSING
-    similarity: str = MISSING
-    plugins: Any = MISSING
-    cosines: str = MISSING
-    device: str = MISSING
-    devices: int = MISSING
-    threads: int | None = MISSING
-    images_on: str = MISSING
-    log_every: int = MISSING
-    timeout: int = MISSING
-    diagnostics: Diagnostics = field(default_factory=Diagnostics)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    paths: Paths = field(default_factory=Paths)
-    batch_size: BatchSize = field(default_factory=BatchSize)
-    launcher: Any = MISSING  # one of LAUNCHERS
-    tracking: Any = MISSING  # Tracking, or a plugin's class
-    dataset: Any = MISSING
-    augment: Any = MISSING
-    backbone: Any = MISSING
-    head: Any = None
-    framework: Any = MISSING
-    loss: Any = None
-    negatives: Any = None
-    positives: Any = MISSING
-    temperature: Any = None
-    optimizer: Any = MISSING
-    evaluate: Any = MISSING
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -222,7 +124,7 @@ def check_launcher(name: str, settings: Mapping[str, Any]) -> None:
         require(value is None or value >= 1, f"launcher.{key}", value, "1 or more")
 
 
-def check_keys(node: Mapping[str, Any], kind: type = TopLevel, prefix: str = "") -> None:
+def check_keys(node: Mapping[str, Any], types: Types = TOP_LEVEL, prefix: str = "") -> None:
     """Refuse keys that nothing reads, and values of another type than the key's.
 
     What stands in a group with a ``_target_`` is checked by its constructor, and all of ``tracking`` elsewhere.
@@ -230,21 +132,20 @@ def check_keys(node: Mapping[str, Any], kind: type = TopLevel, prefix: str = "")
     Raises:
         ConfigError: a key is unknown or missing, or a value has another type.
     """
-    kinds = {field.name: EXACT.get(field.name, field.type) for field in fields(kind)}
     for key in node:
-        if key not in kinds:
-            near_key = near(f"{prefix}{key}", [f"{prefix}{name}" for name in kinds])
+        if key not in types:
+            near_key = near(f"{prefix}{key}", [f"{prefix}{name}" for name in types])
             raise ConfigError(f"there is no key {prefix}{key}{near_key}; `ssl-bench train --cfg job` prints them all")
-    for key, hint in kinds.items():
+    for key, hint in types.items():
         path = f"{prefix}{key}"
         if key not in node:
             raise ConfigError(f"{path} is missing: set {path}")
         value = node[key]
         if path in KINDS and not (value is None and path in OPTIONAL):
             require(isinstance(value, Mapping), path, value, f"one of its options, or {path}.<argument> to a value")
-        elif is_dataclass(hint):
-            require(isinstance(value, Mapping), path, value, f"a mapping, such as {path}.{fields(hint)[0].name}")
-            check_keys(value, hint, f"{path}.")  # type: ignore[arg-type]  # a class, not an instance
+        elif isinstance(hint, Mapping):
+            require(isinstance(value, Mapping), path, value, f"a mapping, such as {path}.{next(iter(hint))}")
+            check_keys(value, hint, f"{path}.")
         else:
             converted(value, hint, path)
 
@@ -290,7 +191,7 @@ def check_tracking(node: Any) -> None:
     if "_target_" in node:
         checked_call(node, "tracking", OF_RUN)
         return
-    check_keys(node, Tracking, "tracking.")
+    check_keys(node, TRACKING, "tracking.")
     for name in ("entity", "project"):
         if not WANDB_NAME.fullmatch(node[name] or "none"):
             raise ConfigError(f"tracking.{name}: set tracking.{name} to a name in W&B, not an address")

@@ -20,7 +20,6 @@ from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
@@ -30,7 +29,7 @@ from omegaconf.resolvers import oc
 
 from ssl_bench import files
 from ssl_bench.config import anchors, wandb
-from ssl_bench.config.schema import TopLevel, directory
+from ssl_bench.config.schema import directory
 from ssl_bench.config.typed import as_typed, quoted
 from ssl_bench.errors import ConfigError, in_one_line
 
@@ -52,7 +51,6 @@ def read_environment(name: str, *default: str | None) -> str | None:
     return value and os.path.expanduser(value)
 
 
-ConfigStore.instance().store("schema", TopLevel)
 # Hydra 1.4 has no older behaviour to choose from, and warns if one is named.
 VERSION_BASE = {"version_base": "1.3"} if version("hydra-core").startswith("1.3.") else {}
 # OmegaConf 2.4 has another name for the function.

@@ -106,7 +106,7 @@ class Selection:
         evaluated = [setting for setting in self.settings if _group(setting) == "evaluate"]
         trained = [s for s in self.settings if _group(s) not in NOT_IN_RUN_ID | {"seed", "scale"}]
         scale = self.setting("scale") or ("reduced" if trained else "full")
-        converted(scale, schema.EXACT["scale"], "scale")
+        converted(scale, schema.TOP_LEVEL["scale"], "scale")
         return trained + evaluated + [f"scale={scale}"] * (scale != "full")
 
     @property
