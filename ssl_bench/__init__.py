@@ -24,23 +24,16 @@ __version__ = "0.4.0"
 __all__ = ["PairLoss", "alignment_uniformity", "chunked", "compare", "curves", "embed", "figure", "knn", "linear_probe"]
 __all__ += ["load", "load_weights", "runs", "show_views", "table", "train", "views"]
 
-_MODULES = {
-    "PairLoss": "pair_loss",
-    "alignment_uniformity": "features",
+_NAMES = {  # by the module of api/ that has them
     "chunked": "chunked",
-    "compare": "reading",
-    "curves": "reading",
     "embed": "embed",
-    "figure": "reading",
-    "knn": "features",
-    "linear_probe": "features",
-    "load": "reading",
-    "load_weights": "weights",
-    "runs": "reading",
-    "show_views": "views",
-    "table": "reading",
-    "views": "views",
+    "features": "alignment_uniformity knn linear_probe",
+    "pair_loss": "PairLoss",
+    "reading": "compare curves figure load runs table",
+    "views": "show_views views",
+    "weights": "load_weights",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

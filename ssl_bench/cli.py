@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import difflib
 import gc
 import importlib
 import io
@@ -14,6 +13,7 @@ from collections.abc import Callable, Sequence
 from ssl_bench import __version__, surroundings
 from ssl_bench.commands import COMMANDS
 from ssl_bench.commands.arguments import refuse
+from ssl_bench.config.build import near
 from ssl_bench.record import streams
 
 USAGE = "usage: ssl-bench <command> ...\n\n" + "".join(f"  {name:<11} {text}\n" for name, text in COMMANDS.items())
@@ -77,6 +77,5 @@ def _skip_last_collection() -> None:
 
 
 def _no_command(word: str) -> str:
-    near = difflib.get_close_matches(word.lower(), COMMANDS, 1, 0.6)
-    hint = f" (did you mean {near[0]}?)" if near else " (did you mean ssl-bench train?)" if "=" in word else ""
+    hint = near(word, COMMANDS) or (" (did you mean ssl-bench train?)" if "=" in word else "")
     return f"there is no command {word!a}{hint}: the commands are {', '.join(COMMANDS)}"

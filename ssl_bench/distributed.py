@@ -22,8 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ssl_bench.surroundings import register_no_graphs, stay_on_this_machine
 
-LONGEST = 512  # bytes of a text that a rank sends
-
 _alone = False
 _timeout = datetime.timedelta(minutes=30)  # of a collective
 _statistics: Any = None  # the group for sums of batch statistics under DDP; None: that of all other collectives
@@ -172,16 +170,12 @@ class Votes:
     def first(self, text: str) -> str:
         """The first text of the ranks that is not empty, with its rank; ``text`` itself on one process.
 
-        All ranks wait for each other. A text is cut after LONGEST bytes.
+        All ranks wait for each other.
         """
         if self._group is None:
             return text
-        mine = torch.zeros(LONGEST, dtype=torch.uint8)
-        letters = [*text.encode()[:LONGEST]]
-        mine[: len(letters)] = torch.tensor(letters, dtype=torch.uint8)
-        rows = [torch.empty_like(mine) for _ in range(world())]
-        dist.all_gather(rows, mine, self._group)
-        texts = [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
+        texts: list[Any] = [None] * world()
+        dist.all_gather_object(texts, text, self._group)
         return next((f"rank {number}: {text}" for number, text in enumerate(texts) if text), "")
 
 
@@ -212,7 +206,7 @@ def has_groups() -> bool:
 
 
 def broadcast(value: float) -> float:
-    """Rank 0's number on every rank. Objects are not sent: to receive one is to unpickle it, which runs code."""
+    """Rank 0's number on every rank."""
     if world() == 1:
         return value
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"

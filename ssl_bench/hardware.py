@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of a period, which all cores together have
-GPU_FILES = "nvidia[0-9]*"  # in /dev
 GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each, also where torch sees none
 CUDA_12 = 'pip install "torch<2.11" torchvision'  # 2.10 is PyPI's last build for drivers of CUDA 12, and for Volta
 
@@ -63,9 +63,12 @@ def check_devices(devices: int, device: str = "auto") -> None:
     """
     import torch
 
-    if device != "cpu" and (reason := unusable_gpus()):
-        raise ConfigError(reason)
     if device == "cpu" or not torch.cuda.is_available():
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip() in ("", "-1", "NoDevFiles")
+        if device != "cpu" and not hidden and any(GPUS.glob("*")):
+            build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
+            remedy = f"install a torch for their driver (for one of CUDA 12 `{CUDA_12}`), or set device=cpu"
+            raise ConfigError(f"torch {torch.__version__}, built for {build}, can use none of the GPUs here: {remedy}")
         cores, why = available_cores(), "device=cpu" if device == "cpu" else "there is no GPU"
         require(devices <= cores, "devices", devices, f"{cores} or less: {why} and {cores} CPU core{'s' * (cores > 1)}")
         return
@@ -77,54 +80,18 @@ def check_devices(devices: int, device: str = "auto") -> None:
         )
 
 
-def unusable_gpus() -> str:
-    """Say why torch cannot use the GPUs of this process, and what to do.
-
-    Empty if it can, or if there are none: ``CUDA_VISIBLE_DEVICES`` hides them, or none of their files in ``/dev`` can
-    be opened, as in a job of a cluster that was given no GPU.
-    """
-    import torch
-
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    hidden = given is not None and given.partition(",")[0].strip() in ("", "-1", "NoDevFiles")
-    files = list(Path("/dev").glob(GPU_FILES))
-    if hidden or not any(GPUS.glob("*")) or (files and not any(map(_opens, files))) or torch.cuda.is_available():
-        return ""
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
-    return (
-        f"torch {torch.__version__}, built for {build}, can use none of the GPUs of this machine: see what `nvidia-smi`"
-        f" says, and install a torch for its driver (for one of CUDA 12 `{CUDA_12}`), or set device=cpu if the CPU is"
-        " meant"
-    )
-
-
-def _opens(device: Path) -> bool:
-    """Whether this process may use a device; ``/dev`` has those of other jobs of Slurm too."""
-    try:
-        os.close(os.open(device, os.O_RDWR | os.O_NONBLOCK))
-    except OSError:
-        return False
-    return True
-
-
 def check_architecture(name: str, capability: tuple[int, int], built_for: list[str]) -> None:
     """Refuse a GPU on which none of torch's architectures (``sm_80``, ``compute_90``) runs.
 
     A binary for sm_XY runs on GPUs of the same major version and the same or a newer minor one. compute_XY is compiled
     at run time for any GPU that is at least as new.
     """
-    import torch
-
-    for architecture in built_for:
-        kind, _, digits = architecture.partition("_")
-        number = int("".join(c for c in digits if c.isdigit()))
-        major, minor = divmod(number, 10)
-        if kind == "sm" and major == capability[0] and minor <= capability[1]:
-            return
-        if kind == "compute" and (major, minor) <= capability:
+    for kind, digits in re.findall(r"(sm|compute)_(\d+)", " ".join(built_for)):
+        version = divmod(int(digits), 10)
+        if version <= capability and (kind == "compute" or version[0] == capability[0]):
             return
     raise ConfigError(
-        f"{name} has compute capability {capability[0]}.{capability[1]}, and torch {torch.__version__} was built for "
+        f"{name} has compute capability {capability[0]}.{capability[1]}, and torch was built for "
         f"{', '.join(built_for)}: install one that was built for it, which for a V100 is `{CUDA_12}`, or set device=cpu"
     )
 

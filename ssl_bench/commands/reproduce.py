@@ -78,7 +78,7 @@ def _leave_out_impossible(selection: Selection, planned: Sequence[PlannedRuns], 
     todo = [runs for runs in planned if runs.missing]
     if not todo or (dry_run and not selection.changes + selection.of_machine):  # the cells themselves can be
         return
-    from ssl_bench.training.refusals import refusals  # imports torch
+    from ssl_bench.training.validate import refusals  # imports torch
 
     here = not dry_run and selection.setting("launcher") != "slurm"
     errors = refusals([runs.config for runs in todo], here)

@@ -25,12 +25,13 @@ def configuration(given: str, overrides: Sequence[str]) -> dict[str, Any]:
     """
     from ssl_bench.config import compose, schema
     from ssl_bench.config.from_disk import find_prepared
-    from ssl_bench.training.checked import CheckedParts
+    from ssl_bench.training.parts import Parts
+    from ssl_bench.training.validate import validate
 
     with network(given, overrides) as words:
         config = find_prepared(compose.load(words))
         schema.check(config)
-        CheckedParts(config).validate(1)
+        validate(Parts(config), 1)
     return config
 
 
@@ -41,7 +42,7 @@ def network(given: str, overrides: Sequence[str]) -> Iterator[list[str]]:
     ``which=momentum`` among them takes the second network of the file. A refusal in the block names the network as it
     was given, and not ``init``.
     """
-    from ssl_bench.config.typed import quoted
+    from ssl_bench.config.with_hydra import quoted
 
     if any(override.startswith("framework=") for override in overrides):
         raise ConfigError("framework: leave it out: the network of --weights is not trained")

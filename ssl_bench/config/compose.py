@@ -1,4 +1,5 @@
-"""Compose the configuration of a run, and resolve it to plain values; what it names on the disk is looked for."""
+"""Compose the configuration of a run, and resolve it to plain values; what it names on the disk is looked for. So also
+for a trained run that is evaluated with other settings."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,13 +10,24 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config import from_disk, plugins, schema
-from ssl_bench.config.build import find_target, has_argument
+from ssl_bench.config.build import find_target, has_argument, near
 from ssl_bench.config.hydra_errors import check_overrides, explain, in_sentences
-from ssl_bench.config.identity import SCHEDULES, is_plugins
-from ssl_bench.config.typed import PATH_KEY, quoted
-from ssl_bench.config.with_hydra import as_hydra_takes, composed, leaves, parted, with_values
+from ssl_bench.config.identity import SCHEDULES, evaluators, is_plugins
+from ssl_bench.config.with_hydra import (
+    PATH_KEY,
+    as_hydra_takes,
+    as_typed,
+    composed,
+    parsed,
+    parted,
+    quoted,
+    with_values,
+)
 from ssl_bench.errors import ConfigError, require, shown
 from ssl_bench.files import given_path
+
+CHANGED = ("device", "devices", "precision", "evaluate", "paths", "dataset")  # in a run that is evaluated again
+_MISSING = object()
 
 
 def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
@@ -119,6 +131,51 @@ def _other_images(cfg: DictConfig, given: Any, folder: Path | None) -> dict[str,
 
 def expand_home(cfg: DictConfig) -> None:
     """Replace ``~`` at the beginning of every path by the home folder."""
-    for key, value in leaves(OmegaConf.to_container(cfg, resolve=False)):
+    for key, value in schema.leaves(OmegaConf.to_container(cfg, resolve=False)):
         if isinstance(value, str) and value.startswith("~") and PATH_KEY.fullmatch(key):
             OmegaConf.update(cfg, key, str(given_path(value)), force_add=True)
+
+
+def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The keys of a run that is evaluated with overrides of them: ``CHANGED``.
+
+    The options that ``evaluate=...`` names take the place of the run's evaluators, with values of the run where they
+    refer to other keys. Without it the run's own evaluators stay, and the overrides change their settings.
+
+    Raises:
+        ConfigError: an option or a key does not exist, or an override cannot be read.
+    """
+    with in_sentences(overrides):
+        overrides = [as_typed(override) for override in overrides]
+        check_overrides(overrides)
+        given = {str(override.key_or_group): override for override in parsed(overrides)}
+        for key, override in given.items():
+            part = OmegaConf.create({})
+            OmegaConf.update(part, key, override.value(), force_add=True)
+            from_disk.check_computed(OmegaConf.to_container(part))  # type: ignore[arg-type]
+        root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
+        choices = dict(config["choices"])
+        if "evaluate" in given:
+            other, chosen = parted(composed([str(given.pop("evaluate").input_line)]))
+            choices |= {"evaluate": chosen.get("evaluate")}
+            replaced = evaluators(config["evaluate"])
+            settings = {name: value for name, value in config["evaluate"].items() if name not in replaced}
+            root.evaluate = OmegaConf.merge(evaluators(other.evaluate), settings)
+        OmegaConf.set_struct(root, True)
+        for key, override in given.items():
+            if OmegaConf.select(root, key, default=_MISSING) is _MISSING:
+                names = list(evaluators(root.evaluate))
+                keys = [path for path, _ in schema.leaves(OmegaConf.to_container(root.evaluate), "evaluate")]
+                remedy = f"the run's evaluators are {', '.join(names) or 'none'}; evaluate=[NAME,...] takes others"
+                beside = [other for other in keys if other.startswith(f"{key.rpartition('.')[0]}.")]
+                raise ConfigError(f"there is no key {key}{near(key, beside)}: {remedy}")
+            value: Any = override.value()
+            is_place = key in ("dataset.root", "dataset.path") and isinstance(value, str)
+            value = str(given_path(value).absolute()) if is_place else value
+            OmegaConf.update(root, key, value, merge=key != "evaluate.on", force_add=True)  # another data set
+        expand_home(root)
+        find_other_images(root)
+        from_disk.find_labels(root)
+        from_disk.leave_out(root, choices)
+        every: Any = OmegaConf.to_container(root, resolve=True)
+    return {key: every[key] for key in CHANGED}

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
@@ -19,15 +19,6 @@ from ssl_bench.errors import ConfigError, InvalidValue, require, shown
 
 OF_FOLDER = "model.safetensors"  # the weights in a folder that transformers or timm has written
 AUTO = "auto"  # the option of evaluate without the evaluators that need labels, where there are none
-
-
-class _Config(TypedDict):
-    epochs: int
-
-
-class _Results(TypedDict):
-    run_id: str
-    config: _Config
 
 
 def check_computed(config: Mapping[str, Any]) -> None:
@@ -129,12 +120,14 @@ def find_weights(cfg: DictConfig) -> None:
     if not (path / "results.json").exists() and (path / OF_FOLDER).is_file():
         path /= OF_FOLDER
     if path.is_dir():
-        results = files.read_json(path / "results.json", _Results, named=False, of_a_run=True)
+        results = located("ssl_bench.record.results.read")(path)
         if results is None:
             raise InvalidValue("init", given, remedy)
-        if results["config"]["epochs"] == 0 and not (path / "checkpoints" / "last.pt").exists():
+        last, epochs = path / "checkpoints" / "last.pt", results["config"]["epochs"]
+        if epochs == 0 and not last.exists():
             raise InvalidValue("init", given, "the file of weights that this run evaluates: it has trained nothing")
-        weights = f"{results['run_id']} after {results['config']['epochs']} epochs{SOURCE}{_of_run(path)}"
+        digest = _of_run(path, files.mark(last.stat()) if last.exists() else None)
+        weights = f"{results['run_id']} after {epochs} epochs{SOURCE}{digest}"
     else:
         try:
             with files.open_regular(path) as file:
@@ -179,13 +172,7 @@ def read_names(file: Path) -> tuple[list[str], str]:
     return names, hashlib.sha256(content).hexdigest()[:16]
 
 
-def _of_run(folder: Path) -> str:
-    """The hash of the weights that a run has ended with."""
-    last = folder / "checkpoints" / "last.pt"
-    return _of_checkpoint(folder, files.mark(last.stat()) if last.exists() else None)
-
-
 @lru_cache(64)  # the runs of a grid begin with the same weights
-def _of_checkpoint(folder: Path, last: files.Mark | None) -> str:
-    _, digest = located("ssl_bench.record.checkpoint.backbone")(folder)  # the record is no part of a configuration
-    return str(digest)
+def _of_run(folder: Path, last: files.Mark | None) -> str:
+    """The hash of the weights that a run has ended with; ``last``: the mark of its checkpoint."""
+    return str(located("ssl_bench.record.checkpoint.backbone")(folder)[1])  # the record is no part of a configuration

@@ -9,8 +9,8 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from ssl_bench.config.build import near
-from ssl_bench.config.schema import directory
-from ssl_bench.config.with_hydra import groups, leaves, parsed
+from ssl_bench.config.schema import directory, leaves
+from ssl_bench.config.with_hydra import groups, parsed
 from ssl_bench.errors import ConfigError, in_one_line, reason
 
 LACKING = ConfigAttributeError, ConfigKeyError  # the causes of Hydra's error for a key that is not there
@@ -18,17 +18,10 @@ FEW = 3  # options that are named beside a key that only they have
 # The key that group=0.1 may mean.
 NUMBER_KEYS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}
 # Words of other tools, and what they are called here.
-FOREIGN = {
-    **dict.fromkeys(("arch", "architecture", "encoder", "model"), "backbone"),
-    **dict.fromkeys(("bs", "batch"), "batch_size.size"),
-    **dict.fromkeys(("gpu", "gpus", "nproc_per_node", "num_gpus"), "devices"),
-    **dict.fromkeys(("algorithm", "method", "ssl_method"), "framework"),
-    **dict.fromkeys(("logger", "wandb"), "tracking"),
-    "criterion": "loss",
-    "data": "dataset or paths.data",
-    "learning_rate": "optimizer.lr",
-    "wd": "optimizer.weight_decay",
-}
+FOREIGN = {"algorithm": "framework", "arch": "backbone", "batch": "batch_size.size", "bs": "batch_size.size"}
+FOREIGN |= {"criterion": "loss", "data": "dataset or paths.data", "encoder": "backbone", "gpus": "devices"}
+FOREIGN |= {"learning_rate": "optimizer.lr", "logger": "tracking", "method": "framework", "model": "backbone"}
+FOREIGN |= {"num_gpus": "devices", "wandb": "tracking", "wd": "optimizer.weight_decay"}
 
 
 class NoSuchKey(ConfigError):

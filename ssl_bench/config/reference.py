@@ -56,7 +56,7 @@ def explained(root: DictConfig) -> str:
     chosen["evaluate"] = list(identity.evaluators(config["evaluate"]))
     meanings, blocks = dict(_comments(directory() / "train.yaml")), {"": [""]}
     for group, names in chosen.items():
-        meanings = _of_group(group, config[group]) | meanings
+        meanings = _of_group(group, names) | meanings
         blocks[group] = ["", *(f"{group}={name}{_summary(group, name)}" for name in names)]
     for key, value, argument in _leaves(config):
         group = key.partition(".")[0]
@@ -107,17 +107,11 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<!et al)\. (?=[A-Z])", text)[0].rstrip(".")
 
 
-def _of_group(group: str, node: Mapping[str, Any]) -> dict[str, str]:
-    """Meanings of a group's keys: those in files of options with the classes of ``node`` come before the others."""
-    classes = {str(part.get("_target_")) for part in (node, *node.values()) if isinstance(part, Mapping)}
-    targets = {path: _target(path) for path in sorted((directory() / group).glob("*.yaml"))}
-    pairs = [pair for path in sorted(targets, key=lambda path: targets[path] in classes) for pair in _comments(path)]
+def _of_group(group: str, options: Sequence[str]) -> dict[str, str]:
+    """Meanings of a group's keys: those in the files of these options come before the others."""
+    paths = sorted((directory() / group).glob("*.yaml"), key=lambda path: (path.stem in options, path.stem))
+    pairs = [pair for path in paths for pair in _comments(path)]
     return {key: meaning for key, meaning in pairs if key.startswith(f"{group}.")}
-
-
-def _target(path: Path) -> str:
-    match = re.search(r"^ *_target_: (\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return match[1] if match else ""
 
 
 def _comments(path: Path) -> Iterator[tuple[str, str]]:

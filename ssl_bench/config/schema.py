@@ -5,7 +5,7 @@ Groups (``loss``, ``dataset`` ...) are open here: each is typed by the construct
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -64,6 +64,14 @@ TOP_LEVEL: Types = {
 }
 
 
+LEAST = {  # of integers
+    "batch_size.size": 2,
+    **dict.fromkeys(("devices", "threads", "max_steps", "log_every", "timeout", "checkpoint.every"), 1),
+    **dict.fromkeys(("launcher.jobs", "launcher.runs_per_gpu", "launcher.nodes"), 1),
+    **dict.fromkeys(("epochs", "seed", "evaluate.every", "evaluate.watch"), 0),
+}
+
+
 def directory() -> Path:
     """Folder of the YAML files: inside the installed package, or beside the package in a checkout."""
     inside = Path(__file__).parents[1] / "conf"
@@ -80,21 +88,7 @@ def check(config: Mapping[str, Any]) -> None:
     check_keys({"plugins": {}, "launcher": {}} | given)  # which runs of earlier versions lack
     check_launcher(config["choices"].get("launcher", "here"), given.get("launcher", {}))
     _check_evaluate(config["evaluate"])
-    least = {
-        "batch_size.size": (config["batch_size"]["size"], 2),
-        "devices": (config["devices"], 1),
-        "threads": (config["threads"], 1),
-        "epochs": (config["epochs"], 0),
-        "max_steps": (config["max_steps"], 1),
-        "log_every": (config["log_every"], 1),
-        "timeout": (config["timeout"], 1),
-        "seed": (config["seed"], 0),
-        "checkpoint.every": (config["checkpoint"]["every"], 1),
-        "evaluate.every": (config["evaluate"]["every"], 0),
-        "evaluate.watch": (config["evaluate"]["watch"], 0),
-    }
-    for key, (value, smallest) in least.items():
-        require(value is None or value >= smallest, key, value, f"{smallest} or more")
+    _check_least(given)
     require((config["threads"] or 1) <= MOST_THREADS, "threads", config["threads"], f"{MOST_THREADS} or less, or null")
     check_tracking(config["tracking"])
     decay = config["diagnostics"]["gradient_snr"]
@@ -119,9 +113,12 @@ def check_launcher(name: str, settings: Mapping[str, Any]) -> None:
     """
     one_of("launcher", name, tuple(LAUNCHERS))
     check_keys(settings, LAUNCHERS[name], "launcher.")
-    for key in ("jobs", "runs_per_gpu", "nodes"):
-        value = settings.get(key)
-        require(value is None or value >= 1, f"launcher.{key}", value, "1 or more")
+    _check_least({"launcher": settings})
+
+
+def _check_least(config: Mapping[str, Any]) -> None:
+    for key, value in leaves(config):
+        require(value is None or key not in LEAST or value >= LEAST[key], key, value, f"{LEAST.get(key)} or more")
 
 
 def check_keys(node: Mapping[str, Any], types: Types = TOP_LEVEL, prefix: str = "") -> None:
@@ -199,3 +196,15 @@ def check_tracking(node: Any) -> None:
     if node["mode"] == "tensorboard" and not getattr(find_spec("tensorboard"), "origin", None):
         remedy = 'pip install "ssl-bench[tensorboard]", or set tracking=offline'
         raise ConfigError(f"tracking=tensorboard needs the package tensorboard: {remedy}")
+
+
+def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a configuration that is no mapping and no list, with its path."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list):
+        for value in node:
+            yield from leaves(value, path)
+    else:
+        yield path, node

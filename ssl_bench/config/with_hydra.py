@@ -12,7 +12,7 @@ import math
 import os
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -21,21 +21,36 @@ from typing import Any
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from ssl_bench import files
-from ssl_bench.config import anchors, wandb
+from ssl_bench.config import anchors
 from ssl_bench.config.schema import directory
-from ssl_bench.config.typed import as_typed, quoted
-from ssl_bench.errors import ConfigError, in_one_line
+from ssl_bench.errors import ConfigError, InvalidValue, in_one_line
 
 READABLE = re.compile(  # by ${oc.env:NAME}: what a configuration may hold, which is written to the disk
     r"(SSL_BENCH_|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES|WANDB_(MODE|DISABLED|PROJECT|ENTITY|TAGS)"
 )
+
+
+# W&B's own variables, which are the defaults of tracking.*: what is set on the command line comes before them.
+MODES = {"online": "online", "run": "online", "shared": "online", "offline": "offline", "dryrun": "offline"}
+MODES |= {"disabled": "off"}
+YES, NO = ("true", "1", "yes", "on", "t", "y"), ("false", "0", "no", "off", "f", "n", "")
+# Keys whose values are text, which stay as they were typed: name=1e5 is a name, though Hydra would read the number
+# 100000.0. In lists and mappings quotes are the user's.
+PATHS = r"init|paths\.\w+|dataset\.(root|path)|evaluate\.\w+\.(root|path|data|images|annotations|reference_weights)"
+PATH_KEY = re.compile(PATHS)
+TEXT_KEY = re.compile(
+    rf"{PATHS}|name|plugins|tracking\.(project|entity|tags)|backbone\.name|augment\.interpolation"
+    r"|(dataset|evaluate\.on)\.(name|folder|train|test|classes|torchvision|pretrain|image|label|content)"
+    r"|evaluate\.on|evaluate\.\w+\.(interpolation|layers|reference)|launcher\.(partition|account|qos|constraint)"
+)
+SYNTAX = re.compile(r"""[][{}'"\\]|^\w+\(""")  # Hydra's own, of lists, mappings, quotes, interpolations and functions
 
 
 def read_environment(name: str, *default: str | None) -> str | None:
@@ -51,6 +66,24 @@ def read_environment(name: str, *default: str | None) -> str | None:
     return value and os.path.expanduser(value)
 
 
+def wandb_mode(given: str, disabled: str) -> str:
+    """``tracking.mode`` as ``WANDB_MODE`` and ``WANDB_DISABLED`` say.
+
+    Raises:
+        ConfigError: W&B has no such value.
+    """
+    if disabled.strip().lower() not in YES + NO:
+        raise InvalidValue("WANDB_DISABLED", disabled, "true or false")
+    if given.strip().lower() not in MODES:
+        raise InvalidValue("WANDB_MODE", given, "online, offline or disabled")
+    return "off" if disabled.strip().lower() in YES else MODES[given.strip().lower()]
+
+
+def wandb_tags(text: str) -> ListConfig:
+    """The words of ``WANDB_TAGS``, which stand between commas."""
+    return ListConfig([word.strip() for word in text.split(",") if word.strip()])
+
+
 # Hydra 1.4 has no older behaviour to choose from, and warns if one is named.
 VERSION_BASE = {"version_base": "1.3"} if version("hydra-core").startswith("1.3.") else {}
 # OmegaConf 2.4 has another name for the function.
@@ -60,8 +93,8 @@ register("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${datase
 register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
     "per_node", lambda devices, nodes, count=1: count * math.ceil(devices / max(nodes, 1)), replace=True
 )
-register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
-register("wandb_tags", wandb.tags, replace=True)
+register("wandb_mode", wandb_mode, replace=True)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
+register("wandb_tags", wandb_tags, replace=True)
 LARGEST_OPTION = 2**18  # bytes of a YAML file, which takes ten seconds: OmegaConf makes an object of each value
 # Why an override of a key of Hydra is refused: this package reads hydra.mode and hydra.sweeper.params of experiments.
 HYDRAS = {
@@ -74,7 +107,6 @@ UNLISTED = {"framework": {"frozen"}}  # options that train nothing, by group
 Options = tuple[str, ...]  # overrides that choose options
 _COMPOSED: dict[tuple[Path | None, Options], bytes] = {}  # as pickles
 _FIRST: dict[tuple[Path | None, Options], Options] = {}  # of those of the same groups, the one that was composed first
-_FILES: list[tuple[str, files.Mark]] = []  # what they were composed of
 
 
 def groups() -> set[str]:
@@ -106,6 +138,33 @@ def as_hydra_takes(overrides: Sequence[str]) -> list[str]:
     return [f"++{word}" if word.startswith("backbone.args.") else as_typed(word) for word in overrides]
 
 
+@cache
+def as_typed(override: str) -> str:
+    """The override with quotes around values that are text and that Hydra would not read as that text."""
+    key, equals, value = override.partition("=")
+    path = key.lstrip("+")
+    if not equals or SYNTAX.search(value) or not TEXT_KEY.fullmatch(path):
+        return override
+    return (
+        f"{key}={','.join(word if _reads(word.strip(), path) else quoted(word.strip()) for word in value.split(','))}"
+    )
+
+
+def quoted(text: str) -> str:
+    """``text`` as a value that Hydra reads as this text."""
+    return QuotedString(text, Quote.double).with_quotes()
+
+
+def _reads(word: str, key: str) -> bool:
+    """Whether Hydra reads a word as that text."""
+    if not word or word.lower() == "null":
+        return key != "name"  # which every run has
+    try:
+        return bool(OverridesParser.create().parse_rule(word, "element") == word)
+    except HydraException:
+        return False
+
+
 def composed(overrides: Sequence[str], folder: Path | None = None) -> DictConfig:
     """Compose ``train.yaml`` with overrides; Hydra's own part is its key ``hydra``.
 
@@ -113,24 +172,17 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> DictConfig
         ConfigError: a file is no YAML, or Hydra's part holds what is refused.
         HydraException: an override names a key or an option that does not exist, or a value of the wrong type.
     """
-    forget_changed(folder)
+    if folder is not None:  # whose files its user may have edited
+        _COMPOSED.clear()
+        _FIRST.clear()
     try:
         return with_values(overrides, folder)
     except (HydraException, OmegaConfBaseException, ValueError):
         return by_hydra(overrides, folder)  # anything unusual, and Hydra's own error
 
 
-def forget_changed(folder: Path | None) -> None:
-    """Forget the combinations of options if YAML files have changed; always with a ``folder``, which may be large."""
-    marks = [(str(path), files.mark(path.stat())) for path in sorted(directory().rglob("*.yaml"))]
-    if folder is not None or marks != _FILES:
-        _COMPOSED.clear()
-        _FIRST.clear()
-    _FILES[:] = marks
-
-
 def with_values(overrides: Sequence[str], folder: Path | None) -> DictConfig:
-    """As :func:`composed`, of the files as :func:`forget_changed` found them last.
+    """As :func:`composed`, of the files as they were read first.
 
     Raises:
         ValueError: an override does something else than to choose an option or to set a value.
@@ -247,18 +299,6 @@ def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
     with open_dict(cfg):
         del cfg["hydra"]
     return cfg, choices
-
-
-def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a configuration that is no mapping and no list, with its path."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from leaves(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(node, list):
-        for value in node:
-            yield from leaves(value, path)
-    else:
-        yield path, node
 
 
 def as_yaml(cfg: DictConfig) -> str:

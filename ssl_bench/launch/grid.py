@@ -125,7 +125,7 @@ class Grid:
         refused = {place: run.refusal for place, run in enumerate(runs) if run.refusal}
         left = [place for place, run in enumerate(runs) if not (run.done or run.refusal)]
         if left:
-            from ssl_bench.training.refusals import refusals  # imports torch: only if there is something to train
+            from ssl_bench.training.validate import refusals  # imports torch: only if there is something to train
 
             configs = [runs[place].config for place in left]
             errors = refusals(configs, self.command.launcher != "slurm", ranks_here)

@@ -28,10 +28,9 @@ from ssl_bench.record.progress import Progress
 from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
 from ssl_bench.training import graph
 from ssl_bench.training.evaluation import Evaluation
-from ssl_bench.training.initial import has_no_checkpoint
 from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
-from ssl_bench.training.parts import Parts
+from ssl_bench.training.parts import Parts, has_no_checkpoint
 from ssl_bench.training.precision import Precision, bf16_is_slow, set_matmul_options
 from ssl_bench.training.recording import CudaRecording
 from ssl_bench.training.state import TrainingState

@@ -12,14 +12,13 @@ from torch import nn
 
 from ssl_bench import files
 from ssl_bench.config import anchors, plugins, schema
-from ssl_bench.config.evaluated_again import evaluated_again
+from ssl_bench.config.compose import evaluated_again
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import RETIRED, run_id
 from ssl_bench.errors import ConfigError, RunError, in_one_line
 from ssl_bench.record import baselines, checkpoint, results
 from ssl_bench.seeding import seed_everything
-from ssl_bench.training.initial import InitialWeights, has_no_checkpoint
-from ssl_bench.training.parts import Parts
+from ssl_bench.training.parts import InitialWeights, Parts, has_no_checkpoint
 from ssl_bench.training.precision import Precision
 
 log = logging.getLogger("ssl_bench")

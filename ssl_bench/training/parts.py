@@ -1,24 +1,27 @@
 """The parts of a run, each built once from its configuration."""
 
+import hashlib
 import itertools
+import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ssl_bench import files
 from ssl_bench.config import plugins
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
-from ssl_bench.config.identity import READ_BY_LOSS, datasets_of, evaluators, name_of_labels, text, untrained
+from ssl_bench.config.identity import READ_BY_LOSS, SOURCE, datasets_of, evaluators, name_of_labels, text, untrained
 from ssl_bench.config.labelled import with_labels
 from ssl_bench.data.copies import copies
 from ssl_bench.data.dataset import Dataset, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.errors import ConfigError, RunError, require
 from ssl_bench.evaluate.few_labels import FewLabels
 from ssl_bench.evaluate.of_loss import Objective
 from ssl_bench.evaluate.target import Evaluator, Target
@@ -26,31 +29,105 @@ from ssl_bench.methods.base import Framework, Method
 from ssl_bench.methods.contrastive import Contrastive, MissingNeed
 from ssl_bench.networks.names import described
 from ssl_bench.networks.trained_on import check_images
+from ssl_bench.networks.weight_files import read_weights
 from ssl_bench.networks.weights import freeze, load_weights
 from ssl_bench.objective.positives import OtherView
-from ssl_bench.training.initial import initial_weights
+from ssl_bench.record import checkpoint
 from ssl_bench.training.precision import Precision
 
 log = logging.getLogger("ssl_bench")
 OBJECTIVE = ("negatives", "temperature", "loss")
+NETWORKS = ("backbone", "head", "framework", "init", "dataset", "paths", "plugins")  # what the networks depend on
 MOST_VIEWS = 64  # of one kind
 Networks = Mapping[str, nn.Module | None]
 
 
-class Parts:
-    """The parts of a run. Each is built when it is first used, and then kept."""
+class InitialWeights(ConfigError):
+    """The weights that a run began with are not there any more."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+
+def has_no_checkpoint(config: Mapping[str, Any], folder: Path) -> bool:
+    """Whether the network of a run is that of its key ``init``, which nothing has trained and nothing has copied."""
+    return bool(config["init"]) and untrained(config) and not (folder / checkpoint.FILE).exists()
+
+
+def initial_weights(init: Mapping[str, str]) -> dict[str, Tensor]:
+    """The weights that a run begins with.
+
+    Raises:
+        InitialWeights: they are gone, or are not those that ``init.weights`` says.
+        ConfigError: the file holds no weights.
+    """
+    path, expected = Path(init["path"]), init["weights"]
+    try:
+        if path.is_dir():
+            (weights, digest), expected = checkpoint.backbone(path), expected.partition(SOURCE)[2]
+        else:
+            with files.open_regular(path) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+            weights = read_weights(path) if digest == expected else {}
+    except OSError as error:
+        raise InitialWeights(
+            f"init={path}: {error.strerror}: bring back the weights that this run began with"
+        ) from error
+    except RunError as error:
+        raise InitialWeights(f"init={path}: {error}") from error
+    if expected != digest:
+        raise InitialWeights(
+            f"init={path}: its weights are not those that this run began with any more: bring them back"
+        )
+    return weights
+
+
+def text_without_seed(config: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Nodes of a configuration as JSON, without the run's seed."""
+
+    def seedless(node: Any) -> Any:
+        if not isinstance(node, Mapping):
+            return node
+        return {key: seedless(value) for key, value in node.items() if (key, value) != ("seed", config["seed"])}
+
+    return json.dumps([seedless(config.get(key)) for key in keys], sort_keys=True, default=str)
+
+
+class Parts:
+    """The parts of a run. Each is built when it is first used, and then kept.
+
+    Args:
+        made: what the parts of other runs have built that are only checked, as a grid is before it starts, and what
+            these build; runs that differ in the seed count as equal.
+    """
+
+    def __init__(self, config: dict[str, Any], made: dict[str, dict[str, Any]] | None = None) -> None:
         plugins.versions(config.get("plugins", {}))  # the code may have changed since the configuration was composed
         self.config, self.choices = config, config["choices"]
         self.taken = ""  # a sentence about the weights of init that the backbone has, once it is built
-        self._objective: dict[str, Any] = {}  # its parts that are built, by group
+        self._made = {} if made is None else made
         self._evaluators: dict[str, Evaluator] = {}  # those that are built, by name and settings
+
+    def once(self, part: str, keys: Sequence[str], make: Callable[[], Any], forget: bool = False) -> Any:
+        """Call ``make``, or repeat the result or the error that it had for equal nodes at these keys.
+
+        Args:
+            forget: drop the results for other nodes first: modules take memory.
+        """
+        results, nodes = self._made.setdefault(part, {}), text_without_seed(self.config, keys)
+        if nodes not in results:
+            if forget:
+                results.clear()
+            try:
+                results[nodes] = make()
+            except ConfigError as error:
+                results[nodes] = error
+        if isinstance(results[nodes], ConfigError):
+            raise results[nodes].with_traceback(None)
+        return results[nodes]
 
     @cached_property
     def dataset(self) -> Dataset:
         """The dataset; its files are opened when images are asked for."""
-        made: Dataset = open_dataset(self.config["dataset"], self.config["paths"]["data"])
+        node, data = self.config["dataset"], self.config["paths"]["data"]
+        made: Dataset = self.once("dataset", ("dataset", "paths"), lambda: open_dataset(node, data))
         return made
 
     @cached_property
@@ -140,12 +217,15 @@ class Parts:
     @cached_property
     def framework(self) -> Framework | Method:
         """The networks. Their weights are drawn from the global generator: seed it first."""
+        made: Framework | Method = self.once("networks", NETWORKS, self._networks, forget=True)
+        return made
+
+    def _networks(self) -> Any:
         backbone, node, framework = self.backbone, self.config["head"], f"framework={self.choices.get('framework')}"
         if has_argument(self.config["framework"], "framework", "head") != (node is not None):
             raise ConfigError(f"head={self.choices.get('head')}: {framework} {'has none' if node else 'needs one'}")
         head = {"head": build(node, "head", inputs=backbone.num_features)} if node else {}
-        made: Framework | Method = self._built("framework", backbone=backbone, **head)
-        return made
+        return self._built("framework", backbone=backbone, **head)
 
     @cached_property
     def method(self) -> Method:
@@ -170,7 +250,7 @@ class Parts:
         for group in OBJECTIVE:
             if config[group] is None:
                 raise ConfigError(f"{group}=null: framework={framework_name} needs one: set {group} to an option")
-        negatives, temperature, loss, positives = (self._part(group) for group in (*OBJECTIVE, "positives"))
+        negatives, temperature, loss, positives = (self.part(group) for group in (*OBJECTIVE, "positives"))
         if "labels" in positives.gives and not (self.dataset.num_classes and self.dataset.one_label):
             chosen = f"positives={self.choices.get('positives')} needs one label for each image"
             has = "several" if self.dataset.num_classes else "none"
@@ -204,11 +284,9 @@ class Parts:
             freeze(backbone)
         return backbone
 
-    def _part(self, group: str) -> Any:
+    def part(self, group: str) -> Any:
         """The part of the objective that a group names."""
-        if group not in self._objective:
-            self._objective[group] = self._built(group)
-        return self._objective[group]
+        return self.once(group, (group, "dataset", "paths"), lambda: self._built(group), forget=True)
 
     def _built(self, group: str, **extra: Any) -> Any:
         """Build the node of a group; one with an argument ``instances`` is given the number of training images."""

@@ -21,8 +21,8 @@ from ssl_bench.commands.evaluate import main
 from ssl_bench.commands.export import export
 from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError
-from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.validate import check_values
 from tests.conftest import only_run
 from tests.data.photos import arrays_in
 
@@ -407,6 +407,6 @@ def test_an_evaluator_that_needs_a_projection_is_refused_by_name(capfd: pytest.C
     for option in ("geometry", "linear"):
         words = ["framework=frozen", f"evaluate={option}", f"evaluate.{option}.features=projection"]
         with pytest.raises(ConfigError, match=f"{option} needs a projection"):
-            CheckedParts(load(words)).check_values()
-        CheckedParts(load(words[:2])).check_values()
-    CheckedParts(load(["evaluate=npc"])).check_values()
+            check_values(Parts(load(words)))
+        check_values(Parts(load(words[:2])))
+    check_values(Parts(load(["evaluate=npc"])))

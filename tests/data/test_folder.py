@@ -19,9 +19,9 @@ from ssl_bench.data.folder import Folder, FolderDataset, image_names
 from ssl_bench.data.packed import Packed, encode
 from ssl_bench.data.shrink import box
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
+from ssl_bench.training.validate import _check_pixels
 from tests.composed import load
 
 CLASSES = ["n01", "n02", "n03"]
@@ -149,9 +149,9 @@ def test_raw_pixels_of_photos_are_those_of_their_centres(tmp_path: Path) -> None
     mean, std = (torch.tensor(parts.config["dataset"][name])[:, None] for name in ("mean", "std"))
     torch.testing.assert_close(raw, normalised * std + mean, rtol=0, atol=1e-6)
     assert 0 <= raw.min() < 0.2 and 0.8 < raw.max() <= 1
-    large = CheckedParts(load([*words[:3], "dataset.size=200000", "dataset.resize=200000", "evaluate.baselines=[raw]"]))
+    large = Parts(load([*words[:3], "dataset.size=200000", "dataset.resize=200000", "evaluate.baselines=[raw]"]))
     with pytest.raises(ConfigError, match=r"baselines=\[raw\].*\[init\].* 6 .* 200000 x 200000 .*2,880 GB"):
-        large._check_pixels()
+        _check_pixels(large)
 
 
 # Damaged images

@@ -20,8 +20,8 @@ from ssl_bench.data.heldout import held_out
 from ssl_bench.data.own import OwnFolder
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.results import read
-from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.validate import validate
 from tests.conftest import only_run
 from tests.data.photos import SIZE, dataset, names, own, photos, picture
 
@@ -146,7 +146,7 @@ def test_the_number_of_classes_and_of_neighbours_comes_from_the_images(tmp_path:
 
 def test_more_neighbours_than_a_tenth_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     small = ["batch_size.size=8", "backbone=resnet_digits"]
-    CheckedParts(own(photos(tmp_path / "photos", "a", "b"), *small, "evaluate=knn", "evaluate.knn.k=5")).validate(1)
+    validate(Parts(own(photos(tmp_path / "photos", "a", "b"), *small, "evaluate=knn", "evaluate.knn.k=5")), 1)
     (message,) = (record.getMessage() for record in caplog.records)
     assert message.startswith("evaluate.knn.k=5 ") and re.findall(r" (\d+)", message) == ["18", "1"]
 

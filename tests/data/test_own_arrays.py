@@ -22,8 +22,8 @@ from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
-from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.validate import validate
 from tests.conftest import no_pictures, only_run
 from tests.data.photos import arrays_in as write
 from tests.data.photos import patches
@@ -379,7 +379,7 @@ def test_weights_with_another_first_layer_are_refused(tmp_path: Path) -> None:
     torch.save(weights, tmp_path / "grey.pt")
     refused = r"^init=.*: stem\.0\.weight .*\[4, 1, 3, 3\].*\[4, 5, 3, 3\]"
     with pytest.raises(ConfigError, match=refused):
-        CheckedParts(arrays(write(tmp_path / "set"), f"init={tmp_path}/grey.pt")).validate(1)
+        validate(Parts(arrays(write(tmp_path / "set"), f"init={tmp_path}/grey.pt")), 1)
 
 
 @pytest.mark.parametrize("backbone", ["resnet18", "resnet18_cifar", "conv_n", "timm"])
@@ -387,6 +387,6 @@ def test_the_first_layer_takes_the_channels(backbone: str, tmp_path: Path) -> No
     words = [f"backbone={backbone}", "batch_size.size=8", "tracking=off"]
     words += ["backbone.name=vit_tiny_patch16_224", "backbone.args={img_size: 32}"] if backbone == "timm" else []
     root = write(tmp_path / "set", (12, 6), channels=6, side=32)
-    parts = CheckedParts(load(["dataset=arrays", f"dataset.root={root}", *words]))
-    parts.validate(1)
+    parts = Parts(load(["dataset=arrays", f"dataset.root={root}", *words]))
+    validate(parts, 1)
     assert next(p for p in parts.backbone.parameters() if p.ndim == 4).shape[1] == 6

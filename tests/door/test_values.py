@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ssl_bench.config.compose import load_of_many
-from ssl_bench.config.schema import check, directory
-from ssl_bench.config.with_hydra import leaves
+from ssl_bench.config.schema import check, directory, leaves
 from ssl_bench.errors import ConfigError
-from ssl_bench.training.checked import CheckedParts
+from ssl_bench.training.parts import Parts
+from ssl_bench.training.validate import validate
 from tests.conftest import SMALL
 
 BASE = [*SMALL, "evaluate=[knn,linear]"]
@@ -32,7 +32,7 @@ def test_an_odd_value_is_accepted_or_refused_by_its_key(value: str) -> None:
         try:
             config: dict[str, Any] = load_of_many([*BASE, f"{key}={value}"])
             check(config)
-            CheckedParts(config).validate(1)
+            validate(Parts(config), 1)
         except ConfigError as refusal:
             named = {key.partition(".")[0], key.rpartition(".")[2]}
             assert any(name in str(refusal) for name in named) and str(refusal).count("\n") == 0, (key, refusal)
@@ -101,7 +101,7 @@ def accepted(number: int) -> dict[str, Any] | None:
     try:
         config: dict[str, Any] = load_of_many(overrides)
         check(config)
-        CheckedParts(config).validate(1)
+        validate(Parts(config), 1)
     except ConfigError as refusal:
         named = {part for key in ("evaluate", *keys) for part in (key.partition(".")[0], key.rpartition(".")[2])}
         assert any(name in str(refusal) for name in named), (number, overrides, str(refusal))

@@ -17,9 +17,9 @@ from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.few_labels import FewLabels
 from ssl_bench.record import evaluations
-from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
+from ssl_bench.training.validate import validate
 from tests.conftest import only_run
 
 
@@ -83,17 +83,17 @@ def test_lists_that_cannot_be_used_are_refused() -> None:
         with pytest.raises(ConfigError, match=rf"^evaluate\.labels.*{named}"):
             config = load([*words, f"evaluate.labels={given}"])
             schema.check(config)
-            CheckedParts(config).validate(1)
+            validate(Parts(config), 1)
     config = load([*words, "evaluate.labels=[good.txt]"])
     Path("good.txt").write_text(names[1])
     with pytest.raises(ConfigError, match=r"^evaluate\.labels.*good\.txt"):
-        CheckedParts(config).validate(1)
+        validate(Parts(config), 1)
     with pytest.raises(ConfigError, match=r"evaluate\.labels"):
-        CheckedParts(load(["framework=frozen", "evaluate.labels=[good.txt]"])).validate(1)
+        validate(Parts(load(["framework=frozen", "evaluate.labels=[good.txt]"])), 1)
     Path("photos/train/c1/1_00.png").rename("photos/train/c1/0_00.png")
     Path("good.txt").write_text("0_01.png\n0_00.png")
     with pytest.raises(ConfigError, match=r"1 of 2 .*\(0_00.png\).*FOLDER/NAME"):
-        CheckedParts(load([*words, "evaluate.labels=[good.txt]"])).validate(1)
+        validate(Parts(load([*words, "evaluate.labels=[good.txt]"])), 1)
 
 
 def test_a_network_is_evaluated_on_several_data_sets(train: Callable[..., tuple[int, str]]) -> None:
@@ -124,11 +124,11 @@ def test_a_share_has_a_k_of_its_own() -> None:
     entries = [entry for entry in evaluations.asked(config) if not entry["network"]]
     assert [entry["settings"]["k"] for entry in entries] == [1, 2, 20]  # of 13, 134 and 1347 images
     assert entries[2]["id"] == evaluations.asked(load(["evaluate=knn"]))[0]["id"]
-    parts = CheckedParts(config)
+    parts = Parts(config)
     assert [parts.evaluators_for(None, labels)["knn"].k for labels in (0.01, 0.1, 1.0)] == [[1], [2], [20]]  # type: ignore[attr-defined]
-    parts.validate(1)
+    validate(parts, 1)
     with pytest.raises(ConfigError, match=r"^evaluate.knn.k=\[?30\]?: .*1 to 1"):
-        CheckedParts(load([*words, "evaluate.knn.k=30"])).validate(1)
+        validate(Parts(load([*words, "evaluate.knn.k=30"])), 1)
     large = load(["dataset=cifar10", *words])
     assert [entry["settings"]["k"] for entry in evaluations.asked(large) if not entry["network"]] == [10, 100, 200]
 

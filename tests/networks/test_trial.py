@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from ssl_bench.errors import InvalidValue
 from ssl_bench.networks.backbones import Backbone
 from ssl_bench.networks.trial import try_backbone
-from ssl_bench.training import checked
-from ssl_bench.training.checked import CheckedParts
+from ssl_bench.training import validate as module
+from ssl_bench.training.parts import Parts
+from ssl_bench.training.validate import validate
 from tests.composed import load
 from tests.door.door import refused
 
@@ -71,8 +72,8 @@ def test_a_network_is_tried_at_each_size_that_it_is_trained_or_evaluated_on(
         tried.append(arguments[-2:])
         try_backbone(*arguments)
 
-    monkeypatch.setattr(checked, "try_backbone", noting)
-    CheckedParts(load(["augment.size=18", "evaluate=[]"])).validate(1)
+    monkeypatch.setattr(module, "try_backbone", noting)
+    validate(Parts(load(["augment.size=18", "evaluate=[]"])), 1)
     assert tried == [(18, "augment.size")]
-    CheckedParts(load(["augment.size=18", "evaluate=knn"])).validate(1)
+    validate(Parts(load(["augment.size=18", "evaluate=knn"])), 1)
     assert tried[1:] == [(18, "augment.size"), (20, "dataset.size")]

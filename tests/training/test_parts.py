@@ -19,10 +19,10 @@ from ssl_bench.methods.siamese import Siamese
 from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
 from ssl_bench.training import parts as parts_module
-from ssl_bench.training.checked import CheckedParts
 from ssl_bench.training.finished import load_run, read_config
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
+from ssl_bench.training.validate import validate
 from tests.composed import load
 from tests.conftest import SMALL, only_run
 
@@ -61,9 +61,9 @@ def test_each_part_is_built_once(
     for part in classes:
         count_constructor(part)
 
-    parts = CheckedParts(config)
+    parts = Parts(config)
     assert not built  # nothing is built before it is used
-    parts.validate(1)
+    validate(parts, 1)
     networks = parts.networks(parts.method.encoder, parts.method.encoder)
     targets = list(parts.targets(networks, CPU, Precision.of("fp32", False)))
     assert len(targets) == 2 and targets[0][1].augment == parts.views
@@ -88,10 +88,10 @@ def test_targets_are_the_network_and_its_baselines(baselines: list[str], names: 
 
 
 def test_validation_leaves_the_global_generator_unchanged() -> None:
-    parts = CheckedParts(load(SMALL))
+    parts = Parts(load(SMALL))
     seed_everything(3)
     state = torch.get_rng_state()
-    parts.validate(1)
+    validate(parts, 1)
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -7,8 +7,8 @@ import pytest
 from ssl_bench.config import compose, schema
 from ssl_bench.config.compose import load_of_many
 from ssl_bench.errors import ConfigError
-from ssl_bench.training.checked import CheckedParts
-from ssl_bench.training.refusals import refusals
+from ssl_bench.training.parts import Parts
+from ssl_bench.training.validate import refusals, validate
 
 RUNS = [
     ["negatives=random_k", "negatives.k=16"],
@@ -32,7 +32,7 @@ RUNS = [
 def by_itself(config: dict[str, Any]) -> str | None:
     try:
         schema.check(config)
-        CheckedParts(config).validate(1)
+        validate(Parts(config), 1)
     except ConfigError as error:
         return str(error)
     return None

@@ -1,0 +1,187 @@
+"""Whether the parts of a run fit together, asked before images, devices or other processes are touched.
+
+:func:`validate` checks one run and :func:`refusals` those of a grid, each as it will be at its start. Networks that
+several runs have in common are built once.
+"""
+
+import copy
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ssl_bench import files
+from ssl_bench.config import schema
+from ssl_bench.config.build import find_target, has_argument
+from ssl_bench.config.identity import evaluators, untrained
+from ssl_bench.data.dataset import MissingData
+from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.evaluate.run import check_evaluators
+from ssl_bench.hardware import check_devices
+from ssl_bench.networks.trial import try_backbone, try_map
+from ssl_bench.training.parts import NETWORKS, OBJECTIVE, Parts, text_without_seed
+from ssl_bench.training.precision import Precision
+
+EVALUATED = (*NETWORKS, "evaluate", "augment")  # on which checks of the networks depend
+
+
+def refusals(
+    configs: Sequence[dict[str, Any]],
+    here: bool,
+    ranks: Callable[[dict[str, Any]], int] = lambda config: config["devices"],
+) -> list[ConfigError | None]:
+    """The reasons why runs cannot be carried out; None for each run that can.
+
+    Args:
+        here: whether this machine is to carry them out.
+        ranks: the number of a run's processes on this machine, if so.
+    """
+    made: dict[str, dict[str, Any]] = {}
+    reasons: list[ConfigError | None] = [None] * len(configs)
+    texts = [text_without_seed(config, (*NETWORKS, "negatives", "positives")) for config in configs]
+    for number in sorted(range(len(configs)), key=lambda number: texts[number]):
+        try:
+            schema.check(configs[number])
+            validate(Parts(configs[number], made), ranks(configs[number]) if here else None)
+        except ConfigError as error:
+            reasons[number] = copy.copy(error)  # without the networks in its traceback and its causes
+    return reasons
+
+
+def validate(parts: Parts, local_processes: int | None) -> None:
+    """Build and check everything without opening images or a device.
+
+    Args:
+        local_processes: how many of the ``devices`` processes run on this machine; None: another machine carries
+            out the run, which may have GPUs, cores and prepared images that this one does not have.
+
+    Raises:
+        ConfigError: naming the key and what to set.
+    """
+    config, size = parts.config, parts.config["batch_size"]["size"]
+    if local_processes is not None:
+        check_devices(local_processes, config["device"])
+        cuda = config["device"] != "cpu" and torch.cuda.is_available()
+        require(config["graph"] is not True or cuda, "graph", True, "auto or false: there is no GPU")
+        Precision.of(config["precision"], cuda)
+    check_values(parts)
+    _check_shapes(parts)
+    with torch.random.fork_rng(devices=[]):
+        parts.once("tried", EVALUATED, lambda: _try_backbone(parts))
+        method = parts.method
+    try:
+        parts.recipe.groups(method)
+    except InvalidValue as refusal:
+        raise refusal.within("optimizer") from refusal
+    method.check_groups(config["devices"], config["batch_size"]["chunk"] or size)
+    method.facts(size)
+    try:
+        images = parts.dataset.check()
+    except MissingData:
+        if local_processes is None:
+            return
+        raise
+    if "raw" in config["evaluate"]["baselines"]:
+        _check_pixels(parts)
+    remedy = f"{images} or less, the images of {parts.choices.get('dataset', 'dataset')}"
+    require(size <= images or untrained(config), "batch_size.size", size, remedy)
+    parts.once("evaluated", EVALUATED, lambda: _check_evaluators(parts))
+
+
+def check_values(parts: Parts) -> None:
+    """Refuse values that a constructor refuses, of all parts that need neither networks nor files.
+
+    Raises:
+        ConfigError: naming the key and what to set.
+    """
+    config, option = parts.config, parts.choices.get("framework")
+    framework, chosen = find_target(config["framework"], "framework"), f"framework={option}"
+    size, devices, epochs = config["batch_size"]["size"], config["devices"], config["epochs"]
+    multiple = math.ceil(size / devices) * devices
+    remedy = f"a multiple of devices={devices}, such as {multiple}, or devices to a divisor of {size}"
+    require(size % devices == 0 or untrained(config), "batch_size.size", size, remedy)
+    if framework.trains:
+        require(epochs >= 1, "epochs", epochs, "1 or more")
+    else:
+        require(epochs == 0, "epochs", epochs, f"nothing: {chosen} trains nothing")
+        baselines = config["evaluate"]["baselines"]
+        remedy = f"[raw] or []: {chosen} evaluates the network as it is, and init=null one without weights"
+        require("init" not in baselines, "evaluate.baselines", baselines, remedy)
+    _ = parts.dataset, parts.views, parts.recipe
+    for name, evaluator in parts.evaluators.items():
+        remedy = f"evaluators of the backbone: {name} needs a projection, and {chosen} has no head"
+        require(framework.projects or not evaluator.needs_projection, "evaluate", [*parts.evaluators], remedy)
+    for group in (*OBJECTIVE, "positives"):
+        if config[group] is not None and not has_argument(config[group], group, "instances"):
+            parts.part(group)
+    if not parts.dataset.has_images:
+        name = f"dataset={parts.choices.get('dataset')}"
+        require(untrained(config), "framework", option, f"frozen: {name} has no images to train on")
+        readers = [name for name, evaluator in parts.evaluators.items() if evaluator.reads_images]
+        require(not readers, "evaluate", readers, f"mutual_information: {name} has no images")
+
+
+def _check_shapes(parts: Parts) -> None:
+    """Refuse shapes of one part that another one does not have. The files in conf/ take them from each other."""
+    config, size, dtype = parts.config, parts.views[0].size, parts.dataset.dtype
+    channels, width = config["dataset"]["channels"], (config["head"] or {}).get("out")
+    of_images, of_views = f"{channels}, the channels of the images", f"{size}, the size of the views"
+    shapes = [
+        ("backbone", "in_channels", channels, of_images),
+        ("framework", "channels", channels, of_images),
+        ("framework", "size", size, of_views),
+        ("negatives", "dim", width, f"{width}, which is head.out"),
+        ("positives", "dim", width, f"{width}, which is head.out"),
+    ]
+    for group, key, value, remedy in shapes:
+        given = (config[group] or {}).get(key, value)
+        require(given == value, f"{group}.{key}", given, remedy)
+    if dtype == "uint8":  # others have no bounds
+        return
+    augment, of = config["augment"], f"images of {dtype}"
+    for key, node in {"augment": augment, **{f"augment.{name}": node for name, node in augment.items()}}.items():
+        bright = node.get("solarize", 0) if isinstance(node, Mapping) else 0
+        require(bright == 0, f"{key}.solarize", bright, f"0: {of} have no brightest value to invert them at")
+    bounded = "uint8" in getattr(find_target(config["framework"], "framework"), "needs", ())
+    remedy = f"another one: its objective is for images of uint8, not for {of}"
+    require(not bounded, "framework", parts.choices.get("framework"), remedy)
+    photos = [name for name, node in evaluators(config["evaluate"]).items() if "images" in node]
+    require(not photos, "evaluate", photos, f"others: these have photos of their own, in uint8, and not {of}")
+
+
+def _try_backbone(parts: Parts) -> None:
+    """Refuse a backbone that computes no features of the views, or of the images that it is evaluated on."""
+    config, channels = parts.config, parts.config["dataset"]["channels"]
+    crops = {name: crop for name, crop in config["augment"].items() if isinstance(crop, Mapping)}
+    keys = {crop.get("size"): f"augment.{name}.size" for name, crop in crops.items()}
+    keys[parts.dataset.size] = "dataset.size"
+    sizes = {view.size: keys.get(view.size, "augment.size") for view in parts.views}
+    if parts.evaluators:
+        sizes[parts.dataset.size] = "dataset.size"
+    for size, key in sizes.items():
+        try_backbone(parts.backbone, config["backbone"], channels, size, key)
+    if "map" in getattr(find_target(config["framework"], "framework"), "needs", ()):
+        name, framework = parts.choices.get("backbone"), parts.choices.get("framework")
+        try_map(parts.backbone, str(name), f"framework={framework}", channels, parts.views[0].size)
+
+
+def _check_pixels(parts: Parts) -> None:
+    """Refuse raw pixels of the centres of photos that take more than half of this machine's memory."""
+    for _, _, dataset in parts.evaluated:
+        if dataset.eval_view and not dataset.has_pixels:
+            count, size = dataset.check(), dataset.eval_view["size"]
+            needed = 4 * count * dataset.channels * size**2
+            remedy = f"[init]: the pixels of {count:,} images of {size} x {size} take {needed / 1e9:,.0f} GB"
+            fits = needed < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+            require(fits, "evaluate.baselines", parts.config["evaluate"]["baselines"], remedy)
+
+
+def _check_evaluators(parts: Parts) -> None:
+    """Refuse evaluators that cannot work with the images or the network."""
+    networks, cpu = {"": parts.method.encoder}, torch.device("cpu")
+    for data, targets in parts.targets_by_data(networks, cpu, Precision.of("fp32", False)):
+        check_evaluators(parts.evaluators_for(*data), targets)
+    for sentence in parts.copied:
+        files.say_once(sentence)
