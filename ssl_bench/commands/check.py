@@ -76,13 +76,12 @@ def _machine(options: Any, command: str) -> int:
 
 def _loss(options: Any) -> int:
     from ssl_bench.check import loss, report
-    from ssl_bench.config import hydra_errors
-    from ssl_bench.config.with_hydra import parsed
+    from ssl_bench.config import with_hydra
     from ssl_bench.files import as_json
 
     keys = dict[str, Any]()
-    with hydra_errors.in_sentences(options.overrides):
-        for override in parsed(options.overrides):
+    with with_hydra.in_sentences(options.overrides):
+        for override in with_hydra.parsed(options.overrides):
             require(not override.is_sweep_override(), str(override.key_or_group), override.value(), "one value")
             keys[str(override.key_or_group)] = override.value()
     found, wrong = _printed((("loss", answer) for answer in loss.answers(options.loss, keys)), options)

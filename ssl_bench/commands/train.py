@@ -11,7 +11,7 @@ from typing import Any
 
 from ssl_bench.commands import dry_run, grid_end
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.config import hydra_errors, reference, schema, with_hydra
+from ssl_bench.config import reference, schema, with_hydra
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import impossible
@@ -41,7 +41,7 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
     """
     command = Command.of(words.overrides, words.config_dir, words.multirun)
     if words.help or words.cfg:
-        with hydra_errors.in_sentences(words.overrides):
+        with with_hydra.in_sentences(words.overrides):
             if words.help:
                 print(reference.help_text(command.cfg, words.config_dir))
             else:

@@ -1,2 +1,2 @@
-"""The configuration: ``schema`` types and checks it, ``with_hydra`` and ``compose`` make it, ``identity`` names a run,
+"""The configuration: ``with_hydra`` and ``compose`` make it, ``schema`` types and checks it, ``identity`` names a run,
 and ``build`` turns its nodes into objects."""

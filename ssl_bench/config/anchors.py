@@ -6,9 +6,7 @@ b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]      # 81 values; twenty such lines w
 Integers that Python does not print, deep nesting and a key that stands twice in a mapping are refused, too.
 """
 
-import contextlib
 import json
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,22 +16,28 @@ LONGEST_INTEGER = 250  # characters: in no notation is it more than a float can 
 LARGEST = 10**6  # values and characters of a text with anchors, written out, beyond four times its own length
 
 
-def parse(text: str | bytes) -> Any:
-    """The value of a YAML text, with the types of JSON and dates.
+def parse(text: str | bytes, construct: bool = True) -> Any:
+    """The value of a YAML text, with the types of JSON and dates; without ``construct`` None, and values as they are.
 
     Raises:
         ValueError: a list or mapping contains itself, the text has too many values once its anchors are written out,
             a key stands twice in a mapping, an integer is too long, or lists or mappings are nested too deeply.
         yaml.YAMLError: it is no YAML.
     """
-    with _checked(text) as (loader, node):
-        return None if node is None else loader.construct_document(node)
+    import yaml
 
-
-def check(text: str | bytes) -> None:
-    """Refuse what :func:`parse` refuses, with the same errors, except for values such as dates without such a day."""
-    with _checked(text):
-        pass
+    surrogate = "\\uDC" if isinstance(text, str) else b"\\uDC"  # a name that is no UTF-8, which the loader in C refuses
+    loader: Any = (yaml.SafeLoader if surrogate in text else getattr(yaml, "CSafeLoader", yaml.SafeLoader))(text)  # type: ignore[operator]
+    try:
+        node = loader.get_single_node()
+        _check(node, len(text))
+        return None if node is None or not construct else loader.construct_document(node)
+    except (RecursionError, yaml.MarkedYAMLError) as error:
+        if isinstance(error, yaml.MarkedYAMLError) and "nesting depth" not in str(error):  # of libyaml, 1,000
+            raise
+        raise ValueError("it is nested too deeply") from error
+    finally:
+        loader.dispose()
 
 
 def as_json(text: bytes) -> Any:
@@ -47,30 +51,6 @@ def as_json(text: bytes) -> Any:
 
 
 read_yaml = partial(read_json, parse=as_json)  # content of a YAML file as JSON would have it
-
-
-@contextlib.contextmanager
-def _checked(text: str | bytes) -> Iterator[tuple[Any, Any]]:
-    from yaml import MarkedYAMLError
-
-    loader = _loader(text)
-    try:
-        node = loader.get_single_node()
-        _check(node, len(text))
-        yield loader, node
-    except (RecursionError, MarkedYAMLError) as error:
-        if isinstance(error, MarkedYAMLError) and "nesting depth" not in str(error):  # of libyaml, 1,000
-            raise
-        raise ValueError("it is nested too deeply") from error
-    finally:
-        loader.dispose()
-
-
-def _loader(text: str | bytes) -> Any:
-    import yaml
-
-    surrogate = "\\uDC" if isinstance(text, str) else b"\\uDC"  # a name that is no UTF-8, which the loader in C refuses
-    return (yaml.SafeLoader if surrogate in text else getattr(yaml, "CSafeLoader", yaml.SafeLoader))(text)  # type: ignore[operator]
 
 
 def _check(node: Any, length: int) -> None:

@@ -33,9 +33,8 @@ KINDS = {
     "optimizer": ["training.optim.Recipe"],
     "evaluate": ["evaluate.target.Evaluator"],
     "evaluate.on": ["data.dataset.Dataset"],
+    "tracking": ["record.dashboard.Dashboard"],  # no part of a run's identity, and it needs no class
 }
-# Of groups that are no part of a run's identity, and need no class.
-UNNAMED_KINDS = {"tracking": ["record.dashboard.Dashboard"]}
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -110,11 +109,11 @@ def find_target(node: Any, key: str) -> Any:
     if path is None:
         raise ConfigError(f"{key} has no _target_: set {key} to one of its options")
     packages = ("ssl_bench", *plugins.allowed())
-    declared = UNNAMED_KINDS.get(key) or KINDS.get(key) or KINDS[key.partition(".")[0]]
+    declared = KINDS.get(key) or KINDS[key.partition(".")[0]]
     wanted = " or ".join(name.rpartition(".")[2] for name in declared)
     where = f"set it to a {wanted} of {' or '.join(packages)}"
     if not isinstance(path, str) or path.partition(".")[0] not in packages:
-        consent = plugins.CONSENT + ("" if key in UNNAMED_KINDS else plugins.LISTED)
+        consent = plugins.CONSENT + ("" if key == "tracking" else plugins.LISTED)
         raise ConfigError(f"{key}._target_={path}: {where}; {consent}")
     if (package := path.partition(".")[0]) != "ssl_bench" and package not in sys.modules:
         plugins.loaded(package)
@@ -212,13 +211,8 @@ def converted(value: Any, hint: Any, key: str) -> Any:
 
 
 def _described(hint: Any) -> str:
-    names = {
-        int: "an integer",
-        float: "a number",
-        str: "text, in quotes if it reads as a number",
-        bool: "true or false",
-        type(None): "null",
-    }
+    names = {int: "an integer", float: "a number", bool: "true or false", type(None): "null"}
+    names[str] = "text, in quotes if it reads as a number"
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " or ".join(_described(option) for option in typing.get_args(hint))
     if typing.get_origin(hint) is typing.Literal:

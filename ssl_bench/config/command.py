@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from ssl_bench.config import hydra_errors, schema, with_hydra
+from ssl_bench.config import schema, with_hydra
 from ssl_bench.errors import ConfigError
 
 MOST_RUNS = 100_000  # of a grid
@@ -48,13 +48,13 @@ class Command:
             ConfigError: an override cannot be used, or has several values and is not of a grid.
         """
         given = with_hydra.as_hydra_takes(overrides)
-        with hydra_errors.in_sentences(given):
-            hydra_errors.check_overrides(given, grid=True)
+        with with_hydra.in_sentences(given):
+            with_hydra.check_overrides(given, grid=True)
             parsed = with_hydra.parsed(given)
             cfg = with_hydra.composed([str(one.input_line) for one in parsed if not one.is_sweep_override()], folder)
             many = multirun or cfg.hydra.mode is RunMode.MULTIRUN
             if not many:
-                hydra_errors.check_overrides(given)
+                with_hydra.check_overrides(given)
             params: Any = OmegaConf.to_container(cfg.hydra.sweeper, resolve=True)
             parsed = with_hydra.parsed(f"{key}={text}" for key, text in (params["params"] or {}).items()) + parsed
             settings: Any = OmegaConf.to_container(cfg.launcher, resolve=True, throw_on_missing=True)
@@ -86,9 +86,7 @@ class Command:
         """
         values = [self._values(key, override) for key, override in self.space.items()]
         if (count := math.prod(map(len, values))) > MOST_RUNS:
-            raise ConfigError(
-                f"these are {count:,} runs: a grid has {MOST_RUNS:,} or fewer: give its keys fewer values"
-            )
+            raise ConfigError(f"these are {count:,} runs: give the keys fewer values: a grid has {MOST_RUNS:,} at most")
         return list(dict.fromkeys(itertools.product(*values)))
 
     def _values(self, key: str, override: Override) -> list[str]:
@@ -109,9 +107,7 @@ class Command:
             raise ConfigError(f"{line}: write range(start,stop,step) with finite numbers") from error
         if not 0 < len(texts) <= MOST_RUNS:
             count = f"more than {MOST_RUNS:,}" if texts else "no"
-            raise ConfigError(
-                f"{line}: these are {count} values: write them, such as seed=0,1, or range(start,stop,step)"
-            )
+            raise ConfigError(f"{line}: {count} values: write them, such as seed=0,1, or range(start,stop,step)")
         return [f"{key}={text}" for text in texts]
 
 

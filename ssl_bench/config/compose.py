@@ -9,20 +9,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench.config import from_disk, plugins, schema
+from ssl_bench.config import from_disk, plugins, schema, with_hydra
 from ssl_bench.config.build import find_target, has_argument, near
-from ssl_bench.config.hydra_errors import check_overrides, explain, in_sentences
 from ssl_bench.config.identity import SCHEDULES, evaluators, is_plugins
-from ssl_bench.config.with_hydra import (
-    PATH_KEY,
-    as_hydra_takes,
-    as_typed,
-    composed,
-    parsed,
-    parted,
-    quoted,
-    with_values,
-)
 from ssl_bench.errors import ConfigError, require, shown
 from ssl_bench.files import given_path
 
@@ -40,7 +29,7 @@ def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
         ConfigError: an interpolation has no value, a value is missing, a plugin cannot be used, or there are no such
             images or weights.
     """
-    cfg, choices = parted(cfg)
+    cfg, choices = with_hydra.parted(cfg)
     from_disk.check_computed(OmegaConf.to_container(cfg, resolve=False))  # type: ignore[arg-type]
     try:
         expand_home(cfg)
@@ -52,7 +41,7 @@ def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
             from_disk.leave_out(cfg, choices)
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
-        raise ConfigError(explain(error)) from error
+        raise ConfigError(with_hydra.explain(error)) from error
     if OmegaConf.is_interpolation(cfg, "name"):
         config["name"] = shown(config["name"])  # such as ${seed}
     schema.check_keys(config)
@@ -61,16 +50,12 @@ def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
     if "_target_" in (tracking := config.get("tracking") or {}):  # W&B's settings may stand in conf/local
         others = {key for key in schema.TRACKING if not has_argument(tracking, "tracking", key)}
         config["tracking"] = {key: value for key, value in tracking.items() if key not in others}
-    config |= {"plugins": listed, **_steady(config)} if listed else {}
+    if listed:  # and the groups whose class is a plugin's and does not depend on the length of the training
+        named = [group for group in SCHEDULES if is_plugins(config.get(group) or {})]
+        steady = [group for group in named if not getattr(find_target(config[group], group), "length_matters", True)]
+        config |= {"plugins": listed} | ({"steady": steady} if steady else {})
     config["choices"] = {k: v for k, v in sorted(choices.items()) if v is not None and "/" not in k and k != "local"}
     return config
-
-
-def _steady(config: Mapping[str, Any]) -> dict[str, list[str]]:
-    """``steady`` with the groups whose class is a plugin's and does not depend on the length of the training."""
-    named = [group for group in SCHEDULES if is_plugins(config.get(group) or {})]
-    steady = [group for group in named if not getattr(find_target(config[group], group), "length_matters", True)]
-    return {"steady": steady} if steady else {}
 
 
 def load(overrides: Sequence[str] = (), folder: Path | None = None) -> dict[str, Any]:
@@ -79,16 +64,16 @@ def load(overrides: Sequence[str] = (), folder: Path | None = None) -> dict[str,
     Raises:
         ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
     """
-    with in_sentences(overrides):
-        overrides = as_hydra_takes(overrides)
-        check_overrides(overrides)
-        return resolved(composed(overrides, folder), folder)
+    with with_hydra.in_sentences(overrides):
+        overrides = with_hydra.as_hydra_takes(overrides)
+        with_hydra.check_overrides(overrides)
+        return resolved(with_hydra.composed(overrides, folder), folder)
 
 
 def load_of_many(overrides: Sequence[str], folder: Path | None = None) -> dict[str, Any]:
     """As :func:`load`, with the YAML files as they were when one was composed last: faster than to look for changes."""
     try:
-        return resolved(with_values(as_hydra_takes(overrides), folder), folder)
+        return resolved(with_hydra.with_values(with_hydra.as_hydra_takes(overrides), folder), folder)
     except (HydraException, OmegaConfBaseException, ValueError):
         return load(overrides, folder)  # for anything unusual, and for Hydra's own error
 
@@ -115,13 +100,13 @@ def _other_images(cfg: DictConfig, given: Any, folder: Path | None) -> dict[str,
     if {"_target_", "knn_k"} <= keys.keys():  # of a run that is read again
         return keys
     require(bool(keys.get("dataset")), "evaluate.on", given, "a dataset, or to {dataset: folder, root: DIR}")
-    values = {k: quoted(v) if isinstance(v, str) else shown(v) for k, v in keys.items()}
+    values = {k: with_hydra.quoted(v) if isinstance(v, str) else shown(v) for k, v in keys.items()}
     overrides = [f"dataset={keys['dataset']}", *(f"dataset.{k}={v}" for k, v in values.items() if k != "dataset")]
     try:
-        check_overrides(overrides)
-        other, choices = parted(composed(overrides, folder=folder))
+        with_hydra.check_overrides(overrides)
+        other, choices = with_hydra.parted(with_hydra.composed(overrides, folder=folder))
     except (HydraException, ConfigError) as error:
-        raise ConfigError(f"evaluate.on: {explain(error, overrides)}") from error
+        raise ConfigError(f"evaluate.on: {with_hydra.explain(error, overrides)}") from error
     other.paths.data = cfg.paths.data
     expand_home(other)
     from_disk.find_images(other, choices)
@@ -132,7 +117,7 @@ def _other_images(cfg: DictConfig, given: Any, folder: Path | None) -> dict[str,
 def expand_home(cfg: DictConfig) -> None:
     """Replace ``~`` at the beginning of every path by the home folder."""
     for key, value in schema.leaves(OmegaConf.to_container(cfg, resolve=False)):
-        if isinstance(value, str) and value.startswith("~") and PATH_KEY.fullmatch(key):
+        if isinstance(value, str) and value.startswith("~") and with_hydra.PATH_KEY.fullmatch(key):
             OmegaConf.update(cfg, key, str(given_path(value)), force_add=True)
 
 
@@ -145,10 +130,10 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
     Raises:
         ConfigError: an option or a key does not exist, or an override cannot be read.
     """
-    with in_sentences(overrides):
-        overrides = [as_typed(override) for override in overrides]
-        check_overrides(overrides)
-        given = {str(override.key_or_group): override for override in parsed(overrides)}
+    with with_hydra.in_sentences(overrides):
+        overrides = [with_hydra.as_typed(override) for override in overrides]
+        with_hydra.check_overrides(overrides)
+        given = {str(override.key_or_group): override for override in with_hydra.parsed(overrides)}
         for key, override in given.items():
             part = OmegaConf.create({})
             OmegaConf.update(part, key, override.value(), force_add=True)
@@ -156,7 +141,7 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
         choices = dict(config["choices"])
         if "evaluate" in given:
-            other, chosen = parted(composed([str(given.pop("evaluate").input_line)]))
+            other, chosen = with_hydra.parted(with_hydra.composed([str(given.pop("evaluate").input_line)]))
             choices |= {"evaluate": chosen.get("evaluate")}
             replaced = evaluators(config["evaluate"])
             settings = {name: value for name, value in config["evaluate"].items() if name not in replaced}
@@ -164,11 +149,10 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         OmegaConf.set_struct(root, True)
         for key, override in given.items():
             if OmegaConf.select(root, key, default=_MISSING) is _MISSING:
-                names = list(evaluators(root.evaluate))
+                names = ", ".join(evaluators(root.evaluate)) or "none"
                 keys = [path for path, _ in schema.leaves(OmegaConf.to_container(root.evaluate), "evaluate")]
-                remedy = f"the run's evaluators are {', '.join(names) or 'none'}; evaluate=[NAME,...] takes others"
-                beside = [other for other in keys if other.startswith(f"{key.rpartition('.')[0]}.")]
-                raise ConfigError(f"there is no key {key}{near(key, beside)}: {remedy}")
+                remedy = f"the run's evaluators are {names}; evaluate=[NAME,...] takes others"
+                raise ConfigError(f"there is no key {key}{near(key, keys)}: {remedy}")
             value: Any = override.value()
             is_place = key in ("dataset.root", "dataset.path") and isinstance(value, str)
             value = str(given_path(value).absolute()) if is_place else value

@@ -58,8 +58,8 @@ def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:
         dataset = open_dataset(node, cfg.paths.data)
         cfg.dataset.update(dataset.settings_of_images())
         files.say_once(dataset.summary())
-    place = Path(str(node.get("root") or node.get("path"))).name
-    choices["dataset"] = f"{choices['dataset'].partition(':')[0]}:{place}"
+    place = Path(str(node.get("root") or node.get("path")))
+    choices["dataset"] = f"{choices['dataset'].partition(':')[0]}:{place.name}"
 
 
 def find_prepared(config: dict[str, Any], training: bool = True) -> dict[str, Any]:
@@ -69,23 +69,18 @@ def find_prepared(config: dict[str, Any], training: bool = True) -> dict[str, An
     evaluate, data = config.get("evaluate"), config["paths"].get("data")
     changed = {"dataset": _prepared(config["dataset"], data)} if training else {}
     if isinstance(evaluate, dict) and isinstance(on := evaluate.get("on"), dict | list):
-        nodes = [_named(node, data) for node in datasets_of(evaluate)]
+        nodes = [_prepared(node, data) for node in datasets_of(evaluate)]
         changed["evaluate"] = {**evaluate, "on": nodes if isinstance(on, list) else nodes[0]}
     return {**config, **changed}
-
-
-def _named(node: Mapping[str, Any], data: str) -> dict[str, Any]:
-    """A node of ``evaluate.on`` with what is found in its prepared images."""
-    inner: dict[str, Any] = _prepared({k: v for k, v in node.items() if k != "dataset"}, data)
-    return {"dataset": node.get("dataset")} | inner
 
 
 def _prepared(node: Any, data: str) -> Any:
     """A dataset's node with what is found in its prepared images; they may still be missing."""
     if not isinstance(node, dict) or is_own(node) or node.get("content", "") is not None:
         return node
+    inner = {key: value for key, value in node.items() if key != "dataset"}
     try:
-        return node | open_dataset(node, data).settings_of_images()
+        return node | open_dataset(inner, data).settings_of_images()
     except ConfigError:  # a run that needs them is refused later, one that is finished does not
         return node
 
@@ -97,8 +92,8 @@ def leave_out(cfg: DictConfig, choices: Mapping[str, Any]) -> None:
     nodes = [on or cfg.dataset for on in datasets_of(OmegaConf.to_container(cfg.evaluate, resolve=False))]  # type: ignore[arg-type]
     if any(node.get("num_classes") != 0 for node in nodes):
         return
-    named = evaluators(cfg.evaluate)
-    without = [name for name, evaluator in named.items() if find_target(evaluator, f"evaluate.{name}").needs_labels]
+    named = evaluators(cfg.evaluate).items()
+    without = [name for name, evaluator in named if find_target(evaluator, f"evaluate.{name}").needs_labels]
     with open_dict(cfg):
         for name in without:
             del cfg.evaluate[name]
@@ -164,7 +159,7 @@ def read_names(file: Path) -> tuple[list[str], str]:
     remedy = "shares of the labelled images, or a text file with the name of an image file on each line"
     try:
         content = files.read_bytes(file)
-        names = [line.strip() for line in content.decode("utf-8-sig").splitlines() if line.strip()]
+        names = [*filter(None, map(str.strip, content.decode("utf-8-sig").splitlines()))]
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no text in UTF-8"
         raise InvalidValue("evaluate.labels", str(file), f"{remedy}: {why}") from error

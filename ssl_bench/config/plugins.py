@@ -94,18 +94,12 @@ def loaded(name: str) -> tuple[ModuleType, str]:
 
 def _source(name: str) -> str:
     """A hash of the names and contents of a package's files, without compiled Python."""
-    spec = importlib.util.find_spec(name)
-    roots = [
-        Path(place).absolute() for place in (spec and (spec.submodule_search_locations or [spec.origin or ""])) or ()
-    ]
-    paths = [(root, path) for root in roots for path in (sorted(root.rglob("*")) if root.is_dir() else [root])]
-    return _hash(
-        tuple(
-            (path.relative_to(root).as_posix(), path, mark(path.stat()))
-            for root, path in paths
-            if path.is_file() and path.suffix != ".pyc" and path.name[0] != "." and path.parent.name != "__pycache__"
-        )
-    )
+    spec, files = importlib.util.find_spec(name), list[tuple[str, Path, Mark]]()
+    for root in map(Path, (spec.submodule_search_locations or [spec.origin or ""]) if spec else ()):
+        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            if path.is_file() and path.suffix != ".pyc" and path.name[0] != "." and path.parent.name != "__pycache__":
+                files.append((path.relative_to(root).as_posix(), path.absolute(), mark(path.stat())))
+    return _hash(tuple(files))
 
 
 @lru_cache(64)  # the runs of a grid have the same plugins

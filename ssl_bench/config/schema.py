@@ -13,7 +13,6 @@ from typing import Any, Literal
 from ssl_bench.config.build import KINDS, checked_call, converted, near, one_of
 from ssl_bench.config.identity import datasets_of, name_of_labels
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.shapes import fits
 
 # Groups that a framework with an objective of its own leaves out.
 OPTIONAL = ("head", "loss", "negatives", "temperature")
@@ -44,7 +43,7 @@ LAUNCHERS: Mapping[str, Types] = {
 # Any stands for a group, which its _target_ types, and for what is checked elsewhere.
 TOP_LEVEL: Types = {
     **dict.fromkeys((key for key in KINDS if "." not in key), Any),
-    **dict.fromkeys(("init", "plugins", "launcher", "tracking"), Any),
+    **dict.fromkeys(("init", "plugins", "launcher"), Any),
     **dict.fromkeys(("tf32", "compile", "compile_views"), bool),
     **dict.fromkeys(("seed", "epochs", "devices", "log_every", "timeout"), int),
     **dict.fromkeys(("max_steps", "threads"), int | None),
@@ -153,7 +152,7 @@ def _check_evaluate(node: Mapping[str, Any]) -> None:
     converted(node.get("watch"), int, "evaluate.watch")
     converted(node.get("baselines"), list[Literal["init", "raw"]], "evaluate.baselines")
     labels = node.get("labels", [1.0])
-    shares = isinstance(labels, list) and all(_is_list(share) or _is_share(share) for share in labels)
+    shares = isinstance(labels, list) and all(map(_is_labels, labels))
     shares = shares and 0 < len({*map(name_of_labels, labels)}) == len(labels)
     remedy = "different shares of the labelled images, or files that list images: [0.01,0.1,1.0] or [1percent.txt]"
     require(shares, "evaluate.labels", labels, remedy)
@@ -168,14 +167,12 @@ def _check_evaluate(node: Mapping[str, Any]) -> None:
         require(named, "evaluate.on", evaluator, "a dataset, or to {dataset: folder, root: DIR}")
 
 
-def _is_share(labels: Any) -> bool:
-    return isinstance(labels, int | float) and not isinstance(labels, bool) and 0 < labels <= 1
-
-
-def _is_list(labels: Any) -> bool:
-    """Whether a value is a list of images with its hash, and its length unless an earlier version has found it."""
-    texts = {key: value for key, value in labels.items() if key != "images"} if isinstance(labels, Mapping) else {}
-    return fits(texts, dict[str, str]) and texts.keys() == {"file", "content"}
+def _is_labels(value: Any) -> bool:
+    """Whether a value is a share, or a list of images with its hash, and its length but for earlier versions."""
+    if isinstance(value, Mapping):
+        texts = value.get("file"), value.get("content")
+        return value.keys() - {"images"} == {"file", "content"} and all(isinstance(text, str) for text in texts)
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
 
 
 def check_tracking(node: Any) -> None:

@@ -6,6 +6,7 @@ only fill the key of their group: of 28 losses and 11 batch sizes Hydra composes
 put together from these. A ``folder`` is everywhere that of ``--config-dir``, which has further options.
 """
 
+import contextlib
 import errno
 import io
 import math
@@ -13,8 +14,7 @@ import os
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
-from importlib.metadata import version
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,16 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from ssl_bench import files
 from ssl_bench.config import anchors
-from ssl_bench.config.schema import directory
-from ssl_bench.errors import ConfigError, InvalidValue, in_one_line
+from ssl_bench.config.build import near
+from ssl_bench.config.schema import directory, leaves
+from ssl_bench.errors import ConfigError, InvalidValue, in_one_line, reason
 
 READABLE = re.compile(  # by ${oc.env:NAME}: what a configuration may hold, which is written to the disk
     r"(SSL_BENCH_|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES|WANDB_(MODE|DISABLED|PROJECT|ENTITY|TAGS)"
@@ -84,17 +85,13 @@ def wandb_tags(text: str) -> ListConfig:
     return ListConfig([word.strip() for word in text.split(",") if word.strip()])
 
 
-# Hydra 1.4 has no older behaviour to choose from, and warns if one is named.
-VERSION_BASE = {"version_base": "1.3"} if version("hydra-core").startswith("1.3.") else {}
-# OmegaConf 2.4 has another name for the function.
-register: Any = OmegaConf.register_new_resolver if version("omegaconf") < "2.4" else OmegaConf.register_resolver
-register("oc.env", read_environment, replace=True)
-register("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
-register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
-    "per_node", lambda devices, nodes, count=1: count * math.ceil(devices / max(nodes, 1)), replace=True
-)
-register("wandb_mode", wandb_mode, replace=True)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
-register("wandb_tags", wandb_tags, replace=True)
+register = partial(OmegaConf.register_new_resolver, replace=True)
+register("oc.env", read_environment)
+register("add", lambda *numbers: sum(numbers))  # ${add:3,${dataset.bits}}
+# ${per_node:${devices},${.nodes},8}: eight for each device of a node
+register("per_node", lambda devices, nodes, count=1: count * math.ceil(devices / max(nodes, 1)))
+register("wandb_mode", wandb_mode)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
+register("wandb_tags", wandb_tags)
 LARGEST_OPTION = 2**18  # bytes of a YAML file, which takes ten seconds: OmegaConf makes an object of each value
 # Why an override of a key of Hydra is refused: this package reads hydra.mode and hydra.sweeper.params of experiments.
 HYDRAS = {
@@ -104,9 +101,16 @@ HYDRAS = {
 }
 UNSET: dict[str, Any] = {"run": {"dir": "outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}"}, "callbacks": {}}  # in Hydra
 UNLISTED = {"framework": {"frozen"}}  # options that train nothing, by group
-Options = tuple[str, ...]  # overrides that choose options
-_COMPOSED: dict[tuple[Path | None, Options], bytes] = {}  # as pickles
-_FIRST: dict[tuple[Path | None, Options], Options] = {}  # of those of the same groups, the one that was composed first
+LACKING = ConfigAttributeError, ConfigKeyError  # the causes of Hydra's error for a key that is not there
+FEW = 3  # options that are named beside a key that only they have
+# The key that group=0.1 may mean.
+NUMBER_KEYS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}
+# Words of other tools, and what they are called here.
+FOREIGN = {"arch": "backbone", "batch": "batch_size.size", "bs": "batch_size.size", "criterion": "loss"}
+FOREIGN |= {"data": "dataset or paths.data", "encoder": "backbone", "gpus": "devices", "logger": "tracking"}
+FOREIGN |= {"method": "framework", "model": "backbone", "wandb": "tracking", "wd": "optimizer.weight_decay"}
+_COMPOSED = dict[Any, bytes]()  # as pickles, by folder and overrides that choose options
+_FIRST = dict[Any, tuple[str, ...]]()  # of those of the same groups, the one that was composed first
 
 
 def groups() -> set[str]:
@@ -200,7 +204,7 @@ def with_values(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     return cfg
 
 
-def _with_options(chosen: Options, folder: Path | None) -> DictConfig:
+def _with_options(chosen: tuple[str, ...], folder: Path | None) -> DictConfig:
     """Compose a combination of options, by Hydra unless it is known or can be put together.
 
     An option that only fills the key of its group is alone: the key depends on it and on the groups of the others that
@@ -251,7 +255,7 @@ def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     for path, why in _faults(folder):
         raise ConfigError(f"{path} cannot be read: {why}")
     try:
-        with initialize_config_dir(str(directory()), **VERSION_BASE):
+        with initialize_config_dir(str(directory()), version_base="1.3"):
             cfg = compose("train", [*search, *overrides], return_hydra_config=True)
     except OmegaConfBaseException:
         raise
@@ -281,7 +285,7 @@ def _faults(folder: Path | None, unreadable: bool = False) -> Iterator[tuple[Pat
     for path in (path for group in sorted(groups()) if folder for path in sorted((folder / group).rglob("*.yaml"))):
         try:
             text = files.read_bytes(path, LARGEST_OPTION).decode()
-            anchors.check(text)
+            anchors.parse(text, construct=False)
             if unreadable:
                 OmegaConf.load(io.StringIO(text))
         except RecursionError:
@@ -304,3 +308,104 @@ def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
 def as_yaml(cfg: DictConfig) -> str:
     """A composed configuration as YAML, without Hydra's own part, with values in place of interpolations."""
     return OmegaConf.to_yaml(parted(cfg)[0], resolve=True).rstrip("\n")
+
+
+# ---- errors
+
+
+class NoSuchKey(ConfigError):
+    """The chosen options have no key of a name; other options may have it."""
+
+
+@contextlib.contextmanager
+def in_sentences(overrides: Sequence[str]) -> Iterator[None]:
+    """Put what Hydra and OmegaConf raise in the block into a ConfigError."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        refusal = NoSuchKey if isinstance(error.__cause__, LACKING) else ConfigError
+        raise refusal(explain(error, overrides)) from error
+
+
+def check_overrides(overrides: Sequence[str], grid: bool = False) -> None:
+    """Refuse values of groups that are no name: Hydra would fail at some, and merge the options of a list into one.
+
+    Args:
+        grid: keys may have several values.
+
+    Raises:
+        ConfigError: naming the override.
+        HydraException: an override cannot be read.
+    """
+    for override in parsed(overrides):
+        line, group, value = override.input_line, override.key_or_group, override.value()
+        if not group:
+            raise ConfigError(f"{line}: write key=value, such as seed=3")
+        if override.is_sweep_override() and (group == "experiment" or not grid):
+            remedy = "each experiment has a grid of its own: start one at a time"
+            remedy = remedy if grid else "several values make a grid: add -m, or write [a,b] for a list"
+            raise ConfigError(f"{line}: {remedy}")
+        if override.is_add() and override.package is None and group in groups():
+            raise ConfigError(f"{group} has a value already: leave the + before {group} out")
+        if override.is_delete() and group == "evaluate":  # a list, which Hydra leaves as it is
+            raise ConfigError(f"{line}: set evaluate to the options that you want, or to [] to evaluate nothing")
+        names = value if isinstance(value, list) and group == "evaluate" else [value]
+        in_question = group in groups() and not override.is_delete() and not override.is_sweep_override()
+        if in_question and not all(isinstance(name, str) for name in names):
+            several = "; only evaluate takes a list" if isinstance(value, list) else f", or leave it out by ~{group}"
+            if group in NUMBER_KEYS and isinstance(value, int | float):
+                several = f", or write {group}.{NUMBER_KEYS[group]}={value}"
+            raise ConfigError(f"{line}: set {group} to the name of an option{several}")
+
+
+def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
+    """Put an error of Hydra or OmegaConf into one sentence that names the key and says what to set."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _no_option(error.missing_cfg_file, error.options)
+    if isinstance(error, OverrideParseException):
+        name, _, value = error.override.partition("=")
+        quoted = f"'{name}=\"{value}\"'"
+        return f"{error.override}: cannot be read: write key=value, with quotes around other characters, as in {quoted}"
+    chain = [error]  # with what has led to it
+    while not isinstance(chain[-1], ConfigError) and (earlier := chain[-1].__cause__ or chain[-1].__context__):
+        chain.append(earlier)
+    failed = next((each for each in chain if getattr(each, "full_key", None)), None)
+    key = getattr(failed, "full_key", "")
+    if isinstance(chain[-1], ConfigError):  # what a resolver has refused
+        return f"{key}: {chain[-1]}" if key else str(chain[-1])
+    if absent := re.search("Could not delete .*'(.+)' does not exist", str(error)):
+        return _no_key(absent[1])
+    if isinstance(failed, LACKING):
+        words = (text.lstrip("+") for text in overrides)
+        return _no_key(next((text for text in words if text.startswith((f"{key}=", f"{key}."))), key).partition("=")[0])
+    return f"{key}: {reason(failed)}; set {key} to a value" if failed else in_one_line(error)
+
+
+def _no_option(file: str, options: Sequence[str] | None) -> str:
+    """The refusal of an option that has no file; Hydra names the others of the group, or none."""
+    group, _, option = file.rpartition("/")
+    if file.partition("/")[0] in groups():  # experiment, of experiment/<paper>/<name>
+        group, _, option = file.partition("/")
+    options = options or sorted(path.stem for path in (directory() / group).glob("*.yaml"))
+    return (
+        f"{group}={option}: there is no such option{near(option, options)}; set {group} to one of {', '.join(options)}"
+    )
+
+
+def _no_key(key: str) -> str:
+    """The refusal of an unknown key, with what it is called here, options that have it, or keys that are similar."""
+    having = dict[str, dict[str, None]]()  # keys, with the options that have them
+    for path in sorted(directory().glob("*/*.yaml")):
+        group, content = path.parent.name, yaml.safe_load(path.read_text()) or {}
+        for name, _ in leaves(content.get(group, content), group) if group not in ("experiment", "local") else ():
+            having.setdefault(name, {})[path.stem] = None
+    everywhere = leaves(yaml.safe_load((directory() / "train.yaml").read_text()) | {"hydra": {}})
+    having |= {name: {} for name, _ in everywhere}
+    last = f".{key.rpartition('.')[2]}"
+    alike = [name for name in having if name == key or (name.endswith(last) and name.count(".") == 1)]
+    meant = FOREIGN.get(key.lower()) or " or ".join(
+        f"{name} with {name.partition('.')[0]}={' or '.join(having[name])}" if 0 < len(having[name]) <= FEW else name
+        for name in alike
+    )
+    hint = f" (did you mean {meant}?)" if meant else near(key, having)
+    return f"there is no key {key}{hint}; `ssl-bench train --cfg job` prints them all"

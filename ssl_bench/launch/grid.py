@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.config import compose, hydra_errors, schema
+from ssl_bench.config import compose, schema, with_hydra
 from ssl_bench.config.command import Command
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import run_dir
@@ -60,7 +60,7 @@ class Grid:
         Raises:
             ConfigError: its configuration cannot be used.
         """
-        with hydra_errors.in_sentences(self.command.given):
+        with with_hydra.in_sentences(self.command.given):
             config = compose.resolved(self.command.cfg, self.command.folder)
         if under_torchrun():
             config["devices"] = int(os.environ["WORLD_SIZE"])
@@ -82,7 +82,7 @@ class Grid:
         if len(combinations) > MANY:
             print(f"checking {len(combinations)} runs", flush=True)
         runs = [self._composed(overrides) for overrides in combinations]
-        if all(isinstance(run.refusal, hydra_errors.NoSuchKey) for run in runs) and runs[0].refusal:  # a key of no run
+        if all(isinstance(run.refusal, with_hydra.NoSuchKey) for run in runs) and runs[0].refusal:  # a key of no run
             raise runs[0].refusal
         refused = self.refused(runs)
         possible = impossible.left([run.overrides for run in runs], refused, skip)
@@ -95,7 +95,7 @@ class Grid:
     def _composed(self, overrides: tuple[str, ...]) -> Run:
         try:
             return self.run(overrides, compose.load_of_many(overrides, self.command.folder))
-        except hydra_errors.NoSuchKey as error:  # the options of this run lack a key that those of others may have
+        except with_hydra.NoSuchKey as error:  # the options of this run lack a key that those of others may have
             return Run(overrides, {}, Path(), "", refusal=error)
 
     def run(self, overrides: tuple[str, ...], config: dict[str, Any], label: str = "") -> Run:

@@ -32,7 +32,6 @@ from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.parts import Parts, has_no_checkpoint
 from ssl_bench.training.precision import Precision, bf16_is_slow, set_matmul_options
-from ssl_bench.training.recording import CudaRecording
 from ssl_bench.training.state import TrainingState
 from ssl_bench.training.step import Stepper
 from ssl_bench.training.watch import Watch
@@ -204,7 +203,7 @@ class Training:
             if obstacle and wanted is True:
                 raise RunError(f"graph=true: {obstacle}: set graph=auto or false")
             if not obstacle:
-                new = partial(CudaRecording, torch.cuda.graph_pool_handle())
+                new = partial(graph.CudaRecording, torch.cuda.graph_pool_handle())
                 return graph.GraphedStepper(stepper, self.loader, wanted is True, new, votes)
             log.info("steps are not replayed as a CUDA graph: %s", obstacle)
         if self.chunk is None:

@@ -152,11 +152,13 @@ class Evaluation:
         networks = {entries[0]["network"]: network}
         for data, targets in self.parts.targets_by_data(networks, self.state.device, self.precision):
             of_labels = self.parts.evaluators_for(*data)
-            for entry in (entry for entry in entries if _data(entry) == data):
-                for infix, target in targets:
-                    what = f"{self.state.step} {evaluations.mark(entry)} {infix}"
-                    target.kept = None if folder is None else _kept(folder, what)
-                    self._kept |= {target.kept} if target.kept else set()
+            for entry in entries:
+                if (entry["settings"].get("on"), entry["settings"].get("labels", 1.0)) != data:
+                    continue
+                for infix, target in targets if folder is not None else ():
+                    what = f"{self.state.step} {evaluations.mark(entry)} {infix}".replace("/", " ").split()
+                    target.kept = folder / "checkpoints" / f"evaluation-{'-'.join(what)}.pt"
+                    self._kept.add(target.kept)
                 metrics, artifacts = run_evaluators({entry["evaluator"]: of_labels[entry["evaluator"]]}, targets)
                 yield evaluations.filled(entry, metrics), artifacts
 
@@ -165,12 +167,13 @@ class Evaluation:
         memory, starts = peak_memory(self.state.device, self.state.peak), self.state.starts
         later = {"git_later": [start["git"] for start in starts[1:]]} if starts[1:] else {}
         metrics = evaluations.flat(entries, self.config["epochs"])
+        declared = {name: evaluator.metrics for name, evaluator in self.parts.evaluators.items()}
         return {
             "run_id": run_id,
             "name": self.config["name"],
             "config": self.config,
             "metrics": metrics,
-            "units": self._units(metrics),
+            "units": units.written(declared, metrics),
             "evaluations": list(entries),
             "environment": environment(self.state.device)
             | memory
@@ -183,11 +186,6 @@ class Evaluation:
             "seconds": round(self.state.seconds(), 3),
             **self._classes(),
         }
-
-    def _units(self, names: Iterable[str]) -> dict[str, dict[str, dict[str, str]]]:
-        """The units of some metrics, as their evaluators declare them."""
-        declared = {name: evaluator.metrics for name, evaluator in self.parts.evaluators.items()}
-        return units.written(declared, names)
 
     def _classes(self) -> dict[str, list[str]]:
         """Names of the classes, which metrics have by number, as ``classes``, of another dataset ``classes/<name>``."""
@@ -211,11 +209,6 @@ def _read_baselines(entries: Sequence[Entry], paths: Mapping[str, Path]) -> list
     return shared
 
 
-def _kept(folder: Path, what: str) -> Path:
-    """The file in a run's folder in which a long evaluation keeps its state until the results have its numbers."""
-    return folder / "checkpoints" / f"evaluation-{'-'.join(what.replace('/', ' ').split())}.pt"
-
-
 def _write_labels(folder: Path, targets: Iterable[tuple[str, Target]]) -> None:
     """Write which training images have labels, where not all have: lists for ``evaluate.labels``."""
     for infix, target in targets:
@@ -223,8 +216,3 @@ def _write_labels(folder: Path, targets: Iterable[tuple[str, Target]]) -> None:
             files.make_folder(folder / "labels")
             name = infix.strip("/").replace("/", "-")
             files.write_text(folder / "labels" / f"{name}.txt", "\n".join(target.names()) + "\n")
-
-
-def _data(entry: Entry) -> tuple[Any, Any]:
-    """The dataset of ``evaluate.on`` and the labels of an entry."""
-    return entry["settings"].get("on"), entry["settings"].get("labels", 1.0)

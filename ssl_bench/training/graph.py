@@ -17,11 +17,12 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from ssl_bench.data.batch import Step
 from ssl_bench.data.loader import Loader
@@ -32,7 +33,6 @@ from ssl_bench.hardware import release_memory
 from ssl_bench.methods.base import StepResult
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.seeding import rng_state, set_rng_state
-from ssl_bench.training.recording import Recording
 from ssl_bench.training.step import Stepper
 
 log = logging.getLogger("ssl_bench")
@@ -41,6 +41,55 @@ EAGER_STEPS = 3  # before recording: libraries choose their algorithms, and the 
 TRIALS = 2  # comparisons of a replay with an eager step
 TIMED = 3  # steps of several ranks that are timed replayed, and as many eager
 TOLERANCE = 0.05  # of the norm of a step's change: sums on a GPU are rounded in no fixed order
+
+
+class Recording(Protocol):
+    """A recorded computation."""
+
+    def record(self, compute: Callable[[], Any], generators: Sequence[torch.Generator]) -> None:
+        """Record the operations of ``compute``, which may draw from ``generators``; they need not be carried out."""
+
+    def replay(self) -> None:
+        """Carry out the recorded operations on the same tensors."""
+
+
+class CudaRecording:
+    """A CUDA graph.
+
+    Args:
+        pool: of memory, of :func:`torch.cuda.graph_pool_handle`. Graphs may share one if what one of them has computed
+            is read before another one is replayed.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._graph, self._pool = torch.cuda.CUDAGraph(), pool
+
+    def record(self, compute: Callable[[], Any], generators: Sequence[torch.Generator]) -> None:
+        for generator in generators:
+            # Since torch 2.14 a graph finds its generators by itself.
+            if generator.device.type == "cuda" and TorchVersion(torch.__version__) < "2.14":
+                self._graph.register_generator_state(generator)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.stream(torch.cuda.current_stream())
+        # Other threads may ask for the state of events during the capture, as that of NCCL does.
+        graph = torch.cuda.graph(self._graph, self._pool, capture_error_mode="thread_local")
+        try:
+            with stream, graph:
+                compute()
+        except BaseException:
+            _free(self._pool)
+            raise
+
+    def replay(self) -> None:
+        self._graph.replay()  # type: ignore[no-untyped-call]
+
+
+def _free(pool: Any) -> None:
+    """Let go of the memory of a capture that has failed: torch up to 2.11 keeps it, and 2.6 then can free no other."""
+    core: Any = torch._C
+    end = getattr(core, "_cuda_endAllocateToPool", None) or core._cuda_endAllocateCurrentStreamToPool
+    with contextlib.suppress(RuntimeError):  # newer ones have done so
+        end(torch.cuda.current_device(), pool)
+        core._cuda_releasePool(torch.cuda.current_device(), pool)
 
 
 class _Recorded:

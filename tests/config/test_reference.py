@@ -9,7 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 from ssl_bench.commands import evaluate, train
 from ssl_bench.config.reference import explained
 from ssl_bench.config.schema import directory
-from ssl_bench.config.with_hydra import VERSION_BASE
 
 GROUPS = {
     group.name: sorted(path.stem for path in group.glob("*.yaml"))
@@ -19,7 +18,7 @@ GROUPS = {
 
 
 def composed(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(directory()), **VERSION_BASE):
+    with initialize_config_dir(str(directory()), version_base="1.3"):
         return compose("train", list(overrides), return_hydra_config=True)
 
 

@@ -15,7 +15,7 @@ import torch
 from ssl_bench.check import methods
 from ssl_bench.check.answer import Setting
 from ssl_bench.check.run import SECTIONS
-from ssl_bench.training.recording import CudaRecording
+from ssl_bench.training.graph import CudaRecording
 from tests.gpu.conftest import REAL
 
 VALUES = ["steps", "resume"]

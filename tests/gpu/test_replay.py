@@ -15,8 +15,7 @@ import torch
 
 from ssl_bench.distributed import rank
 from ssl_bench.errors import RunError
-from ssl_bench.training.graph import GraphedStepper
-from ssl_bench.training.recording import CudaRecording
+from ssl_bench.training.graph import CudaRecording, GraphedStepper
 from ssl_bench.training.step import Stepper
 from tests.gpu.conftest import REAL
 from tests.gpu.runs import Log, launches, training
