@@ -100,7 +100,6 @@ HYDRAS = {
     None: "leave it out: it is not read; paths.outputs and name say where a run has its config.yaml and train.log",
 }
 UNSET: dict[str, Any] = {"run": {"dir": "outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}"}, "callbacks": {}}  # in Hydra
-UNLISTED = {"framework": {"frozen"}}  # options that train nothing, by group
 LACKING = ConfigAttributeError, ConfigKeyError  # the causes of Hydra's error for a key that is not there
 FEW = 3  # options that are named beside a key that only they have
 # The key that group=0.1 may mean.
@@ -122,7 +121,7 @@ def options(group: str, folder: Path | None = None) -> list[str]:
     """The options of a group that are listed, with those in the folder of ``--config-dir``."""
     places = [parent / group for parent in (directory(), folder) if parent]
     names = {path.relative_to(place).with_suffix("").as_posix() for place in places for path in place.rglob("*.yaml")}
-    return sorted(names - UNLISTED.get(group, set()))
+    return sorted(names - ({"frozen"} if group == "framework" else set()))  # which trains nothing
 
 
 def parsed(overrides: Iterable[str]) -> list[Override]:
