@@ -207,12 +207,10 @@ def has_groups() -> bool:
 
 def broadcast(value: float) -> float:
     """Rank 0's number on every rank."""
-    if world() == 1:
-        return value
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    number = torch.tensor(value, dtype=torch.float64, device=device)
-    dist.broadcast(number, src=0)
-    return number.item()
+    values = [value]
+    if world() > 1:
+        dist.broadcast_object_list(values)
+    return values[0]
 
 
 def leave() -> None:

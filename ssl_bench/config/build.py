@@ -151,7 +151,8 @@ def _located_option(path: str, group: str) -> Any:
 
 def _base(kind: type) -> str:
     """The path of a base class and what its subclasses must have: methods, and attributes without a value."""
-    attributes = [name for name in inspect.get_annotations(kind) if not hasattr(kind, name)]
+    given = getattr(kind, "__dataclass_fields__", ())  # to the constructor
+    attributes = [name for name in inspect.get_annotations(kind) if not hasattr(kind, name) and name not in given]
     needed = [*sorted(getattr(kind, "__abstractmethods__", ())), *attributes]
     return f"{kind.__module__}.{kind.__name__}" + (f", which must have {', '.join(needed)}" if needed else "")
 
@@ -211,8 +212,7 @@ def converted(value: Any, hint: Any, key: str) -> Any:
 
 
 def _described(hint: Any) -> str:
-    names = {int: "an integer", float: "a number", bool: "true or false", type(None): "null"}
-    names[str] = "text, in quotes if it reads as a number"
+    names = {int: "an integer", float: "a number", str: "text in quotes", bool: "true or false", type(None): "null"}
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " or ".join(_described(option) for option in typing.get_args(hint))
     if typing.get_origin(hint) is typing.Literal:

@@ -271,7 +271,7 @@ class Training:
             log.info(sentence, negatives, later, option, size, world(), share)
             if max(negatives, at_end) > images and any(isinstance(part, Queue) for part in method.modules()):
                 log.warning("that is more than the %d images: some are in the queue twice or more", images)
-        log.info("lr after scaling: %.6g (%s rule from %g)", schedule.lr, recipe.rule, recipe.base_lr)
+        log.info("lr after scaling: %.6g (%s rule from %g)", schedule.lr, recipe.rule, recipe.lr)
         if recipe.warmup_epochs >= self.config["epochs"]:
             log.warning("the warm-up lasts the whole training: optimizer.warmup_epochs is not less than epochs")
         cuda = self.device.type == "cuda"

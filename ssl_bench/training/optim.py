@@ -24,6 +24,7 @@ from ssl_bench.errors import require
 EPSILON = 1e-8  # of LARS, as in timm
 
 
+@dataclass(eq=False, kw_only=True)
 class Recipe(ABC):
     """An optimiser with its learning-rate schedule.
 
@@ -49,47 +50,42 @@ class Recipe(ABC):
 
     length_matters: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        lr: float,
-        rule: Literal["linear", "sqrt", "none"],
-        base_batch: int,
-        schedule: Literal["cosine", "linear", "step", "constant"],
-        milestones: tuple[float, ...],
-        final_lr: float,
-        warmup_epochs: float,
-        warmup_start: float,
-        weight_decay: float,
-        decay_norms: bool = False,
-        clip: float | None = None,
-        layer_decay: float = 1.0,
-        factors: tuple[float, ...] = (),
-    ) -> None:
-        for name, value in {"lr": lr, "base_batch": base_batch}.items():
+    lr: float
+    rule: Literal["linear", "sqrt", "none"]
+    base_batch: int
+    schedule: Literal["cosine", "linear", "step", "constant"]
+    milestones: tuple[float, ...]
+    final_lr: float
+    warmup_epochs: float
+    warmup_start: float
+    weight_decay: float
+    decay_norms: bool = False
+    clip: float | None = None
+    layer_decay: float = 1.0
+    factors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        milestones, factors, clip = self.milestones, self.factors, self.clip
+        for name, value in {"lr": self.lr, "base_batch": self.base_batch}.items():
             require(value > 0, name, value, "a positive number")
-        for name, value in {"weight_decay": weight_decay, "warmup_epochs": warmup_epochs}.items():
+        for name, value in {"weight_decay": self.weight_decay, "warmup_epochs": self.warmup_epochs}.items():
             require(value >= 0, name, value, "0 or more")
-        for name, value in {"final_lr": final_lr, "warmup_start": warmup_start}.items():
+        for name, value in {"final_lr": self.final_lr, "warmup_start": self.warmup_start}.items():
             require(0 <= value <= 1, name, value, "a number in [0, 1], a fraction of lr")
         inside = all(0 < milestone <= 1 for milestone in milestones)
         require(inside, "milestones", milestones, "numbers in (0, 1], fractions of the training")
         if factors:
             valid = len(factors) == len(milestones) and all(0 <= factor <= 1 for factor in factors)
             require(valid, "factors", factors, "a fraction of lr in [0, 1] for each milestone, or to []")
-            require(schedule == "step", "factors", factors, "[], or schedule to step")
+            require(self.schedule == "step", "factors", factors, "[], or schedule to step")
             require(sorted(milestones) == list(milestones), "milestones", milestones, "ascending numbers for factors")
         require(clip is None or clip > 0, "clip", clip, "a positive norm, or null")
-        require(0 < layer_decay <= 1, "layer_decay", layer_decay, "a number above 0 and up to 1")
-        self.clip, self.layer_decay = clip, layer_decay
-        self.base_lr, self.rule, self.base_batch, self.schedule = lr, rule, base_batch, schedule
-        self.milestones, self.factors, self.final_lr = milestones, factors, final_lr
-        self.warmup_epochs, self.warmup_start = warmup_epochs, warmup_start
-        self.weight_decay, self.decay_norms = weight_decay, decay_norms
+        require(0 < self.layer_decay <= 1, "layer_decay", self.layer_decay, "a number above 0 and up to 1")
 
     def scaled_lr(self, batch_size: int) -> float:
         """Learning rate after the warm-up for a global batch of ``batch_size`` images."""
         ratio = batch_size / self.base_batch
-        return self.base_lr * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.rule]
+        return self.lr * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.rule]
 
     def factor(self, progress: float, warmup: float) -> float:
         """Factor of the scaled rate at ``progress`` in [0, 1] of the training; the warm-up ends at ``warmup``."""
@@ -147,7 +143,7 @@ class SGD(Recipe):
         self.options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        optimizer = _eager(FusedSGD)(self.groups(model), self.base_lr, **self.options, fused=True)
+        optimizer = _eager(FusedSGD)(self.groups(model), self.lr, **self.options, fused=True)
         if self.options["momentum"]:
             # torch would make them in the first step, and leave them unset if its fp16 gradients overflow.
             for parameter in (p for group in optimizer.param_groups for p in group["params"]):
@@ -190,7 +186,7 @@ class Adam(Recipe):
         self.betas = betas
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return _eager(type(self).implementation)(self.groups(model), self.base_lr, betas=self.betas, fused=True)
+        return _eager(type(self).implementation)(self.groups(model), self.lr, betas=self.betas, fused=True)
 
 
 class AdamW(Adam):
@@ -214,7 +210,7 @@ class LARS(Recipe):
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         groups = [group | {"always_adapt": group["params"][0].ndim > 1} for group in self.groups(model)]
-        return _eager(LarsOptimizer)(groups, self.base_lr, self.momentum, self.trust_coefficient)
+        return _eager(LarsOptimizer)(groups, self.lr, self.momentum, self.trust_coefficient)
 
 
 class LarsOptimizer(torch.optim.Optimizer):
