@@ -74,12 +74,7 @@ class Evaluation:
         if tracker.claim is not None:
             tracker.claim.require()
         entries = [*recorded, *(hits.written(folder, entry) for entry in evaluated)]
-        content = self._results(run_id, entries, facts)
-        if trained is not None:
-            kept = [key for key in trained if key in ("environment", "seconds") or key.partition("/")[0] == "classes"]
-            content = {**content, **{key: trained[key] for key in kept}, **self._classes()}
-            content |= {"config": trained["config"], "name": trained["config"]["name"]}
-            content["units"] = trained.get("units", {}) | content["units"]
+        content = self._results(run_id, entries, facts, trained or {})
         networks = {"": self.state.method.encoder}
         by_data = list(self.parts.targets_by_data(networks, self.state.device, self.precision))
         _write_labels(folder, (target for _, some in by_data for target in some))
@@ -162,30 +157,33 @@ class Evaluation:
                 metrics, artifacts = run_evaluators({entry["evaluator"]: of_labels[entry["evaluator"]]}, targets)
                 yield evaluations.filled(entry, metrics), artifacts
 
-    def _results(self, run_id: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Content of ``results.json`` with all evaluations of the run, ``entries``."""
-        memory, starts = peak_memory(self.state.device, self.state.peak), self.state.starts
-        later = {"git_later": [start["git"] for start in starts[1:]]} if starts[1:] else {}
+    def _results(
+        self, run_id: str, entries: Sequence[Entry], facts: Mapping[str, Any], trained: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Content of ``results.json`` with all evaluations of the run, ``entries``; ``trained``: as it was before."""
+        config = trained.get("config", self.config)
         metrics = evaluations.flat(entries, self.config["epochs"])
         declared = {name: evaluator.metrics for name, evaluator in self.parts.evaluators.items()}
         return {
             "run_id": run_id,
-            "name": self.config["name"],
-            "config": self.config,
+            "name": config["name"],
+            "config": config,
             "metrics": metrics,
-            "units": units.written(declared, metrics),
+            "units": trained.get("units", {}) | units.written(declared, metrics),
             "evaluations": list(entries),
-            "environment": environment(self.state.device)
-            | memory
-            | {"git": starts[0]["git"], **later, "started": starts[0]["at"], "finished": now()}
-            | {
-                "precision": self.precision.name,
-                "images": self.config["dataset"].get("content"),
-            },
+            "environment": trained["environment"] if "environment" in trained else self._environment(),
             "facts": facts,
-            "seconds": round(self.state.seconds(), 3),
+            "seconds": trained.get("seconds", round(self.state.seconds(), 3)),
+            **{key: names for key, names in trained.items() if key.partition("/")[0] == "classes"},
             **self._classes(),
         }
+
+    def _environment(self) -> dict[str, Any]:
+        starts, made = self.state.starts, environment(self.state.device)
+        made |= peak_memory(self.state.device, self.state.peak) | {"git": starts[0]["git"]}
+        made |= {"git_later": [start["git"] for start in starts[1:]]} if starts[1:] else {}
+        made |= {"started": starts[0]["at"], "finished": now(), "precision": self.precision.name}
+        return made | {"images": self.config["dataset"].get("content")}
 
     def _classes(self) -> dict[str, list[str]]:
         """Names of the classes, which metrics have by number, as ``classes``, of another dataset ``classes/<name>``."""
