@@ -7,10 +7,8 @@ What a run has been evaluated with before is not computed again. The numbers are
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ssl_bench.commands import train, weights
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse, taken_outputs
@@ -43,10 +41,11 @@ def main(arguments: Sequence[str]) -> int:
     conditions = [word for word in overrides if not word.startswith(CHANGEABLE)]
     overrides = [word for word in overrides if word not in conditions]
     from ssl_bench.results.table import finished_folders
+    from ssl_bench.training.finished import read_again
 
     folders = finished_folders([*options.words, *conditions], outputs)
     for folder in folders[1:]:  # all refusals before the first evaluation
-        configuration(folder, overrides)
+        read_again(folder, overrides)
     codes = list[int]()
     for folder in folders:
         try:
@@ -71,10 +70,11 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     from ssl_bench.record import evaluations, lease
     from ssl_bench.record.results import is_complete, read
     from ssl_bench.record.summary import print_run
+    from ssl_bench.training.finished import read_again
     from ssl_bench.training.parts import InitialWeights, Parts, has_no_checkpoint
     from ssl_bench.training.validate import validate
 
-    config, run = configuration(folder, overrides), folder.resolve()  # the name of "." or a link: the run_id
+    config, run = read_again(folder, overrides), folder.resolve()  # the name of "." or a link: the run_id
     if not is_complete(run, config):
         if (results := read(run)) is None or results["run_id"] != run.name:
             raise RunError(f"{folder} is not trained to its end: start its training again")
@@ -98,19 +98,3 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
             return outcome.code
     print_run(folder, config, timed=False)
     return 0
-
-
-def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """The configuration of a run with the overrides of its evaluation, which one process carries out."""
-    from ssl_bench.config import anchors, schema
-    from ssl_bench.training.finished import read_again
-
-    config = read_again(folder, overrides)
-    stored = anchors.read_yaml(folder / "config.yaml", dict, named=False, of_a_run=True) or {}
-    try:  # a dashboard is no part of the run, and may have changed or be missing here
-        tracking = stored.get("tracking", config["tracking"])
-        schema.check_tracking(tracking)
-        config |= {"tracking": tracking}
-    except ConfigError as error:
-        print(f"ssl-bench: {error}; the evaluation goes on without tracking", file=sys.stderr)
-    return config

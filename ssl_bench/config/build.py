@@ -141,12 +141,11 @@ def _located_option(path: str, group: str) -> Any:
     except (ImportError, AttributeError):
         from ssl_bench.config.schema import directory
 
-        texts = (file.read_text(encoding="utf-8") for file in sorted((directory() / group).glob("*.yaml")))
-        targets = re.findall(r"\b_target_: (\S+)", "\n".join(texts))
-        moved = next((target for target in targets if target.rpartition(".")[2] == path.rpartition(".")[2]), None)
-        if moved is None or moved == path:
+        texts = "\n".join(file.read_text(encoding="utf-8") for file in sorted((directory() / group).glob("*.yaml")))
+        named = re.findall(rf"\b_target_: (\S+\.{re.escape(path.rpartition('.')[2])})$", texts, re.MULTILINE)
+        if not named or named[0] == path:
             raise
-        return located(moved)
+        return located(named[0])
 
 
 def _base(kind: type) -> str:

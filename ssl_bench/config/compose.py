@@ -150,9 +150,10 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         for key, override in given.items():
             if OmegaConf.select(root, key, default=_MISSING) is _MISSING:
                 names = ", ".join(evaluators(root.evaluate)) or "none"
-                keys = [path for path, _ in schema.leaves(OmegaConf.to_container(root.evaluate), "evaluate")]
+                keys, beside = schema.leaves(OmegaConf.to_container(root.evaluate), "evaluate"), key.rpartition(".")[0]
+                hint = near(key, [path for path, _ in keys if path.startswith(f"{beside}.")])
                 remedy = f"the run's evaluators are {names}; evaluate=[NAME,...] takes others"
-                raise ConfigError(f"there is no key {key}{near(key, keys)}: {remedy}")
+                raise ConfigError(f"there is no key {key}{hint}: {remedy}")
             value: Any = override.value()
             is_place = key in ("dataset.root", "dataset.path") and isinstance(value, str)
             value = str(given_path(value).absolute()) if is_place else value

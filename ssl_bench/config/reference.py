@@ -18,9 +18,7 @@ OF_PAPERS = "# @paper"  # in the files of options for a figure or a table of one
 
 def help_text(root: DictConfig, folder: Path | None) -> str:
     """The help text of a composed configuration: how to write the command, groups with options, all keys."""
-    of_folder = {entry.name for entry in folder.iterdir() if entry.is_dir()} if folder else set[str]()
-    names = sorted(with_hydra.groups() | of_folder)
-    options = {group: with_hydra.options(group, folder) for group in names}
+    options = {group: with_hydra.options(group, folder) for group in sorted(with_hydra.groups())}
     groups, of_papers = listed(options)
     texts = [root.hydra.help.header, groups, explained(root), f"of the papers\n{of_papers}", root.hydra.help.footer]
     return "\n\n".join(text.strip() for text in texts)

@@ -44,7 +44,7 @@ class LoadedRun:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Configuration of the run in ``folder``, checked as that of a new run; one that nothing tracks.
+    """Configuration of the run in ``folder``, checked as that of a new run; nothing tracks it if its dashboard is gone.
 
     Its ``epochs`` are those of the run's results, if it has some: it may have been asked for more since. Its results
     folder is the one that it is in now, which may be a copy. If its
@@ -67,7 +67,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is damaged, or not that of `ssl-bench train`: {again}")
     plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
     config = {key: value for key, value in config.items() if key not in RETIRED}
-    config |= {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
+    off = {"mode": "off", "project": None, "entity": None, "tags": []}
+    try:  # a dashboard is no part of the run, and may have changed or be missing here
+        schema.check_tracking(config.setdefault("tracking", off))
+    except ConfigError as error:
+        files.say_once(f"ssl-bench: {error}; the run is read without tracking")
+        config["tracking"] = off
     if trained is not None:
         config["epochs"] = trained["config"].get("epochs", config.get("epochs"))
     try:
