@@ -223,7 +223,8 @@ def _described(hint: Any) -> str:
 
 def one_of(key: str, value: Any, options: Sequence[str]) -> None:
     """Raise InvalidValue unless ``value`` is one of ``options``."""
-    require(value in options, key, value, f"one of {', '.join(options)}{near(str(value), options)}")
+    if value not in options:
+        raise InvalidValue(key, value, f"one of {', '.join(options)}{near(str(value), options)}")
 
 
 def near(word: str, options: Iterable[str]) -> str:
