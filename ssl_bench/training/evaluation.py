@@ -150,10 +150,10 @@ class Evaluation:
             for entry in entries:
                 if (entry["settings"].get("on"), entry["settings"].get("labels", 1.0)) != data:
                     continue
-                for infix, target in targets if folder is not None else ():
+                for infix, target in targets:
                     what = f"{self.state.step} {evaluations.mark(entry)} {infix}".replace("/", " ").split()
-                    target.kept = folder / "checkpoints" / f"evaluation-{'-'.join(what)}.pt"
-                    self._kept.add(target.kept)
+                    target.kept = folder and folder / "checkpoints" / f"evaluation-{'-'.join(what)}.pt"
+                    self._kept |= {target.kept} if target.kept else set()
                 metrics, artifacts = run_evaluators({entry["evaluator"]: of_labels[entry["evaluator"]]}, targets)
                 yield evaluations.filled(entry, metrics), artifacts
 

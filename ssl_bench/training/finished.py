@@ -67,7 +67,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is damaged, or not that of `ssl-bench train`: {again}")
     plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
     config = {key: value for key, value in config.items() if key not in RETIRED}
-    off = {"mode": "off", "project": None, "entity": None, "tags": []}
+    off: Any = {"mode": "off", "project": None, "entity": None, "tags": []}
     try:  # a dashboard is no part of the run, and may have changed or be missing here
         schema.check_tracking(config.setdefault("tracking", off))
     except ConfigError as error:
