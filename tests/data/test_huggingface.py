@@ -11,7 +11,6 @@ import torch
 
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
-from ssl_bench.data.huggingface import _parquet_splits
 from ssl_bench.data.source import Joined
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
@@ -49,8 +48,9 @@ def test_a_dataset_of_hugging_face_is_read_from_disk(tmp_path: Path, monkeypatch
     assert load(["dataset=hf", paths["saved"], *SIZE, "dataset.label=kind"])["choices"]["dataset"] == "hf:saved"
     with pytest.raises(ConfigError, match=r"^dataset\.label=hue: .*kind"):
         load(["dataset=hf", paths["saved"], "dataset.label=hue"])
+    (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"^dataset\.path="):
-        load(["dataset=hf", f"dataset.path={tmp_path / 'files'}"])
+        load(["dataset=hf", f"dataset.path={tmp_path / 'empty'}"])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -185,32 +185,46 @@ def test_the_format_with_which_it_was_saved_changes_nothing(form: str) -> None:
 # Folders
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("files", "splits"),
+    ("columns", "splits"),
     [
-        (
-            ["train-00000-of-00002-ab12", "train-00001-of-00002-ab12", "test-00000-of-00001-cd34"],
-            {"train": 2, "test": 1},
-        ),
-        (["data/Training_0", "data/Testing_0"], {"Training": 1, "Testing": 1}),
-        (["train/0000", "train/0001", "validation/0000"], {"train": 2, "validation": 1}),
-        (["0000", "0001"], {"train": 2}),
-        (["default/train/0", "default/val/0"], {"train": 1, "val": 1}),
-        (["config-a/train-0", "config-b/train-0"], None),
-        (["cifar10-train", "cifar100-train"], None),
-        (["2022/train-0", "2023/train-0", "2023/test-0"], None),
-        (["train_0", "more"], None),
+        ({"train": ["train"] * 6 + ["test"] * 3 + ["extra"]}, [6, 3]),
+        ({"train": ["train"] * 6, "test": ["test"] * 3}, [6, 3]),
+        ({"train": ["train"] * 6 + ["test"], "test": ["test"] * 3}, None),
+        ({"train": ["a"] * 6 + ["b"] * 3}, None),
     ],
 )
-def test_parquet_files_are_sorted_by_split_and_those_of_several_datasets_refused(
-    files: list[str], splits: dict[str, int] | None
+def test_a_column_of_splits_is_used_or_refused(
+    columns: dict[str, list[str]], splits: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [Path(f"{file}.parquet") for file in files]
-    if splits is not None:
-        assert {name: len(found) for name, found in _parquet_splits(paths).items()} == splits
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", Path("hf").absolute(), raising=False)
+    root = photos(Path("files").absolute(), "", count=12)
+    numbers = itertools.count()
+    for name, column in columns.items():
+        rows = {"image": [str(root / f"{next(numbers)}.jpg") for _ in column], "label": ([0, 1] * 5)[: len(column)]}
+        made = datasets.Dataset.from_dict(rows | {"split": column}).cast_column("image", datasets.Image())
+        made.to_parquet(f"parquet/{name}.parquet")
+    words = ["dataset=hf", "dataset.path=parquet", *SIZE]
+    if splits is None:
+        with refused("dataset.path="):
+            load(words)
     else:
-        with pytest.raises(ConfigError, match=r"^\S+\.parquet, \S+\.parquet .* 2 datasets"):
-            _parquet_splits(paths)
+        made = Parts(load(words)).dataset
+        assert [len(made.split(name)) for name in ("train", "test")] == splits
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_folder_of_images_is_read_by_the_package_and_files_that_it_leaves_out_are_said(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", Path("hf").absolute(), raising=False)
+    photos(Path("files"), "train/a", "train/b", "test/a", "test/b", "more", count=3)
+    found = listed(["dataset=hf", "dataset.path=files", *SIZE])
+    assert (found.classes, found.test) == (["a", "b"], [False] * 6 + [True] * 6)
+    assert "more/0.jpg" in " ".join(found.notes)
 
 
 @pytest.mark.filterwarnings("ignore")
