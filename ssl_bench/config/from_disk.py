@@ -30,8 +30,7 @@ def check_computed(config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: naming the key.
     """
-    evaluate = config.get("evaluate")
-    evaluate = evaluate if isinstance(evaluate, Mapping) else {}
+    evaluate = node if isinstance(node := config.get("evaluate"), Mapping) else {}
     values = {key: config.get(key) for key in ("choices", "steady")}
     for key, node in (("dataset", config.get("dataset")), *(("evaluate.on", node) for node in datasets_of(evaluate))):
         if isinstance(node, Mapping):

@@ -148,9 +148,8 @@ def as_typed(override: str) -> str:
     path = key.lstrip("+")
     if not equals or SYNTAX.search(value) or not TEXT_KEY.fullmatch(path):
         return override
-    return (
-        f"{key}={','.join(word if _reads(word.strip(), path) else quoted(word.strip()) for word in value.split(','))}"
-    )
+    words = (word.strip() for word in value.split(","))
+    return f"{key}={','.join(word if _reads(word, path) else quoted(word) for word in words)}"
 
 
 def quoted(text: str) -> str:
