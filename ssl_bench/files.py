@@ -4,8 +4,7 @@ Writing: the new content goes to a temporary file beside the file, is flushed to
 a file has its whole old content or its whole new content, never a part.
 
 Reading: only regular files, up to a size far above what a run writes, as plain data. A reader of a record names the
-shape that it needs (:mod:`ssl_bench.shapes`). A file of another shape counts as missing, and is named with what is
-wrong in it.
+type that it needs (:func:`misfit`). A file of another type counts as missing, and is named with what is wrong in it.
 
 Both wait for a file system that is out of reach for a moment, as those of a network are (:func:`retry`). A file whose
 state stays unknown never counts as missing.
@@ -27,8 +26,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from ssl_bench.errors import ConfigError, RunError, printable
-from ssl_bench.shapes import misfit
+import msgspec
+
+from ssl_bench.errors import ConfigError, RunError, in_one_line, printable
 
 Mark = tuple[int, int, int, int]  # device, inode, size, time of change in ns
 Result = TypeVar("Result")
@@ -270,35 +270,54 @@ def compare_checksums(file: BinaryIO) -> None:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """The value of a JSON text; a ValueError for anything else."""
+    """The value of a JSON text, also with the NaN and infinity of Python; a ValueError for anything else."""
     try:
+        with contextlib.suppress(ValueError):
+            return msgspec.json.decode(content)
         return json.loads(content.decode() if isinstance(content, bytes) else content)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
+def misfit(value: Any, kind: Any) -> str:
+    """What is wrong in a value that was read from a file and is not of a type, with its key; empty if it is.
+
+    The mapping of a TypedDict or a dataclass may have more keys. NaN is a float, and within no bounds.
+    """
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        return printable(in_one_line(error))
+    return ""
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type, as :func:`misfit` says."""
+    return not misfit(value, kind)
+
+
 def read_json(
     path: str | Path,
-    shape: Any = Any,
+    kind: Any = Any,
     named: bool = True,
     of_a_run: bool = False,
     parse: Callable[[bytes], Any] = parse_json,
 ) -> Any:
-    """Content of ``path``; None if there is no such file, or it is damaged: it is no JSON of this shape.
+    """Content of ``path``; None if there is no such file, or it is damaged: it is no JSON of this type.
 
     Args:
         named: say in a sentence that a file is damaged.
         of_a_run: as a link that leaves its folder it counts as damaged.
         parse: the value of another kind of text, or a ValueError.
     """
-    content, wrong = examined(path, shape, parse, of_a_run)
+    content, wrong = examined(path, kind, parse, of_a_run)
     if wrong and named:
         say_damaged(path, wrong)
     return content
 
 
 def examined(
-    path: str | Path, shape: Any = Any, parse: Callable[[bytes], Any] = parse_json, of_a_run: bool = False
+    path: str | Path, kind: Any = Any, parse: Callable[[bytes], Any] = parse_json, of_a_run: bool = False
 ) -> tuple[Any, str]:
     """Content of a file, and what is wrong in it: one of them is None or empty, both if it cannot be read."""
     try:
@@ -308,8 +327,8 @@ def examined(
         return None, NO_RECORD if no_record else ""
     except ValueError:
         return None, NO_RECORD
-    wrong = misfit(content, shape)
-    return (None, NO_RECORD if wrong[0] == "=" else wrong) if wrong else (content, "")
+    wrong = misfit(content, kind)
+    return (None, wrong) if wrong else (content, "")
 
 
 def read_json_lines(path: Path, wrong: Callable[[Any], str] = lambda value: "") -> list[Any]:

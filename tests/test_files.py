@@ -1,19 +1,32 @@
 """Files that are read back, and what writers leave that were killed or have failed."""
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
+from msgspec import Meta
 
 from ssl_bench import files
 from ssl_bench.config import anchors
 from ssl_bench.record import lease
-from ssl_bench.shapes import misfit
+
+
+class Counts(TypedDict):
+    counts: dict[str, int]
+
+
+class Coloured(TypedDict):
+    colour: Literal["red"]
+
+
+class Named(TypedDict):
+    name: str
 
 
 def test_a_damaged_record_counts_as_missing_and_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,13 +39,37 @@ def test_a_damaged_record_counts_as_missing_and_is_named_once(capsys: pytest.Cap
     path.unlink()
     path.mkdir()
     assert files.read_json(path, dict) is None
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("ssl-bench: a.json ")
+    no_json, no_mapping = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("ssl-bench: a.json ") for line in (no_json, no_mapping))
     path.rmdir()
-    path.write_text('{"x": {"y": "\\u001b[31m"}}')
-    assert files.read_json(path, dict[str, dict[str, int]]) is None
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("ssl-bench: a.json ") and r"(x.y=\x1b[31m)" in line
+    path.write_text('{"counts": {"x": "1"}, "colour": "\\u001b[31m"}')
+    for shape, says in ((Counts, "$.counts["), (Coloured, r"\x1b[31m' - at `$.colour"), (Named, "`name`")):
+        assert files.read_json(path, shape) is None
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("ssl-bench: a.json ") and says in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (int, [-3, 0], [True, 1.0, "1"]),
+        (float, [1, 1.5, float("nan"), float("inf")], [True, "1", None, 10**400]),
+        (Annotated[float, Meta(ge=0, le=1)], [0, 1.0], [-0.1, 1.5, float("nan"), float("inf"), "0", True]),
+        (dict[str, float], [{}, {"x": 1}], [{"x": "1"}, {"x": 1, "y": None}, []]),
+        (Counts, [{"counts": {"x": 1}, "more": {}}], [{}, {"counts": None}, []]),
+    ],
+)
+def test_values_are_compared_with_types(kind: Any, good: list[Any], bad: list[Any]) -> None:
+    assert all(files.fits(value, kind) for value in good) and not any(files.fits(value, kind) for value in bad)
+
+
+def test_what_python_writes_as_json_is_read() -> None:
+    values = [float("inf"), -float("inf"), 10**30, "\ud800", {"x": None}]
+    assert files.parse_json(files.as_json(values).encode()) == values
+    assert math.isnan(files.parse_json(b"NaN"))
+    for text in (b"1" * 5000, b"[" * 10**5, b"{'a': 1}", b'"\xff"', b"1 2"):
+        with pytest.raises(ValueError):
+            files.parse_json(text)
 
 
 @pytest.mark.parametrize(
@@ -49,9 +86,9 @@ def test_yaml_is_read_as_json_would_have_it(text: str) -> None:
 def test_damaged_rows_are_counted_but_not_one_that_is_still_written(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path("rows.jsonl")
     path.write_text('{"x": 1}\n{"x": "1"}\n[\n{"x": 2}\n{"x"')
-    assert files.read_json_lines(path, lambda row: misfit(row, dict[str, int])) == [{"x": 1}, {"x": 2}]
+    assert files.read_json_lines(path, lambda row: files.misfit(row, dict[str, int])) == [{"x": 1}, {"x": 2}]
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("ssl-bench: rows.jsonl ") and " 2 " in line and "(x=1)" in line
+    assert line.startswith("ssl-bench: rows.jsonl ") and " 2 " in line and "[...]`" in line
     path.write_text('{"x": 1}\n{"x"')
     assert files.read_json_lines(path) == [{"x": 1}] and capsys.readouterr().err == ""
 

@@ -20,7 +20,7 @@ TESTS = Path(__file__).parent
 # From the bottom to the top: a room imports only from itself and from rooms above it in this list. Modules that stand
 # in one line are one room.
 ROOMS = [
-    ["errors", "shapes", "files", "seeding", "surroundings", "distributed", "hardware", "signals"],
+    ["errors", "files", "seeding", "surroundings", "distributed", "hardware", "signals"],
     ["config"],
     ["data"],
     ["networks"],

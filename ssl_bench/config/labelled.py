@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ssl_bench.config.identity import datasets_of
-from ssl_bench.shapes import fits
+from ssl_bench.files import fits
 
 PER_NEIGHBOUR = 50  # labels, where k is the default of the data set
 FEW = 20  # labels a class, in the mean: of fewer, a tenth is too few to choose by

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, printable
-from ssl_bench.shapes import misfit
 
 Change = str | Callable[[re.Match[str]], str]
 
@@ -101,7 +100,7 @@ def described(weights: Path) -> Described | None:
     content = files.read_json(weights.with_name("config.json"), named=False)
     if not isinstance(content, dict) or "model_type" not in content:
         return None
-    if wrong := misfit(content, Described):
+    if wrong := files.misfit(content, Described):
         raise ConfigError(f"init={weights}: config.json beside it is damaged ({wrong}): save the network again")
     return cast(Described, content)
 

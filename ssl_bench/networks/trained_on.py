@@ -7,7 +7,6 @@ from typing import Any, TypedDict
 from ssl_bench import files
 from ssl_bench.config.from_disk import OF_FOLDER
 from ssl_bench.errors import ConfigError
-from ssl_bench.shapes import fits
 
 BOUNDED = "uint8"  # images that are divided by 255; those of other types are taken as they are
 
@@ -35,7 +34,7 @@ def trained_on(weights: Path) -> Images | None:
     if weights.is_dir():
         config = (files.read_json(weights / "results.json", dict, named=False, of_a_run=True) or {}).get("config", {})
         dataset = config.get("dataset")
-        return images_of(dataset) if fits(dataset, _Normalised) else None
+        return images_of(dataset) if files.fits(dataset, _Normalised) else None
     beside = weights.with_name("config.json") if weights.name == OF_FOLDER else weights.with_suffix(".json")
     return files.read_json(beside, Images, named=False)
 

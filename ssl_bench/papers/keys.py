@@ -7,9 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, InvalidValue, require
-from ssl_bench.shapes import Bounds, fits
+from ssl_bench.files import fits
 
 PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
 TABLE_KEYS = {
@@ -24,7 +26,7 @@ ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note",
 COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
 VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
 TEXT = (str, "a text, in quotes if it is a number")
-FINITE = Bounds(-sys.float_info.max, sys.float_info.max)
+FINITE = Meta(ge=-sys.float_info.max, le=sys.float_info.max)
 NUMBER = (str | Annotated[float, FINITE], "a number")  # YAML reads 1e-9 as a text
 MAPPING, OVERRIDES = (dict, "a mapping"), (list, "a list of overrides, such as [loss=dcl]")
 SHAPES: dict[str, tuple[Any, str]] = {  # what the value of a key is, and in words what to set it to

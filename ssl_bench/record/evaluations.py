@@ -6,6 +6,8 @@ An entry is a mapping, as JSON has it: :class:`Evaluated`.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from msgspec import Meta
+
 from ssl_bench.config.build import find_target
 from ssl_bench.config.identity import (
     datasets_of,
@@ -17,7 +19,6 @@ from ssl_bench.config.identity import (
 )
 from ssl_bench.config.labelled import with_labels
 from ssl_bench.record.units import evaluator_of
-from ssl_bench.shapes import Bounds
 
 Entry = Mapping[str, Any]
 NETWORKS = ("", "_init", "_raw")
@@ -43,7 +44,7 @@ class Evaluated(TypedDict):
     settings: dict
     images: NotRequired[str | None]
     network: Literal["", "_init", "_raw"]
-    epochs: Annotated[int, Bounds(0)] | None
+    epochs: Annotated[int, Meta(ge=0)] | None
     metrics: dict[str, float]
     hits: NotRequired[dict[str, dict[str, Any]]]
 
