@@ -17,7 +17,7 @@ from ssl_bench import files
 from ssl_bench.config.identity import recipe_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cells import flat
-from ssl_bench.record import hits
+from ssl_bench.record import evaluations
 from ssl_bench.record.runs import Run
 
 DESIGN = Path(__file__).with_name("compare_losses.yaml")
@@ -205,7 +205,7 @@ class Numbers:
         }
         if wanted.images:
             for entry in run.results["evaluations"]:
-                if (bits := hits.read(run.place, entry, f"{TESTED}/top1")) is not None:
+                if (bits := evaluations.read_hits(run.place, entry, f"{TESTED}/top1")) is not None:
                     self.runs[wanted.text]["right"] = base64.b64encode(np.packbits(bits).tobytes()).decode()
 
     def add_diverged(self, texts: Iterable[str]) -> None:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api.chunked import chunked
     from .api.embed import embed
-    from .api.features import alignment_uniformity, knn, linear_probe
+    from .api.features import alignment_uniformity, knn, linear_probe, load_weights
     from .api.pair_loss import PairLoss
     from .api.reading import compare, curves, figure, load, runs, table
     from .api.views import show_views, views
-    from .api.weights import load_weights
     from .train import train
 
 __version__ = "0.4.0"
@@ -27,11 +26,10 @@ __all__ += ["load", "load_weights", "runs", "show_views", "table", "train", "vie
 _NAMES = {  # by the module of api/ that has them
     "chunked": "chunked",
     "embed": "embed",
-    "features": "alignment_uniformity knn linear_probe",
+    "features": "alignment_uniformity knn linear_probe load_weights",
     "pair_loss": "PairLoss",
     "reading": "compare curves figure load runs table",
     "views": "show_views views",
-    "weights": "load_weights",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

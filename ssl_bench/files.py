@@ -63,7 +63,7 @@ def retry(call: Callable[[], Result], path: str | Path) -> Result:
     raise FileSystemUnavailable(printable(f"{path}: {last.strerror}: {remedy}")) from last
 
 
-def status(path: Path) -> os.stat_result | None:
+def status(path: str | Path) -> os.stat_result | None:
     """The status of a file, a folder or a link itself; None if there is none."""
     try:
         return retry(lambda: os.lstat(path), path)
@@ -71,7 +71,7 @@ def status(path: Path) -> os.stat_result | None:
         return None
 
 
-def exists(path: Path) -> bool:
+def exists(path: str | Path) -> bool:
     """Whether there is a file, a folder or a link."""
     return status(path) is not None
 
@@ -280,7 +280,7 @@ def parse_json(content: bytes | str) -> Any:
 
 
 def misfit(value: Any, kind: Any) -> str:
-    """What is wrong in a value that was read from a file and is not of a type, with its key; empty if it is.
+    """The reason why a value that was read from a file is not of a type, with its key; empty if it is.
 
     The mapping of a TypedDict or a dataclass may have more keys. NaN is a float, and within no bounds.
     """

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ssl_bench.config.identity import evaluation_id
-from ssl_bench.record.evaluations import NETWORKS, asked, filled
-from ssl_bench.record.units import evaluator_of
+from ssl_bench.record.evaluations import NETWORKS, asked, evaluator_of, filled
 
 
 def with_evaluations(content: Mapping[str, Any]) -> dict[str, Any]:

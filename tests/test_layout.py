@@ -120,7 +120,7 @@ def test_hydra_is_known_to_config_and_experiments_and_wandb_to_one_file() -> Non
     allowed = ("config/", "commands/experiments.py")
     assert all(user.startswith(allowed) for user in users_of("hydra") | users_of("omegaconf"))
     assert not [path for path in FILES if any(name.startswith("hydra._") for name in imports(path))]
-    assert users_of("wandb") == {"record/wandb.py"}
+    assert users_of("wandb") == {"record/dashboard.py"}
 
 
 def test_environment_variables_are_set_in_one_file() -> None:

@@ -1,4 +1,4 @@
-"""Evaluation of frozen features: nearest neighbours, a linear probe, alignment and uniformity.
+"""Weights from elsewhere, and evaluation of frozen features: nearest neighbours, a linear probe, alignment, uniformity.
 
 Features and labels are tensors or arrays of numpy; all go to the device of the first. The computation is in float32,
 also inside ``torch.autocast`` and of features in half precision, or in float64 where that is said. On several ranks
@@ -7,13 +7,15 @@ every rank passes the same features and gets the same result.
 Shapes: N training images; Q queries; D width; C classes; B images with two views.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from ssl_bench import files
 from ssl_bench.api import options as conf
 from ssl_bench.api.arguments import integers, tensor
 from ssl_bench.config.labelled import held_out
@@ -24,6 +26,8 @@ from ssl_bench.evaluate.knn import knn_predict, require_finite
 from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import SplitName, Target
+from ssl_bench.networks import names, trained_on, weight_files, weights
+from ssl_bench.networks.candidates import Which
 from ssl_bench.networks.encoder import full_precision
 
 
@@ -177,3 +181,33 @@ class _Features(Target):
 
     def labels(self, name: SplitName) -> Tensor:
         return self._labels
+
+
+def load_weights(network: nn.Module, file: str | os.PathLike[str], which: Which | None = None) -> str:
+    """Load a file of weights into a network, as ``ssl-bench evaluate --weights`` and ``init`` do.
+
+        print(ssl_bench.load_weights(torchvision.models.resnet50(), "moco_v2_800ep_pretrain.pth.tar"))
+
+    All tensors of the network must be there in their shapes, under any prefix; a classifier may be missing, and stays
+    as it is then. Position embeddings of another square of patches are resampled as timm does. No code of the file is
+    run.
+
+    Args:
+        network: of timm, of torchvision or your own.
+        file: .safetensors, or one of ``torch.save``, or a folder that transformers has written.
+        which: ``trained`` or ``momentum``, if a file has both; None: the one that its method evaluates.
+
+    Returns:
+        What was taken, and what was left out, in a sentence; of the export of a run that was trained on images of
+        another type than uint8 also how it normalises them.
+
+    Raises:
+        ConfigError: the file cannot be read, or does not have this network; nothing is loaded.
+    """
+    path = files.given_path(file)
+    path = path / "model.safetensors" if path.is_dir() else path
+    line = weights.load_weights(network, weight_files.read_weights(path), str(path), which, names.described(path))
+    images = trained_on.trained_on(path)
+    if images is None or images["image_dtype"] == trained_on.BOUNDED:
+        return line
+    return f"{line}; for images of {images['image_dtype']} as they are, minus {images['mean']}, over {images['std']}"

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.record import rows
-from ssl_bench.record.folders import find_named
 from ssl_bench.record.printing import text_of
-from ssl_bench.record.runs import METRICS, Run, as_value, read
+from ssl_bench.record.runs import METRICS, Run, as_value, find_named, read, read_rows
 from ssl_bench.results import table as runs_table
 
 if TYPE_CHECKING:
@@ -238,7 +236,7 @@ def curves(run: Named) -> DataFrame:
         ConfigError: there are no rows.
     """
     path = folder_of(run) / METRICS
-    if not (recorded := rows.read(path)):
+    if not (recorded := read_rows(path)):
         raise ConfigError(f"{path} has no rows: name the directory of a run that was started")
     return _frame([{name: value for name, value in row.items() if name != "evaluations"} for row in recorded])
 

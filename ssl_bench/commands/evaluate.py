@@ -68,15 +68,15 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     from ssl_bench.launch.outcome import Outcome, State
     from ssl_bench.launch.run import report
     from ssl_bench.record import evaluations, lease
-    from ssl_bench.record.results import is_complete, read
-    from ssl_bench.record.summary import print_run
+    from ssl_bench.record.runs import is_complete, read_results
+    from ssl_bench.record.terminal import print_run
     from ssl_bench.training.finished import read_again
     from ssl_bench.training.parts import InitialWeights, Parts, has_no_checkpoint
     from ssl_bench.training.validate import validate
 
     config, run = read_again(folder, overrides), folder.resolve()  # the name of "." or a link: the run_id
     if not is_complete(run, config):
-        if (results := read(run)) is None or results["run_id"] != run.name:
+        if (results := read_results(run)) is None or results["run_id"] != run.name:
             raise RunError(f"{folder} is not trained to its end: start its training again")
         if not os.access(run, os.W_OK):
             raise ConfigError(f"{run} cannot be written, and its new numbers go there: evaluate a copy of it")

@@ -82,7 +82,7 @@ def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
     from ssl_bench.networks import export as libraries
     from ssl_bench.networks import hub
     from ssl_bench.papers.card import card
-    from ssl_bench.record import results
+    from ssl_bench.record import runs
 
     backbone = run.parts.method.encoder.get_submodule("backbone")
     if libraries.is_of_timm(config):
@@ -95,7 +95,7 @@ def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
         load = [(where, libraries.lines_to_load("config.json"))]
     facts = {"run_id": run.run_id, "optimiser step": run.step, "seed": config["seed"]}
     facts |= {"SHA-256 of the weights": hashlib.sha256(contents["model.safetensors"]).hexdigest()}
-    text = card(config, results.read(run.folder), facts, load)
+    text = card(config, runs.read_results(run.folder), facts, load)
     return contents | {"README.md": text.encode(errors="backslashreplace")}  # a name may be no UTF-8
 
 

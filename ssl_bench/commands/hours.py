@@ -30,7 +30,7 @@ from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import run_dir
 from ssl_bench.hardware import local_device, visible_gpus
 from ssl_bench.launch.run import threads
-from ssl_bench.record import results, rows, runs
+from ssl_bench.record import runs
 
 MEASURED, TIMED, HERE = "by runs like these", "by three timed steps of each kind", "on this machine"
 GPUS = 8
@@ -80,7 +80,7 @@ def estimate(configs: Iterable[Config], here: bool = True) -> Estimate:
     for config in configs:
         place, every = run_dir(config), steps(config)
         recorded = places.get(place.name, place) / runs.METRICS
-        before = done[place.name] if place.name in done else int(rows.progress(recorded).step or 0)
+        before = done[place.name] if place.name in done else int(runs.progress(recorded).step or 0)
         done[place.name] = max(before, every or 0)
         left.append(None if every is None else max(0, every - before))
         kinds.append(_kind(config) if left[-1] and config["dataset"].get("content", "") is not None else "")
@@ -130,7 +130,7 @@ def _measured(kinds: Mapping[str, Config], places: Iterable[Path]) -> dict[str, 
 
     found = dict[str, float]()
     for folder in places:
-        content = results.examined(folder)[0] if len(found) < len(kinds) else None
+        content = runs.examine_results(folder)[0] if len(found) < len(kinds) else None
         kind = _kind(content["config"]) if content else ""
         if content is None or kind in found or kind not in kinds:
             continue
@@ -138,7 +138,7 @@ def _measured(kinds: Mapping[str, Config], places: Iterable[Path]) -> dict[str, 
         same = {"device": conditions(local_device(0, config["device"]))["device"], "ranks": config["devices"]}
         same |= {"threads": config["threads"]} if config["threads"] else {}
         if same.items() <= content.get("environment", {}).items():
-            speeds = [rows.finite(row, "images_per_second") or 0.0 for row in rows.read(folder / runs.METRICS)]
+            speeds = [runs.finite(row, "images_per_second") or 0.0 for row in runs.read_rows(folder / runs.METRICS)]
             found |= {kind: config["batch_size"]["size"] / median(filter(None, speeds))} if any(speeds) else {}
     return found
 

@@ -24,8 +24,8 @@ from ssl_bench.launch.live import Live
 from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.run import Run, ranks_here, tidy
-from ssl_bench.record import folders, grids, results
-from ssl_bench.record.wandb import under_agent
+from ssl_bench.record import grids, runs
+from ssl_bench.record.dashboard import under_agent
 from ssl_bench.signals import Interrupted, raised
 
 MANY = 300  # runs that take some seconds to check
@@ -109,8 +109,8 @@ class Grid:
         except ConfigError as error:
             return Run(overrides, config, Path(), "", refusal=error)
         config = find_prepared(config)
-        folder, command = folders.find(config), shlex.join([*self.single, *overrides])
-        return Run(overrides, config, folder, command, done=results.is_complete(folder, config), label=label)
+        folder, command = runs.find(config), shlex.join([*self.single, *overrides])
+        return Run(overrides, config, folder, command, done=runs.is_complete(folder, config), label=label)
 
     def add(self, runs: Sequence[Run]) -> None:
         """Add runs with their numbers, each once."""

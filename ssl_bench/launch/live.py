@@ -12,10 +12,9 @@ from pathlib import Path
 
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.run import Run
-from ssl_bench.record import rows
-from ssl_bench.record.progress import clock
+from ssl_bench.record import runs
 from ssl_bench.record.runs import METRICS
-from ssl_bench.record.summary import short
+from ssl_bench.record.terminal import clock, short
 
 MINUTE = 60.0  # seconds between two lines in a file
 
@@ -88,7 +87,7 @@ def _line() -> Iterator[tuple[Callable[[str], object], float]]:
         yield lambda text: print(text, flush=True), MINUTE
 
 
-def _share(run: Run, at: rows.Progress) -> float:
+def _share(run: Run, at: runs.Progress) -> float:
     """The share of its training that a run has done."""
     steps, epochs = run.config["max_steps"], run.config["epochs"]
     return min(1.0, max((at.epoch or 0.0) / epochs, (at.step or 0.0) / steps if steps else 0.0))
@@ -102,7 +101,7 @@ def as_text(run: Run, outcome: Outcome) -> str:
     return f"failed: {outcome.reason}" if outcome.state is State.FAILED else outcome.reason or outcome.state.value
 
 
-def progress_since(folder: Path, since: float) -> rows.Progress | None:
+def progress_since(folder: Path, since: float) -> runs.Progress | None:
     """How far a training is that has written a row since a time, in seconds of the epoch; else None."""
-    at = rows.progress(folder / METRICS)
+    at = runs.progress(folder / METRICS)
     return at if at.loss is not None and at.changed >= since else None

@@ -23,9 +23,9 @@ from ssl_bench.hardware import cores_per_process, local_device, release_memory
 from ssl_bench.launch.nodes import nodes, under_torchrun
 from ssl_bench.launch.outcome import RESUMES, Outcome, State
 from ssl_bench.launch.processes import METHOD, cores, die_with, started, starting
-from ssl_bench.record import results
+from ssl_bench.record import runs
 from ssl_bench.record.lease import Claim
-from ssl_bench.record.log import logging_to
+from ssl_bench.record.terminal import logging_to
 from ssl_bench.signals import STOPPED, Interrupted, passed_on
 from ssl_bench.surroundings import stay_on_this_machine
 from ssl_bench.training.engine import train
@@ -69,7 +69,7 @@ def join(task: Task, meeting: Path | str | None = None) -> Outcome:
     outcome = None
     try:
         device = _enter(task.config, meeting)
-        done = broadcast(rank() == 0 and results.is_complete(task.folder, task.config))
+        done = broadcast(rank() == 0 and runs.is_complete(task.folder, task.config))
         outcome = Outcome(State.DONE_BEFORE) if done else train_here(task, device)
     except dist.DistBackendError as error:
         reason = without_room(error)

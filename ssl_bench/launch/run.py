@@ -16,11 +16,10 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch.nodes import nodes, restarted, under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.record import folders, lease, runs
-from ssl_bench.record.metrics import show_agent
-from ssl_bench.record.results import is_complete
-from ssl_bench.record.runs import FAILURE, RESULTS
-from ssl_bench.record.summary import print_run
+from ssl_bench.record import lease, runs
+from ssl_bench.record.dashboard import show_agent
+from ssl_bench.record.runs import FAILURE, RESULTS, is_complete
+from ssl_bench.record.terminal import print_run
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +69,7 @@ def carry_out(
     folder = None
     try:
         config = find_prepared(run.config)
-        folder = folders.find(config)
+        folder = runs.find(config)
         outcome = _carry_out(run, config, folder, wait, quiet, shared, begin)
     except Exception as error:
         outcome = Outcome.of(error)
@@ -98,12 +97,12 @@ def _carry_out(
         outcome = Outcome(State.DONE_BEFORE)
         if not done or torchrun:
             if not done and not any((folder / name).exists() for name in ("checkpoints", RESULTS)):
-                folders.begin(folder, config, run.command)  # another one does so once it is known to go on
+                runs.begin(folder, config, run.command)  # another one does so once it is known to go on
             if not done and not quiet:
                 print(f"run {folder.name} in {folder}", flush=True)
             begin()
             outcome = ranks.launch(ranks.Task(config, folder, run.command, quiet, claim))
-        if outcome.state is State.FAILED and folders.begun(folder, config) and not claim.lost_to():
+        if outcome.state is State.FAILED and runs.begun(folder, config) and not claim.lost_to():
             keep_failure(outcome, folder, config)
     return _concluded(outcome, config, folder, quiet)
 
@@ -113,7 +112,7 @@ def follow(run: Run) -> Outcome:
     from ssl_bench.launch import ranks
 
     config = find_prepared(run.config)
-    folder = folders.find(config)
+    folder = runs.find(config)
     return ranks.launch(ranks.Task(config | {"threads": threads(config, folder, False)}, folder, run.command))
 
 

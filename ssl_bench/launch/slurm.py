@@ -19,7 +19,7 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.run import Run, failed_since, follow
 from ssl_bench.launch.workers import Ends, Said, work
 from ssl_bench.record import streams
-from ssl_bench.record.results import is_complete
+from ssl_bench.record.runs import is_complete
 from ssl_bench.signals import Interrupted, raised
 
 SBATCH = {"name": "job_name", "timeout_min": "time", "tasks_per_node": "ntasks_per_node"}  # its names of our settings

@@ -12,10 +12,10 @@ import yaml
 
 from ssl_bench.config.identity import hashed, is_own, settings_of_evaluation
 from ssl_bench.errors import printable
-from ssl_bench.record import units
+from ssl_bench.record import evaluations
 from ssl_bench.record.printing import Sheet, SheetEntry, markdown
 from ssl_bench.record.runs import Key, Run
-from ssl_bench.record.summary import targets
+from ssl_bench.record.terminal import targets
 from ssl_bench.results import table
 
 # Of the environment of a run, what its numbers depend on.
@@ -104,10 +104,10 @@ def _table(run: Run, names: Mapping[Key, str], targets: Mapping[str, str]) -> st
     suffixes = ("", "_init", "_raw")
     sheet = Sheet(["metric", *(targets[suffix] for suffix in suffixes)])
     for metric, evaluation, images in run.numbers:
-        if units.baseline(metric):
+        if evaluations.is_baseline(metric):
             continue
         values = [run.numbers.get((metric.replace("/", f"{suffix}/", 1), evaluation, images)) for suffix in suffixes]
-        meaning = units.metric(metric, run.units)
+        meaning = evaluations.metric_of(metric, run.units)
         texts = ["" if value is None else meaning.text(value) for value in values]
         sheet.rows.append([SheetEntry(text) for text in (f"`{names[metric, evaluation, images]}`", *texts)])
     return markdown(sheet).rstrip("\n")

@@ -13,7 +13,7 @@ from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import recipe_id
 from ssl_bench.papers.cells import Cell, CellMetric
-from ssl_bench.record import evaluations, rows, runs, units
+from ssl_bench.record import evaluations, runs
 from ssl_bench.record.runs import Run
 
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
@@ -32,13 +32,13 @@ def value(run: Run, metric: str) -> float | None:
     number = entry["metrics"][wanted.name] if entry and (wanted.choice, wanted.epoch) == ("", None) else None
     if number is None:
         number = _chosen(wanted, _recorded(run, wanted.name))
-    meaning = units.metric(wanted.name, run.units)
+    meaning = evaluations.metric_of(wanted.name, run.units)
     return None if number is None else float(number) * meaning.scale
 
 
 def _recorded(run: Run, name: str) -> list[tuple[float, float]]:
     """The epoch, NaN if there is none, and value of each row that a run's evaluations recorded during the training."""
-    evaluator, path = units.evaluator_of(name), run.place / runs.METRICS
+    evaluator, path = evaluations.evaluator_of(name), run.place / runs.METRICS
     trained = {entry["id"] for entry in evaluations.asked(run.config) if entry["evaluator"] == evaluator}
     if trained and trained.isdisjoint(entry["id"] for entry in run.evaluations):
         return []
@@ -52,7 +52,7 @@ def _recorded(run: Run, name: str) -> list[tuple[float, float]]:
 @lru_cache(maxsize=32)  # a curve asks for its run once per point
 def _read(path: Path, mark: files.Mark, name: str) -> list[tuple[float, float]]:
     """Values of a metric in a file; ``mark`` is that of the file."""
-    numbers = [(row.get("epoch", math.nan), row.get(name)) for row in rows.read(path)]
+    numbers = [(row.get("epoch", math.nan), row.get(name)) for row in runs.read_rows(path)]
     return [(float(epoch), float(number)) for epoch, number in numbers if isinstance(number, int | float)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import ConfigError
-from ssl_bench.record import units
+from ssl_bench.record import evaluations
 
 METRIC = re.compile(r"(?P<name>[^@]+)(@(?P<choice>best$|mean|(?=\d))(?P<epoch>\d+(\.\d+)?)?)?")
 
@@ -85,11 +85,11 @@ class Cell:
     @property
     def share(self) -> bool:
         """Whether the metric is a share, by its name: in percent in papers."""
-        return units.metric(CellMetric.read(self.metric).name, None).unit == "share"
+        return evaluations.metric_of(CellMetric.read(self.metric).name, None).unit == "share"
 
     @property
     def needs(self) -> str:
-        """What is missing, in words; empty for nothing."""
+        """The package lacks this, in words; empty: nothing."""
         return f"needs {self.missing}" if self.missing else ""
 
     @property

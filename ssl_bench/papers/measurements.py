@@ -24,10 +24,8 @@ def path_of(table: Table) -> Path:
 
 def read(table: Table) -> Mapping[str, Any]:
     """The content of a table's file; empty without one."""
-    try:
-        return _read(path := path_of(table), files.mark(path.stat()))
-    except OSError:
-        return {}
+    there = files.status(path := path_of(table))
+    return _read(path, files.mark(there)) if there else {}
 
 
 @lru_cache(maxsize=256)

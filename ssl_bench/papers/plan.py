@@ -13,7 +13,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cell_runs import finished, trained
 from ssl_bench.papers.cells import merge
 from ssl_bench.papers.selection import Selection
-from ssl_bench.record.results import is_complete
+from ssl_bench.record.runs import is_complete
 
 
 @dataclass

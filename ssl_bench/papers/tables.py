@@ -19,8 +19,7 @@ from ssl_bench.errors import ConfigError, in_one_line, reason, require
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
 from ssl_bench.papers.keys import PAPER_KEYS, check_keys
-from ssl_bench.papers.read_claim import read_claim
-from ssl_bench.papers.read_table import read_table
+from ssl_bench.papers.read_table import read_claim, read_table
 
 LARGEST = 2**20  # bytes of a file, which takes seconds; those of this package have up to 34,000
 

@@ -8,7 +8,6 @@ on. A run that can go on to more epochs (``identity.extensible``) keeps all of i
 Only the owner of a run replaces the file (``lease.py``).
 """
 
-import contextlib
 import hashlib
 import shlex
 from pathlib import Path
@@ -20,11 +19,10 @@ from torch import Tensor
 from ssl_bench import files
 from ssl_bench.errors import RunError, printable
 from ssl_bench.networks import torch_files
-from ssl_bench.record import results
-from ssl_bench.record.lease import Claim, Taken
+from ssl_bench.record import runs
+from ssl_bench.record.lease import Claim
 
 FILE = "checkpoints/last.pt"  # in the directory of a run
-_last = dict[Path, files.Mark]()  # of the files that this process has written or looked into
 
 
 def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
@@ -36,33 +34,18 @@ def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
     Raises:
         Taken: another process has the run: nothing is written.
     """
-    path = run / FILE
-
-    def check() -> None:
-        """The last look before the renaming: the run is still that of this process, and does not go back."""
-        if claim is not None:
-            claim.require()
-            there = files.status(path)
-            if there and _last.get(path) != (mark := files.mark(there)):
-                _last[path] = mark
-                with contextlib.suppress(ValueError):  # it cannot be read
-                    if read(path).get("step", 0) > state.get("step", 0):
-                        raise Taken(run, "one that has gone further")
-
+    path, check = run / FILE, claim.require if claim is not None else lambda: None
     files.make_folder(path.parent)
     try:
         files.write_bytes(path, torch_files.packed(state), check)
     except FileNotFoundError:  # a new owner has removed the temporary file
-        if claim is not None:
-            claim.require()
+        check()
         raise
-    if written := files.status(path):
-        _last[path] = files.mark(written)
 
 
 def anew(run: Path) -> str:
     """End a refusal with the remedy: which files to remove so that the same command trains the run from the start."""
-    there = [str(path) for path in (run / FILE, run / results.NAME) if files.exists(path)]
+    there = [str(path) for path in (run / FILE, run / runs.RESULTS) if files.exists(path)]
     remove = f"`{printable(shlex.join(['rm', *there]))}`, then " if there else ""
     return f"to train it from the start: {remove}the same command again"
 
@@ -94,7 +77,7 @@ def final(run: Path) -> dict[str, Any]:
     Raises:
         RunError: there is no such state; the sentence says what trains the run again.
     """
-    state, content = load(run, run.resolve().name), results.read(run)
+    state, content = load(run, run.resolve().name), runs.read_results(run)
     if state is None:
         raise RunError(f"{run} has no {FILE}; {anew(run)}")
     step = measured = state.get("step")

@@ -1,6 +1,7 @@
-"""A run's rows in another program: the interface of W&B, TensorBoard and plugins, and the configuration for them.
+"""The rows of a run in ``metrics.jsonl``, one JSON object a row, each with its ``step``, and in other programs.
 
-The configuration is flat and has the names of the command line:
+The file is written by rank 0 and is the record; W&B, TensorBoard and plugins show it. The configuration there is flat
+and has the names of the command line:
 
 =======================================  =========================================================================
 ``loss``, ``negatives``, ``dataset`` ..  the chosen option of every group, such as ``infonce``
@@ -13,15 +14,104 @@ The configuration is flat and has the names of the command line:
 =======================================  =========================================================================
 """
 
+from __future__ import annotations
+
+import copy
+import json
 import logging
+import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.record import runs
+from ssl_bench import files, surroundings
+from ssl_bench.config.build import build
+from ssl_bench.errors import printable, shown
+from ssl_bench.record import evaluations, runs
+from ssl_bench.record.lease import Claim
 
 log = logging.getLogger(__name__)
+
+
+class Tracker:
+    """Context manager that writes rows of metrics to ``metrics.jsonl`` and shows them as ``tracking`` says.
+
+    The file is the record, a dashboard a view of it: a failure there never stops or changes a run.
+
+    Args:
+        folder: the run's directory.
+        config: its resolved configuration.
+        run_id: its identity.
+        step: rows after this step are removed: they were written between the checkpoint and the interruption. None
+            keeps all.
+        facts: facts of the run, as in ``results.json``.
+        evaluated_step: step of the last evaluation in the checkpoint; rows of later evaluations, which are repeated,
+            are removed.
+        claim: on the run: without a valid one no row is written to the file. None: no other process can have the run.
+
+    Raises:
+        OSError: the file cannot be read or written, or is not a regular file.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        run_id: str,
+        step: int | None,
+        facts: Mapping[str, Any],
+        evaluated_step: int = 0,
+        claim: Claim | None = None,
+    ) -> None:
+        self.path, self.claim = folder / runs.METRICS, claim
+        lines = list[str]()
+        there = files.exists(self.path)
+        for line in files.read_bytes(files.of_run(self.path), math.inf).splitlines() if there else ():
+            row = runs.parse_row(line)  # None: a crash has cut it short
+            if row is not None and (step is None or row["step"] <= (step if "loss" in row else evaluated_step)):
+                lines.append(line.decode())
+        if step is not None and there:
+            files.write_text(self.path, "".join(f"{line}\n" for line in lines))
+        self._dashboard: Dashboard | None = None
+        node = config["tracking"]
+        kind = partial(build, node, "tracking") if "_target_" in node else DASHBOARDS.get(node["mode"])
+        if kind is not None:  # "off" is none
+            config, facts = copy.deepcopy((config, facts))  # the code of a user must not change those of the run
+            try:
+                self._dashboard = kind(folder=folder, config=config, run_id=run_id, facts=facts, lines=lines)
+            except Exception as error:  # as in the dashboard itself
+                say_failed(node["_target_"], error)
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.finish({}, getattr(error, "exit_code", 1))
+
+    def row(self, step: int, values: Mapping[str, Any], pictures: Mapping[str, Path] | None = None) -> None:
+        """Append one row. ``pictures`` are PNG files by name, which the file does not have."""
+        row = {"step": step, **values}
+        if self.claim is None or not self.claim.lost_to():
+            files.append(self.path, json.dumps(row) + "\n")
+        if self._dashboard is not None:
+            self._dashboard.row(row, pictures or {})
+
+    def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
+        """Show how the run ended: 0 finished, 128 + n preempted by signal n, anything else failed."""
+        if self._dashboard is not None:
+            self._dashboard.finish(summary, exit_code)
+
+
+def show_agent(config: Mapping[str, Any], run_id: str, folder: Path) -> None:
+    """Show a finished run to the agent of a W&B sweep that asked for it; do nothing where there is no agent."""
+    content = runs.read_results(folder) if under_agent() else None
+    if content is not None:
+        tracker = Tracker(folder, config, run_id, None, content.get("facts", {}))
+        tracker.finish(evaluations.shown(content["evaluations"], config), 0)
 
 
 class Dashboard(ABC):
@@ -109,3 +199,135 @@ def flat_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str
     if "negatives_per_anchor" in facts:
         flat["negatives.k"] = facts["negatives_per_anchor"]
     return flat
+
+
+class WandbRun(Dashboard):
+    """One run in W&B, with the run_id as its identity, so that a resumed run continues there.
+
+    Its config has the names of the command line (see the head of this file), under which an agent of a W&B sweep adds
+    its parameters. The summary has the last values of the curves and the numbers as the table of runs names them; where
+    several evaluations made one, its plain name is that of the one that this command asks for. Name: ``WANDB_NAME``,
+    else dataset, framework, loss, batch size, number of negatives, temperature and seed. Group: ``WANDB_RUN_GROUP``,
+    else the experiment, else ``name``. Tags: ``tracking.tags`` and the scale, unless it is full. State: finished,
+    failed, or preempting if a signal stopped the run, which makes a sweep start it again.
+
+    W&B's step is the row's number in ``metrics.jsonl``. Every process that resumes a run first shows the rows that W&B
+    lacks: online those after the last one that the server has; offline all, in a directory of its own. So the newest
+    directory is enough, and ``scripts/sync_wandb.sh`` sends only that one: ``wandb sync`` would show rows twice.
+
+    Under an agent of a W&B sweep (``WANDB_SWEEP_ID``) the agent sets the run and project to write to, otherwise the
+    run_id does. A suggested run that has finished before is shown from its files (:func:`show_agent`).
+    """
+
+    name = "W&B"
+
+    def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
+        """End the run also if this process had no row to show: an agent of a sweep waits for the result."""
+        if summary or under_agent():
+            self._attempt(lambda run: None)  # opens it
+        super().finish(summary, exit_code)
+
+    def show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
+        import numpy as np
+        import wandb
+
+        values = {name: value for name, value in row.items() if name != "evaluations"}
+        for name in [name for name in values if isinstance(values[name], list)]:  # shares of equal bins from 0 to 1
+            counts = np.array(values[name]), np.linspace(0, 1, len(values[name]) + 1)
+            values[name] = wandb.Histogram(np_histogram=counts)
+        images = {f"figures/{name}": wandb.Image(str(path)) for name, path in pictures.items()}
+        client.log(values | images, step=number, commit=True)
+
+    def end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
+        client.summary.update(dict(summary))
+        if exit_code > 128:
+            client.mark_preempting()
+        client.finish(exit_code=exit_code)
+
+    def open(self) -> Any:
+        settings, folder = self.config["tracking"], self.folder.resolve()
+        if not str(folder).isprintable():
+            raise ValueError(f"it needs a folder whose name is UTF-8, not {printable(str(folder))}")
+        surroundings.of_wandb(settings["mode"])
+        import wandb
+
+        place = {"id": self.run_id} | {key: settings[key] for key in ("project", "entity")}
+        run = wandb.init(
+            **({} if under_agent() else place),
+            mode=settings["mode"],
+            dir=folder,  # W&B's own process may have another working directory
+            name=os.environ.get("WANDB_NAME") or f"{_label(self.config, self.facts)}-{self.run_id}",
+            group=os.environ.get("WANDB_RUN_GROUP") or group(self.config),
+            job_type="train",
+            tags=[*settings["tags"], *([] if self.config["scale"] == "full" else [self.config["scale"]])],
+            config=flat_config(self.config, self.facts),
+            resume="allow" if settings["mode"] == "online" else None,
+            settings=wandb.Settings(console="off", init_timeout=30, x_disable_stats=False),
+        )
+        run.define_metric("step")
+        run.define_metric("*", step_metric="step")
+        for number in range(run.starting_step, len(self.lines)):
+            self.show(run, number, json.loads(self.lines[number]), {})
+        return run
+
+
+def group(config: Mapping[str, Any]) -> str:
+    """The group of a run: its experiment, or else its name."""
+    return str((config.get("choices") or {}).get("experiment", config["name"]))
+
+
+def _label(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """The name of a run by the settings that vary most in grids, such as ``cifar10-simclr-dcl-b128-k254-t0.1-s0``."""
+    flat = flat_config(config, facts)
+    words = [str(flat[group]) for group in ("dataset", "framework", "loss") if flat.get(group)]
+    numbers = {"b": "batch_size.size", "k": "negatives.k", "t": "temperature.tau", "s": "seed"}
+    return "-".join([*words, *(f"{word}{flat[key]:g}" for word, key in numbers.items() if flat.get(key) is not None)])
+
+
+def under_agent() -> bool:
+    """Whether an agent of a W&B sweep started this process."""
+    return "WANDB_SWEEP_ID" in os.environ
+
+
+class TensorBoardRun(Dashboard):
+    """TensorBoard: a view of a run's files, in ``<run>/tensorboard/``. A failure here never stops or changes a run.
+
+    ``tensorboard --logdir outputs`` shows every run by its directory: the curves over the steps, the plots of the
+    evaluation under ``figures/``, and the configuration under HPARAMS, where runs are compared by their metrics, and as
+    YAML under TEXT. ``epoch``, which is proportional to the step, and shares of bins are not shown. A process that
+    resumes a run writes a file of its own, whose beginning hides the later rows of earlier files: they are computed
+    again.
+    """
+
+    name = "TensorBoard"
+
+    def open(self) -> Any:
+        from torch.utils.tensorboard import SummaryWriter  # heavy: only where it is used
+        from torch.utils.tensorboard.summary import hparams
+
+        done = json.loads(self.lines[-1])["step"] if self.lines else -1
+        writer: Any = SummaryWriter(str(self.folder / "tensorboard"), purge_step=done + 1)
+        flat = flat_config(self.config, self.facts).items()
+        values = {name: value if type(value) in (int, float) else shown(value) for name, value in flat}
+        # SummaryWriter.add_hparams would write the metrics again, to a run of its own.
+        writer.file_writer.add_summary(hparams(values, {})[1])
+        return writer
+
+    def show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
+        step = row["step"]
+        for name, value in row.items():
+            if name not in ("step", "epoch") and not isinstance(value, list):
+                client.add_scalar(name, value, step)
+        for name, path in pictures.items():
+            import numpy as np
+            from PIL import Image
+
+            with Image.open(path) as picture:
+                client.add_image(f"figures/{name}", np.asarray(picture.convert("RGB")), step, dataformats="HWC")
+        client.flush()  # the file lacks no row if the run is killed
+
+    def end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
+        client.close()
+
+
+DASHBOARDS: dict[str, type[Dashboard]] = {"offline": WandbRun, "online": WandbRun, "tensorboard": TensorBoardRun}

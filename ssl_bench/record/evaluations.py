@@ -1,25 +1,41 @@
 """The evaluations of a run: an entry in its ``results.json`` for each evaluator with its settings and each network.
 
-An entry is a mapping, as JSON has it: :class:`Evaluated`.
+An entry is a mapping, as JSON has it: :class:`Evaluated`. Beside it stand the ``units`` of its metrics, {evaluator:
+{name: {"unit", "better", "of"}}}; in ``<run>/hits/`` a bit for each test image says whether it was classified
+correctly: with those of two runs an interval covers other images, too, and not only other seeds.
+
+A baseline is evaluated on the raw pixels or on the network at initialisation. Its numbers depend on the evaluator, the
+weights, the dataset and the seed, not on how the run is trained: runs that have the same ones compute them once, in
+``<outputs>/.baselines/<digits>.json``.
 """
 
+from __future__ import annotations
+
+import hashlib
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
 from msgspec import Meta
 
+from ssl_bench import files
+from ssl_bench.config import identity
 from ssl_bench.config.build import find_target
-from ssl_bench.config.identity import (
-    datasets_of,
-    evaluation_id,
-    evaluators,
-    name_of_labels,
-    on_disk,
-    settings_of_evaluation,
-)
+from ssl_bench.config.identity import datasets_of, name_of_labels
 from ssl_bench.config.labelled import with_labels
-from ssl_bench.record.units import evaluator_of
+from ssl_bench.evaluate.metric import ACCURACIES, NUMBER, Declared, Metric, declared
 
+if TYPE_CHECKING:  # each takes a tenth of a second or more, which those who only list runs need not wait
+    import numpy as np
+    from torch import nn
+
+HITS, BASELINES = "hits", ".baselines"
+# Groups and keys that an evaluation of a baseline depends on.
+OF_BASELINE = ("dataset", "augment", "backbone", "head", "seed", "tf32", "plugins")
 Entry = Mapping[str, Any]
 NETWORKS = ("", "_init", "_raw")
 
@@ -57,23 +73,27 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
     baselines = [f"_{baseline}" for baseline in node.get("baselines", [])]
     places = [(on, labels) for on in datasets_of(node) for labels in node.get("labels", [1.0])]
     made = list[Entry]()
-    for name, evaluator in evaluators(node).items():
+    for name, evaluator in identity.evaluators(node).items():
         for on, labels in places:
             part = bool(name_of_labels(labels))
             if part and not find_target(evaluator, f"evaluate.{name}").takes_labels:
                 continue
             of_labels = with_labels(name, evaluator, on, labels, config)
             settings = {**of_labels, **({"on": on} if on else {}), **({"labels": labels} if part else {})}
-            entry: dict[str, Any] = {"evaluator": name, "id": evaluation_id(name, settings), "settings": settings}
-            entry |= {"images": on_disk({"dataset": on}).get("images")}
+            entry: dict[str, Any] = {
+                "evaluator": name,
+                "id": identity.evaluation_id(name, settings),
+                "settings": settings,
+            }
+            entry |= {"images": identity.on_disk({"dataset": on}).get("images")}
             networks = [network for network in NETWORKS if not network or network in baselines]
             made += [{**entry, "network": network, "epochs": config.get("epochs")} for network in networks]
     return made
 
 
 def made_by(entry: Entry) -> dict[str, Any]:
-    """What made the numbers of an entry beside the network: equal for equal evaluations of equal images."""
-    settings = settings_of_evaluation(entry["evaluator"], entry["settings"])
+    """The evaluator, settings and images that made an entry's numbers: equal for equal evaluations of equal images."""
+    settings = identity.settings_of_evaluation(entry["evaluator"], entry["settings"])
     return {**{key: entry[key] for key in ("evaluator", "id")}, "settings": settings, "images": entry.get("images")}
 
 
@@ -91,7 +111,7 @@ def made(name: str, entries: Iterable[Entry]) -> Entry | None:
 
 
 def _data_names(entry: Entry) -> list[str]:
-    """What the names of an entry's metrics say of its images and labels."""
+    """The parts of its metrics' names that say on which images and labels an entry is."""
     on, labels = entry["settings"].get("on"), entry["settings"].get("labels", 1.0)
     return [part for part in (on["dataset"] if on else "", name_of_labels(labels)) if part]
 
@@ -182,7 +202,7 @@ def _same(one: Entry, other: Entry) -> bool:
 
 
 def _differences(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What distinguishes each of some evaluations from the others; an empty text for a single one."""
+    """Of each of some evaluations the settings in which it differs from the others; an empty text for a single one."""
     rows = [dict(leaves({**made_by["settings"], "images": made_by["images"]})) for made_by in evaluations]
     names = dict.fromkeys(name for row in rows for name in row)
     differing = [name for name in names if len({repr(row.get(name)) for row in rows}) > 1]
@@ -202,3 +222,123 @@ def _short(setting: str, value: Any) -> str:
     """A value in a name: of a class its own name, of a file that without its folders; a name has one slash."""
     text = str(value).replace(" ", "").replace("'", "").rpartition("/")[2]
     return text.rpartition(".")[2] if setting.endswith("_target_") else text
+
+
+# ---- units
+
+
+def recorded_units(evaluators: Mapping[str, Declared], names: Iterable[str]) -> dict[str, dict[str, dict[str, str]]]:
+    """The units of some metrics, to be recorded.
+
+    Args:
+        evaluators: what each declares, by name.
+        names: of the metrics that there are.
+    """
+    there = {evaluator_of(name) for name in names}
+    return {name: {p: vars(m) for p, m in of.items()} for name, of in evaluators.items() if name in there}
+
+
+def metric_of(name: str, units: Any) -> Metric:
+    """The unit of a number of a run, and whether high or low is better; ``NUMBER`` if nobody says it.
+
+    Args:
+        units: of ``results.json``; empty or None: it has none, and what is named like an accuracy is one.
+    """
+    recorded, end = (units or {}).get(evaluator_of(name), {}), name.rpartition("/")[2]
+    of = next((of for pattern, of in recorded.items() if fnmatchcase(end, pattern)), None)
+    return Metric(of["unit"], of["better"], of["of"]) if of else declared(ACCURACIES, name) or NUMBER
+
+
+@cache
+def evaluator_of(name: str) -> str:
+    """The evaluator of a metric: ``knn`` of ``knn_init/top1`` and ``knn[k=5]/top1``."""
+    return re.sub(r"(_init|_raw)?(\[.*\])?(_init|_raw)?/.*", "", name, flags=re.DOTALL)
+
+
+@cache
+def is_baseline(name: str) -> bool:
+    """Whether a metric is that of a network at initialisation or of raw pixels."""
+    return re.sub(r"\[.*\]", "", name).partition("/")[0].endswith(("_init", "_raw"))
+
+
+def main(names: Iterable[str], units: Any) -> list[str]:
+    """The main metrics of a run: of each evaluator and probe the first that says what is better."""
+    by_probe: dict[str, str] = {}
+    for name in names:
+        if not is_baseline(name) and metric_of(name, units).sign:
+            start, _, end = name.rpartition("/")
+            by_probe[start] = name if end == "top1" else by_probe.get(start, name)
+    return list(by_probe.values())
+
+
+# ---- hits
+
+
+def write_hits(folder: Path, entry: Entry) -> Entry:
+    """Write which images the accuracies of an entry count into the run's folder; the entry then names the files.
+
+    An accuracy that knows its images is an ``evaluate.accuracy.Accuracy``.
+    """
+    import numpy as np
+
+    records = {}
+    for name, value in entry["metrics"].items() if not entry["network"] else ():
+        right = getattr(value, "right", None)
+        if right is None:
+            continue
+        of = "_".join(str(part) for part in (entry["id"], entry.get("images"), entry["epochs"]) if part is not None)
+        path = f"{HITS}/{name.replace('/', '-')}_{of}.bits"
+        files.make_folder(folder / HITS)
+        files.write_bytes(folder / path, np.packbits(right.cpu().numpy()).tobytes())
+        records[name] = {"file": path, "images": len(right)}
+    return {**entry, "hits": records} if records else entry
+
+
+def read_hits(folder: Path, entry: Entry, metric: str) -> np.ndarray | None:
+    """The bits of an accuracy, 0 or 1 [N]; None if the run has none, or a file that does not give the accuracy."""
+    record = entry.get("hits", {}).get(metric)
+    if record is None:
+        return None
+    import numpy as np
+
+    try:
+        name = os.path.basename(record["file"])
+        packed = files.read_bytes(files.of_run(f"{files.of_run(folder / HITS)}/{name}"))
+    except (OSError, ValueError):  # a name may have a null character
+        return None
+    bits: np.ndarray = np.unpackbits(np.frombuffer(packed, dtype=np.uint8))[: record["images"]]
+    whole = len(bits) == record["images"] and abs(bits.sum() - entry["metrics"][metric] * len(bits)) < 0.5
+    return bits if whole else None
+
+
+# ---- baselines
+
+
+def digest(network: nn.Module | None) -> str:
+    """A hash of the weights and buffers of a network; of raw pixels, None, it is empty."""
+    if network is None:
+        return ""
+    content = hashlib.sha256()
+    for tensor in network.state_dict().values():
+        content.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return content.hexdigest()
+
+
+def baseline_file(config: Mapping[str, Any], evaluation: str, weights: str, formats: str) -> Path:
+    """The file of a baseline.
+
+    Args:
+        config: of the run.
+        evaluation: identity of the evaluator and its settings.
+        weights: digest of the network.
+        formats: of numbers, and the kind of device.
+    """
+    read = {key: config[key] for key in OF_BASELINE if key in config}
+    content = identity.text([evaluation, read, weights, formats])
+    return Path(config["paths"]["outputs"]) / BASELINES / f"{hashlib.sha256(content.encode()).hexdigest()[:20]}.json"
+
+
+def write_baseline(path: Path, metrics: Mapping[str, float]) -> None:
+    """Write the metrics as JSON."""
+    path.parent.mkdir(exist_ok=True)
+    files.write_json(path, metrics)

@@ -17,7 +17,7 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Histogram, Regions
-from ssl_bench.record import rows
+from ssl_bench.record import runs
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe-Ito without yellow
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
@@ -39,7 +39,7 @@ def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact], record: Pat
     A plot that cannot be drawn is a warning, since its data is there. A file that cannot be written is an OSError.
     """
     pictures: dict[str, Path] = {}
-    recorded = [] if record is None else rows.read(record)
+    recorded = [] if record is None else runs.read_rows(record)
     drawn: dict[str, tuple[Any, ...]] = {name: (draw, artifact, name) for name, artifact in artifacts.items()}
     drawn |= {"curves": (learning_curves, recorded)} if recorded else {}
     if drawn:

@@ -1,39 +1,98 @@
-"""Directories of runs, from their files.
+"""Runs, from the files in their directories, and the directory of a run.
 
 ``<paths.outputs>/<name>/<run_id>`` has ``config.yaml``, ``command.txt`` and ``metrics.jsonl`` from its start on,
-``results.json`` once it is finished, and ``failed.json`` if it has failed.
+``results.json``, which is written last, once it is finished, and ``failed.json`` if it has failed.
+
+A line of ``metrics.jsonl`` is a row: it has ``step``, nearly always ``epoch``, and values by name. Rows of the training
+also have ``seconds``, ``images_per_second`` and ``loss``; rows of an evaluation have ``evaluations``, the marks
+(:func:`ssl_bench.record.evaluations.mark`) of what made their metrics; the last rows of version 0.4 have none.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import marshal
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.config import anchors, identity
 from ssl_bench.errors import in_one_line, one_line, printable
-from ssl_bench.files import exists, status
-from ssl_bench.record import evaluations, results, rows, units
+from ssl_bench.evaluate.metric import Metric
+from ssl_bench.files import exists, of_run, status
+from ssl_bench.record import evaluations
 from ssl_bench.record.lease import Owner
 
-CONFIG, RESULTS, METRICS = "config.yaml", results.NAME, "metrics.jsonl"
+CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
 RUN_ID = re.compile(f"[0-9a-f]{{{identity.RUN_ID_DIGITS}}}")
 SIZE = "batch_size.size"  # what batch_size says, too
 NOT_FLAT = {"paths", "tracking", "choices", "steady", "launcher"}  # keys of a configuration that are no settings
 DEEPEST = 4  # folders of a results folder above a run: an experiment's name may have slashes
+ROW = ("step", "epoch", "seconds", "images_per_second", "loss")  # of the training
+TAIL = 2**16  # bytes at the end of a metrics file that have its last rows
 # What a configuration without a key stands for, by the names of settings.
-UNSAID = [(name.partition(".")[0], name, value) for name, value in identity.NOT_HASHED.items() if "." in name]
+UNSAID = [(n.partition(".")[0], n, "[]" if v == [] else v) for n, v in identity.NOT_HASHED.items() if "." in n]
 READ = {"share", "pretrain", "mean", "std", "resize", "interpolation", "epochs", "knn_k"}  # keys of dataset
 UNSAID_OPTIONS = {"positives": "view", "similarity": "cosine"}
+# Conditions that the bits of a result depend on beside what its run_id says: names of its ``environment``, and keys of
+# its configuration that say how it is computed.
+ENVIRONMENT = ("device", "instructions", "threads", "ranks", "torch", "cuda", "precision", "images")
+OF_CPUS, OF_GPUS = ("instructions", "threads"), ("compile_views", "graph", "images_on")
+COMPUTED = ("cosines", *OF_GPUS)
 
 Key = tuple[str, str, str | None]  # of a number: its metric, the identity of its evaluation, the hash of its images
+
+
+class Config(TypedDict, total=False):
+    """The keys of a configuration that all readers need."""
+
+    choices: dict
+    dataset: dict | None
+    evaluate: dict
+    epochs: float | None
+
+
+class Results(TypedDict):
+    """The keys of ``results.json`` that readers need."""
+
+    run_id: str
+    config: Config
+    metrics: dict[str, float]
+    seconds: float
+    evaluations: list[evaluations.Evaluated]
+    environment: NotRequired[dict]
+    facts: NotRequired[dict]
+    warnings: NotRequired[list[str]]
+    units: NotRequired[dict[str, dict[str, Metric]]]
+
+
+class Progress(NamedTuple):
+    """How far a training is.
+
+    Attributes:
+        step, epoch: of its last row; None: there is none.
+        seconds: that the run has taken so far, in all its processes together.
+        speed: in images per second.
+        loss: of the last row.
+        watched: the kNN accuracy that it has measured last on a sample of the training images.
+        changed: time of change of the file, in seconds of the epoch.
+    """
+
+    step: float | None = None
+    epoch: float | None = None
+    seconds: float | None = None
+    speed: float | None = None
+    loss: float | None = None
+    watched: float | None = None
+    changed: float = 0.0
 
 
 @dataclass(eq=False)
@@ -46,7 +105,6 @@ class Run:
         results: content of ``results.json``; empty without.
         failure: why it has failed, in one line; empty: it has not.
         damaged: which of its files cannot be read, and why; empty: none.
-        command: the command that trains it; empty: it was not recorded.
         began: when it was started last, in seconds of the epoch.
         overrides: of its grid; None: it belongs to none.
         grid: the command that started its grid; empty: none.
@@ -60,7 +118,6 @@ class Run:
     results: Mapping[str, Any] = field(default_factory=dict)
     failure: str = ""
     damaged: str = ""
-    command: str = ""
     began: float = 0.0
     overrides: Sequence[str] | None = None
     grid: str = ""
@@ -80,6 +137,11 @@ class Run:
         return bool(self.results) and self.config.get("epochs") == self.results["config"].get("epochs")
 
     @cached_property
+    def command(self) -> str:
+        """The command that trains it; empty: it was not recorded."""
+        return read_command(self.folder) if self.folder else ""
+
+    @cached_property
     def experiment(self) -> str:
         """The name of its experiment: that of the folder, which may have been renamed since the training."""
         if self.folder is None:
@@ -94,13 +156,13 @@ class Run:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """What ``results.json`` says about the machine and the versions."""
+        """The machine and the versions, by ``results.json``."""
         return dict(self.results.get("environment", {}))
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What the bits of its numbers depend on beside its run_id, by name."""
-        return results.conditions(self.config, self.environment)
+        """The conditions that the bits of its numbers depend on beside its run_id, by name."""
+        return conditions(self.config, self.environment)
 
     @property
     def warnings(self) -> list[str]:
@@ -109,13 +171,13 @@ class Run:
 
     @property
     def units(self) -> dict[str, Any]:
-        """What its metrics mean, as :mod:`ssl_bench.record.units` has it."""
+        """The units of its metrics, as :func:`ssl_bench.record.evaluations.recorded_units` has it."""
         return dict(self.results.get("units", {}))
 
     @cached_property
-    def progress(self) -> rows.Progress:
+    def progress(self) -> Progress:
         """How far its training is, by its rows."""
-        return rows.Progress() if self.folder is None else rows.progress(self.folder / METRICS, self.finished)
+        return Progress() if self.folder is None else progress(self.folder / METRICS, self.finished)
 
     @property
     def end(self) -> float | None:
@@ -133,12 +195,12 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """What it took, of an unfinished run so far, in all its processes together."""
+        """The time that all its processes took together, of an unfinished run so far."""
         return self.results["seconds"] if self.finished else self.progress.seconds
 
     @cached_property
     def evaluations(self) -> list[evaluations.Entry]:
-        """What has evaluated the network after the last epoch, with the numbers; nothing of an unfinished run."""
+        """The evaluations of the network after the last epoch, with the numbers; none of an unfinished run."""
         entries = self.results["evaluations"] if self.finished else []
         return evaluations.after(entries, self.config.get("epochs"))
 
@@ -151,7 +213,7 @@ class Run:
     @cached_property
     def main(self) -> list[Key]:
         """The main ones of its numbers."""
-        names = units.main([metric for metric, *_ in self.numbers], self.units)
+        names = evaluations.main([metric for metric, *_ in self.numbers], self.units)
         return [key for key in self.numbers if key[0] in names]
 
     @cached_property
@@ -165,20 +227,16 @@ class Run:
             pairs = (word.lstrip("+").partition("=") for word in self.overrides or ())
             given = {name: _value(text) for name, _, text in pairs}
             return given | ({"batch_size": given[SIZE]} if SIZE in given else {})
-        seed, counted, choices = self.seed, dict(self.config), dict(self.config.get("choices", {}))
         alone = identity.untrained(self.config) and identity.read_alone(self.config) | identity.NOT_IN_RUN_ID
-        for part in (counted, choices):
-            for name in [name for name in part if name == "evaluate" or (alone and name not in alone)]:
-                del part[name]
+        parts = self.config, self.config.get("choices", {})
+        counted, options = (
+            {name: node for name, node in part.items() if name != "evaluate" and (not alone or name in alone)}
+            for part in parts
+        )
         every = {name: value for group, name, value in UNSAID if isinstance(counted.get(group), dict)}
-        every |= UNSAID_OPTIONS if "loss" in choices and not alone else {}
-        every |= flat({**counted, "choices": choices}) | {"name": self.experiment}
-        for name, value in [*every.items()]:
-            if type(value) is list:
-                every[name] = _as_value(name, value)
-            elif name[-5:] == ".seed" and value == seed:
-                del every[name]
-        return every
+        every |= UNSAID_OPTIONS if "loss" in options and not alone else {}
+        every |= flat({**counted, "choices": options}, _settings) | {"name": self.experiment}
+        return {name: value for name, value in every.items() if name[-5:] != ".seed" or value != self.seed}
 
     @cached_property
     def requested(self) -> set[str]:
@@ -210,109 +268,53 @@ class Run:
         return identity.text({n: v for n, v in node.items() if n not in READ} or self.settings.get("dataset"))
 
 
-def of_node(function: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    """Let a function of a name and a node of a configuration be called once for each: most runs share their nodes."""
-    known = dict[tuple[str, int], tuple[Any, Any]]()
-
-    def call(name: str, node: Any) -> Any:
-        if (name, id(node)) not in known:  # of a node that is kept, so that no other one has its id
-            known[name, id(node)] = node, function(name, node)
-        return known[name, id(node)][1]
-
-    return call
+# ---- settings
 
 
-@of_node
-def _leaves(name: str, node: Any) -> dict[str, Any]:
-    """The settings in a node of a configuration."""
-    return {
-        path: printable(value) if isinstance(value, str) else value
-        for path, value in evaluations.leaves(node, name)
-        if not path.endswith("._target_") and not isinstance(value, Mapping)
-    }
-
-
-def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+def flat(config: Mapping[str, Any], of_node: Callable[[str, Any], dict[str, Any]] | None = None) -> dict[str, Any]:
     """The values of a configuration, and the options of its groups, under the names that the command line has."""
     values = dict[str, Any]()
     for name, node in config.items():
         if name not in NOT_FLAT:
-            plain = printable(node) if isinstance(node, str) else node
-            values |= _leaves(name, node) if isinstance(node, dict | list) else {name: plain}
-    values |= {
-        group: printable(option) for group, option in config["choices"].items() if group not in ("tracking", "launcher")
-    }
+            is_node = isinstance(node, dict | list)
+            values |= (of_node or _leaves)(name, node) if is_node else {name: _printable(node)}
+    options = config["choices"].items()
+    values |= {group: printable(option) for group, option in options if group not in ("tracking", "launcher")}
     return values | ({"batch_size": values[SIZE]} if SIZE in values else {})
 
 
-def walk(outputs: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """The folders of a results folder that are no runs, each with the names that runs in it have, and of its files."""
-    for above, names, inside in os.walk(outputs, onerror=_name_closed):
-        yield above, [*filter(RUN_ID.fullmatch, names)], inside
-        deeper = [name for name in names if not RUN_ID.fullmatch(name) and name[0] != "." and name != "wandb"]
-        names[:] = deeper if len(Path(above).relative_to(outputs).parts) + 1 < DEEPEST else []
+def _leaves(name: str, node: Any) -> dict[str, Any]:
+    """The settings in a node of a configuration."""
+    leaves = ((path, value) for path, value in evaluations.leaves(node, name) if not isinstance(value, Mapping))
+    return {path: _printable(value) for path, value in leaves if not path.endswith("._target_")}
 
 
-def _name_closed(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        files.say_once(f"ssl-bench: {error.filename}: {error.strerror}; runs in there are missing")
+def _printable(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value
 
 
-def folders(outputs: Path) -> Iterator[Path]:
-    """The directories below a results folder that have the name of a run and its configuration or results."""
-    for folder in (f"{above}/{name}" for above, names, _ in walk(outputs) for name in names):
-        try:
-            if not os.path.islink(folder) and (
-                os.path.exists(f"{folder}/{RESULTS}") or any(exists(Path(folder, file)) for file in (CONFIG, RESULTS))
-            ):
-                yield Path(folder)
-        except PermissionError as error:
-            error.filename = folder
-            _name_closed(error)
+_KNOWN = dict[tuple[str, int], tuple[Any, dict[str, Any]]]()
 
 
-def read(folder: Path) -> Run:
-    """The run in a directory; files that cannot be read, or have values of other kinds, are named in ``damaged``."""
+def _settings(name: str, node: Any) -> dict[str, Any]:
+    """The settings in a node, which most runs share, as values of a table."""
+    if (name, id(node)) not in _KNOWN:  # of a node that is kept, so that no other one has its id
+        _KNOWN[name, id(node)] = node, {path: as_value(value) for path, value in _leaves(name, node).items()}
+    return _KNOWN[name, id(node)][1]
+
+
+def as_value(value: Any) -> Any:
+    """A number, a truth value, a text or None as it is; anything else as JSON in one line."""
+    plain = value is None or isinstance(value, str | int | float)
+    return value if plain else json.dumps(value, separators=(",", ":"), default=str)
+
+
+def _value(text: str) -> Any:
+    """The value in an override: a number (64 of ``b64``), a truth value, None, or else the text itself."""
     try:
-        run = _read(folder)
-        run.settings, run.numbers, float(run.end or 0)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        run = Run(folder, {}, damaged=f"it has a value of another kind ({in_one_line(error)})")
-    return run
-
-
-def _read(folder: Path) -> Run:
-    """The run in a directory.
-
-    JSON is read in a twentieth of the time of YAML: of a finished run that was not started again ``config.yaml`` is not
-    read.
-    """
-    content, wrong = results.examined(folder)
-    times = [getattr(status(folder / name), "st_mtime", 0.0) for name in (CONFIG, RESULTS)]
-    wrong = wrong or "cannot be read" * (content is None and times[1] > 0)
-    damaged = {RESULTS: wrong} if wrong else {}
-    config: Mapping[str, Any] = content["config"] if content else {}
-    failure: Any = None
-    lacks = False
-    if content is None or times[0] > times[1]:
-        asked, wrong = _asked(folder)
-        damaged |= {CONFIG: wrong} if wrong else {}
-        config = asked if (asked and (asked.get("epochs") or 0) > (config.get("epochs") or 0)) or not config else config
-        lacks = bool(content and asked and evaluations.missing(content["evaluations"], asked))
-    if content is None or config.get("epochs") != content["config"].get("epochs"):
-        failure, _ = files.examined(folder / FAILURE, dict, of_a_run=True)
-    reason = one_line(str(failure.get("reason"))) if failure else ""
-    named = "; ".join(files.damage(name, wrong) for name, wrong in damaged.items())
-    command, began = read_command(folder), times[0] or times[1]
-    return Run(folder, config, content or {}, reason, named, command, began, lacks=lacks)
-
-
-def _asked(folder: Path) -> tuple[Any, str]:
-    """The configuration that a run was started with last, and what is wrong in it; the name of its folder is its id."""
-    config, wrong = files.examined(folder / CONFIG, dict, anchors.as_json, of_a_run=True)
-    given = identity.run_id(config) if config else folder.name
-    wrong = wrong if given == folder.name else f"it is that of run {given}"
-    return ({}, wrong or "cannot be read") if wrong or not config else (results.shared(config), "")
+        return as_value(json.loads(re.sub(r"^b(?=\d+$)", "", text)))
+    except ValueError:
+        return text
 
 
 def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
@@ -333,26 +335,267 @@ def _pop(node: dict[str, Any], name: str) -> Any:
     return node.pop(key, None)
 
 
-def read_command(folder: Path) -> str:
-    """The command that trains a run; empty: it was not recorded."""
+def conditions(config: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The conditions of a result by name, as far as they were recorded and count on its kind of device."""
+    every = {name: environment.get(name) for name in ENVIRONMENT} | {name: config.get(name) for name in COMPUTED}
+    without = OF_CPUS if environment.get("cuda") else OF_GPUS
+    return {name: value for name, value in every.items() if value is not None and name not in without}
+
+
+def different(results: Sequence[Mapping[str, Any]], names: Sequence[str] = (*ENVIRONMENT, *COMPUTED)) -> list[str]:
+    """The conditions in which results differ, each with its values.
+
+    Args:
+        results: the conditions of each.
+        names: of those that count.
+    """
+    values = {name: {of[name]: None for of in results if of.get(name) is not None} for name in names}
+    return [f"{name} ({', '.join(sorted(map(str, those)))})" for name, those in values.items() if len(those) > 1]
+
+
+# ---- directories
+
+
+def walk(outputs: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """The folders of a results folder that are no runs, each with the names that runs in it have, and of its files."""
+    for above, names, inside in os.walk(outputs, onerror=_name_closed):
+        yield above, [*filter(RUN_ID.fullmatch, names)], inside
+        deeper = [name for name in names if not RUN_ID.fullmatch(name) and name[0] != "." and name != "wandb"]
+        names[:] = deeper if len(Path(above).relative_to(outputs).parts) + 1 < DEEPEST else []
+
+
+def _name_closed(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        files.say_once(f"ssl-bench: {error.filename}: {error.strerror}; runs in there are missing")
+
+
+def folders(outputs: Path) -> Iterator[Path]:
+    """The directories below a results folder that have the name of a run and its configuration or results."""
+    for folder in (f"{above}/{name}" for above, names, _ in walk(outputs) for name in names):
+        try:
+            if not os.path.islink(folder) and any(exists(f"{folder}/{file}") for file in (RESULTS, CONFIG)):
+                yield Path(folder)
+        except PermissionError as error:
+            error.filename = folder
+            _name_closed(error)
+
+
+def find(config: Mapping[str, Any]) -> Path:
+    """The directory of a run, which need not exist: its own, or where the same training stands under another name.
+
+    Of several a finished one is taken; where prepared images are not on this machine, one with any of them.
+    """
+    usual = identity.run_dir(config)
+    if exists(usual / CONFIG) or exists(usual / RESULTS):
+        return usual
+    recipe, needed, same = identity.recipe_id(config), identity.on_disk(config).items(), list[Path]()
+    for folder in folders(Path(config["paths"]["outputs"])):
+        its_recipe, hashes = _identity(folder.absolute())
+        same += [folder] if its_recipe == recipe and needed <= hashes.items() else []
+    return min(same, key=lambda folder: (not _results_of(folder), folder), default=usual)
+
+
+@functools.cache
+def _identity(folder: Path) -> tuple[str, Mapping[str, str]]:
+    """The recipe of a run and the hashes of what it depends on beside it, which do not change."""
+    content, _ = examine_results(folder)
+    config = content["config"] if content else read(folder).config
+    return identity.recipe_id(config), identity.on_disk(config)
+
+
+def find_named(word: str, outputs: Path) -> Path:
+    """The directory of that name, or of the run below ``outputs`` with that run_id; it need not exist."""
+    folder = Path(word)
+    if "/" in word or folder.exists():
+        return folder
+    return min((place for place in folders(outputs) if place.name == word), default=folder)
+
+
+def results_folder(run: Path, name: str) -> Path:
+    """The results folder that a run's directory is in now, whatever folder the run was written to.
+
+    That is the directory itself where neither the name of the experiment nor shared baselines are beside it.
+    """
+    run, names = run.resolve(), Path(name).parts
+    outputs = run.parents[min(len(names), len(run.parents) - 1)]
+    there = run.parent.parts[-len(names) :] == names or (outputs / evaluations.BASELINES).is_dir()
+    return outputs if there else run
+
+
+# ---- files of a run
+
+
+def begin(folder: Path, config: Mapping[str, Any], command: str) -> None:
+    """Write the configuration and the command of a run that is known to start or to go on.
+
+    Raises:
+        ConfigError: the directory cannot be written.
+    """
     try:
-        return files.read_bytes(files.of_run(f"{folder}/{COMMAND}")).decode(errors="surrogateescape").strip()
+        files.remove(folder / FAILURE)
+        files.write_text(folder / COMMAND, command + "\n")
+        files.write_text(folder / CONFIG, as_yaml(config))
+    except OSError as error:
+        raise files.unwritable(error) from error
+
+
+def begun(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether the run has started or gone on with this configuration, rather than refused it."""
+    return _text(folder, CONFIG) == as_yaml(config)
+
+
+def as_yaml(config: Mapping[str, Any]) -> str:
+    """The text of ``config.yaml``."""
+    import yaml
+
+    return yaml.safe_dump(dict(config), sort_keys=False)
+
+
+def _text(folder: Path, name: str) -> str:
+    """The text of a file of a run; empty if it cannot be read."""
+    try:
+        return files.read_bytes(of_run(f"{folder}/{name}")).decode(errors="surrogateescape")
     except OSError:
         return ""
 
 
-def as_value(value: Any) -> Any:
-    """A number, a truth value, a text or None as it is; anything else as JSON in one line."""
-    plain = value is None or isinstance(value, str | int | float)
-    return value if plain else json.dumps(value, separators=(",", ":"), default=str)
+def read_command(folder: Path) -> str:
+    """The command that trains a run; empty: it was not recorded."""
+    return _text(folder, COMMAND).strip()
 
 
-_as_value = of_node(lambda name, node: as_value(node))
-
-
-def _value(text: str) -> Any:
-    """The value in an override: a number (64 of ``b64``), a truth value, None, or else the text itself."""
+def read(folder: Path) -> Run:
+    """The run in a directory; files that cannot be read, or have values of other kinds, are named in ``damaged``."""
     try:
-        return as_value(json.loads(re.sub(r"^b(?=\d+$)", "", text)))
+        run = _read(folder)
+        run.settings, run.numbers, float(run.end or 0)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        run = Run(folder, {}, damaged=f"it has a value of another kind ({in_one_line(error)})")
+    return run
+
+
+def _read(folder: Path) -> Run:
+    """The run in a directory.
+
+    JSON is read in a twentieth of the time of YAML: of a finished run that was not started again ``config.yaml`` is not
+    read.
+    """
+    content, wrong = examine_results(folder)
+    asked_at, done_at = (getattr(status(f"{folder}/{name}"), "st_mtime", 0.0) for name in (CONFIG, RESULTS))
+    wrong = wrong or "cannot be read" * (content is None and done_at > 0)
+    damaged = {RESULTS: wrong} if wrong else {}
+    config: Mapping[str, Any] = content["config"] if content else {}
+    failure: Any = None
+    lacks = False
+    if content is None or asked_at > done_at:
+        asked, wrong = _asked(folder)
+        damaged |= {CONFIG: wrong} if wrong else {}
+        config = asked if (asked and (asked.get("epochs") or 0) > (config.get("epochs") or 0)) or not config else config
+        lacks = bool(content and asked and evaluations.missing(content["evaluations"], asked))
+    if content is None or config.get("epochs") != content["config"].get("epochs"):
+        failure, _ = files.examined(folder / FAILURE, dict, of_a_run=True)
+    reason = one_line(str(failure.get("reason"))) if failure else ""
+    named = "; ".join(files.damage(name, wrong) for name, wrong in damaged.items())
+    return Run(folder, config, content or {}, reason, named, asked_at or done_at, lacks=lacks)
+
+
+def _asked(folder: Path) -> tuple[Any, str]:
+    """The configuration that a run was started with last, and what is wrong in it; the name of its folder is its id."""
+    config, wrong = files.examined(folder / CONFIG, dict, anchors.as_json, of_a_run=True)
+    given = identity.run_id(config) if config else folder.name
+    wrong = wrong if given == folder.name else f"it is that of run {given}"
+    return ({}, wrong or "cannot be read") if wrong or not config else (shared(config), "")
+
+
+def read_results(folder: Path) -> dict[str, Any] | None:
+    """The results of the run in ``folder``; None if it has none, or a damaged or foreign file, which is named."""
+    content, wrong = examine_results(folder)
+    if wrong:
+        files.say_damaged(folder / RESULTS, wrong)
+    return content
+
+
+def examine_results(folder: Path) -> tuple[dict[str, Any] | None, str]:
+    """The results of the run in ``folder``, and what is wrong in them: one of them is None or empty, both without any.
+
+    They are wrong if they are no JSON or lack a part that readers need.
+    """
+    content, wrong = files.examined(f"{folder}/{RESULTS}", Results, of_a_run=True)
+    if content is not None:
+        content["config"] = shared(content["config"])
+        for entry in content["evaluations"]:
+            entry["settings"] = _first(entry["settings"])
+    return content, wrong
+
+
+def shared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration whose groups are the first ones with their content: the runs of a grid share nearly all."""
+    return {name: _first(node) if isinstance(node, dict | list) else node for name, node in config.items()}
+
+
+_FIRST = dict[bytes, Any]()  # of equal parts of results, by their content
+
+
+def _first(node: Any) -> Any:
+    return _FIRST.setdefault(marshal.dumps(node, 2), node)
+
+
+def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether the run in ``folder`` is trained as long as ``config`` asks or longer, and has all its evaluations."""
+    results = _results_of(folder)
+    longer = results and (results["config"].get("epochs") or 0) >= (config.get("epochs") or 0)
+    return bool(longer) and not evaluations.missing(results["evaluations"], config)
+
+
+def _results_of(folder: Path) -> dict[str, Any]:
+    """The results in the directory of a run if they are its own, else an empty mapping."""
+    results = read_results(folder) or {}
+    return results if results.get("run_id") == folder.name else {}
+
+
+# ---- rows of metrics.jsonl
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file; none without a file. What is no row is left out, and counted aloud."""
+    return files.read_json_lines(path, lambda row: "" if _is_row(row) else "no row")
+
+
+def _is_row(row: Any) -> bool:
+    """Whether a value has a step and, if any, an epoch."""
+    return finite(row, "step") is not None and type(row.get("epoch", 0)) in (int, float)
+
+
+def parse_row(line: bytes) -> dict[str, Any] | None:
+    """The row in a line; None for anything else, such as a row that a crash has cut short."""
+    try:
+        row: Any = files.parse_json(line)
     except ValueError:
-        return text
+        return None
+    return row if _is_row(row) else None
+
+
+def progress(path: Path, ended: bool = False) -> Progress:
+    """How far a training is, by the end of its file, which may grow meanwhile; ``watched`` unless it has ended."""
+
+    def end(file: BinaryIO) -> tuple[float, list[bytes]]:
+        status = os.fstat(file.fileno())
+        file.seek(max(0, status.st_size - TAIL))
+        return status.st_mtime, file.read().split(b"\n")[:-1]
+
+    try:
+        changed, lines = files.read_with(of_run(path), end)
+    except OSError:
+        return Progress()
+    of_training = (row for line in reversed(lines) if (row := parse_row(line)) is not None and "seconds" in row)
+    last = next(of_training, {})
+    watching = (finite(row, "watch/knn_top1") for row in ((last, *of_training) if not ended else ()))
+    watched = next((value for value in watching if value is not None), None)
+    step, epoch, seconds, speed, loss = (finite(last, name) for name in ROW)
+    return Progress(step, epoch, seconds, speed, loss, watched, changed)
+
+
+def finite(node: Any, key: str) -> float | None:
+    """The finite number at ``node[key]``; None if there is anything else, or ``node`` is not a mapping."""
+    value: Any = node.get(key) if isinstance(node, dict) else None
+    return value if type(value) in (int, float) and math.isfinite(value) else None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ssl_bench import files
 from ssl_bench.errors import printable
 from ssl_bench.evaluate.metric import Metric
-from ssl_bench.record import units
+from ssl_bench.record import evaluations
 from ssl_bench.record.runs import Key, Run
 from ssl_bench.report import curves, pictures, verdicts
 from ssl_bench.results import status
@@ -47,7 +47,7 @@ def collect(words: Sequence[str], outputs: Path | None, start: Path) -> dict[str
     drawn = [curves.read(run, _most(len(found))) for run in found]
     keys, values, common, shown = _settings(table)
     names, usual = runs_table.name_numbers(found), runs_table.usual(table)
-    others = sorted({*runs_table.numbers(table)} - {*usual}, key=lambda name: (units.baseline(name), name))
+    others = sorted({*runs_table.numbers(table)} - {*usual}, key=lambda name: (evaluations.is_baseline(name), name))
     columns = {
         "id": [_id(run, label, above) for run, label in zip(found, labels, strict=True)],
         "state": table["state"],
@@ -127,10 +127,10 @@ def _plain(value: Any) -> Any:
 
 def _meanings(table: DataFrame, drawn: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The units of numbers and of curves."""
-    found, names = dict[str, Metric](), runs_table.name_numbers(table["run"])
+    found, names, of = dict[str, Metric](), runs_table.name_numbers(table["run"]), evaluations.metric_of
     for run, of_run in zip(table["run"], drawn, strict=True):
-        found |= {names[key]: units.metric(key[0], run.units) for key in run.numbers if names[key] not in found}
-        found |= {name: units.metric(name, run.units) for name in of_run if name not in found}
+        found |= {names[key]: of(key[0], run.units) for key in run.numbers if names[key] not in found}
+        found |= {name: of(name, run.units) for name in of_run if name not in found}
     return found
 
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench.errors import ConfigError, printable
-from ssl_bench.record import evaluations, rows
-from ssl_bench.record.rows import finite
-from ssl_bench.record.runs import METRICS, Run
-from ssl_bench.record.units import evaluator_of
+from ssl_bench.record import evaluations, runs
+from ssl_bench.record.evaluations import evaluator_of
+from ssl_bench.record.runs import METRICS, Run, finite
 from ssl_bench.results.curves import SeedCurve, curves, read_rows
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def read(run: Run, most: int) -> tuple[dict[str, Curve], float | None]:
     columns, made_by = dict[str, tuple[list[float], list[float]]](), dict[str, list[str]]()  # steps and values
     evaluators = {evaluations.mark(entry): entry["evaluator"] for entry in run.results.get("evaluations", ())}
     steps_per_epoch = None
-    for row in rows.read(run.folder / METRICS) if run.folder else ():
+    for row in runs.read_rows(run.folder / METRICS) if run.folder else ():
         step, marks = row["step"], row.get("evaluations", ())
         steps_per_epoch = step / epoch if (epoch := finite(row, "epoch")) else steps_per_epoch
         for name, value in row.items():

@@ -21,7 +21,7 @@ import numpy as np
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, InvalidValue, printable, require
 from ssl_bench.evaluate.metric import Metric
-from ssl_bench.record import results, runs
+from ssl_bench.record import runs
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.record.runs import Run
 from ssl_bench.results import statistics
@@ -36,7 +36,7 @@ ALL_CELLS = "all cells"
 NOT_PRINTED = {"estimate", "differences", "step", "test_images", "bits"}  # what a verdict rests on
 SO, NOT_SO, UNDECIDED = 0, 1, 3  # exit codes
 Seeds = dict[int, Run]  # runs that differ in nothing but the seed, by seed
-UNNAMED = (*results.ENVIRONMENT, *results.SETTINGS, "git")
+UNNAMED = (*runs.ENVIRONMENT, *runs.COMPUTED, "git")
 ALONE = "without a partner"
 
 
@@ -370,7 +370,7 @@ def _measure(cell: Comparison, of: Seeds, to: Seeds, measured: Measured) -> None
     sides = [[runs[seed] for seed in seeds] for runs in (of, to)]
     cell.n, cell.seeds = len(seeds), seeds
     conditions = [run.conditions | {"git": run.environment.get("git")} for run in (*sides[0], *sides[1])]
-    cell.differ = results.different(conditions, UNNAMED)
+    cell.differ = runs.different(conditions, UNNAMED)
     values = np.array([[measured.values[run] for run in side] for side in sides])
     cell.differences = dict(zip(seeds, (values[0] - values[1]).tolist(), strict=True))
     cell.test_images = next(iter(of.values())).images

@@ -15,7 +15,7 @@ import numpy as np
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.metric import Metric
-from ssl_bench.record import evaluations, rows
+from ssl_bench.record import evaluations, runs
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.runs import METRICS, Run
 from ssl_bench.results import table as runs_table
@@ -62,7 +62,7 @@ Points = dict[float, float]  # by epoch
 
 def read_rows(table: DataFrame) -> dict[str, Rows]:
     """The rows of the runs that have begun, by their directory."""
-    return {str(run.folder): rows.read(run.folder / METRICS) for run in table["run"] if run.folder is not None}
+    return {str(run.folder): runs.read_rows(run.folder / METRICS) for run in table["run"] if run.folder is not None}
 
 
 def curves(

@@ -13,8 +13,8 @@ from ssl_bench.errors import printable
 from ssl_bench.evaluate.metric import Metric, heading
 from ssl_bench.record import printing
 from ssl_bench.record.printing import Sheet, SheetEntry
-from ssl_bench.record.progress import clock
 from ssl_bench.record.runs import Run
+from ssl_bench.record.terminal import clock
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.table import STATES
 

@@ -34,7 +34,7 @@ from ssl_bench.config.identity import is_hashed
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.launch.outcome import DIVERGED
-from ssl_bench.record import evaluations, grids, hits, lease, results, runs, units
+from ssl_bench.record import evaluations, grids, lease, runs
 from ssl_bench.record.runs import Key, Run
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ def _runs(outputs: Path, wanted: Wanted) -> list[Run]:
             there.overrides, there.grid = one.overrides, one.grid
         others.pop(one.command, None)
         if place is None and one.grid == newest[one.experiment]:
-            others[one.command] = Run(None, {}, command=one.command, overrides=one.overrides, grid=one.grid)
+            others[one.command] = Run(None, {}, overrides=one.overrides, grid=one.grid)
+            others[one.command].command = one.command
     order = {folder: (str(folder.parent).split("/"), run.began, folder.name) for folder, run in found.items()}
     return [*(found[folder] for folder in sorted(found, key=order.__getitem__)), *others.values()]
 
@@ -168,7 +169,7 @@ def meaning(table: DataFrame, name: str) -> Metric:
     names = name_numbers(table["run"])
     having = ((key[0], run) for run in table["run"] for key in run.numbers if names[key] == name)
     metric, run = next(having, (name, next(iter(table["run"]), None)))
-    return units.metric(metric, run and run.units)
+    return evaluations.metric_of(metric, run and run.units)
 
 
 def main(run: Run, names: Mapping[Key, str]) -> dict[str, float]:
@@ -701,11 +702,11 @@ class Measured:
         """Which test images a run has right [M]; None: that was not recorded."""
         made = {(m, e["id"], e.get("images")): e for e in run.evaluations for m in e["metrics"]}
         key = next((key for key in made if self._names[key] == self.name), None)
-        return hits.read(run.place, made[key], key[0]) if key else None
+        return evaluations.read_hits(run.place, made[key], key[0]) if key else None
 
 
-def notes(runs: Sequence[Run]) -> list[str]:
+def notes(found: Sequence[Run]) -> list[str]:
     """Footnotes of a mean over runs: what it mixes, and what the runs warn of."""
-    warnings = [f"seed {run.seed}: {sentence}" for run in runs for sentence in run.warnings]
-    differing = ", ".join(results.different([run.conditions for run in runs]))
+    warnings = [f"seed {run.seed}: {sentence}" for run in found for sentence in run.warnings]
+    differing = ", ".join(runs.different([run.conditions for run in found]))
     return [f"mean over runs with different {differing}"] * bool(differing) + warnings

@@ -21,10 +21,10 @@ from ssl_bench.distributed import Votes, rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.negatives import Queue
-from ssl_bench.record import checkpoint, folders, results
+from ssl_bench.record import checkpoint, runs
+from ssl_bench.record.dashboard import Tracker
 from ssl_bench.record.lease import Claim
-from ssl_bench.record.metrics import Tracker
-from ssl_bench.record.progress import Progress
+from ssl_bench.record.terminal import Progress
 from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
 from ssl_bench.training import graph
 from ssl_bench.training.evaluation import Evaluation
@@ -67,14 +67,14 @@ def train(
         interrupt = block.enter_context(Interrupt(Votes()))
         if claim is not None:
             block.enter_context(claim.watched(interrupt))
-        former = results.read(folder)
+        former = runs.read_results(folder)
         former = former if former and former["run_id"] == run_id else None
         recorded = former["evaluations"] if former is not None else []
         trained = run.resume(former, command is not None)
         if claim is not None:
             claim.require()
         if trained is None and command is not None and rank() == 0:
-            folders.begin(folder, config, command)
+            runs.begin(folder, config, command)
         facts = run.announce() if trained is None else trained.get("facts", {})
         progress = run.state.step, facts, run.state.evaluated_step
         record = Tracker(folder, config, run_id, *progress, claim) if rank() == 0 else contextlib.nullcontext()

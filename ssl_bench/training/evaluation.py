@@ -15,10 +15,10 @@ from ssl_bench.evaluate.run import doubts, run_evaluators
 from ssl_bench.evaluate.target import Target
 from ssl_bench.hardware import move
 from ssl_bench.networks.weights import footnotes
-from ssl_bench.record import baselines, evaluations, hits, plots, rows, units
+from ssl_bench.record import evaluations, plots, runs
+from ssl_bench.record.dashboard import Tracker
 from ssl_bench.record.environment import environment, now, peak_memory
 from ssl_bench.record.evaluations import Entry
-from ssl_bench.record.metrics import Tracker
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.parts import Parts
@@ -73,13 +73,13 @@ class Evaluation:
             return
         if tracker.claim is not None:
             tracker.claim.require()
-        entries = [*recorded, *(hits.written(folder, entry) for entry in evaluated)]
+        entries = [*recorded, *(evaluations.write_hits(folder, entry) for entry in evaluated)]
         content = self._results(run_id, entries, facts, trained or {})
         networks = {"": self.state.method.encoder}
         by_data = list(self.parts.targets_by_data(networks, self.state.device, self.precision))
         _write_labels(folder, (target for _, some in by_data for target in some))
         of_labels = [s for data, some in by_data for s in doubts(self.parts.evaluators_for(*data), some)]
-        recorded_rows, warmup = rows.read(tracker.path), self.parts.recipe.warmup_epochs
+        recorded_rows, warmup = runs.read_rows(tracker.path), self.parts.recipe.warmup_epochs
         of_images = [f"{name}: {s}" if name else s for _, name, data in self.parts.evaluated for s in data.doubts()]
         of_images += self.parts.copied
         of_weights = footnotes(facts.get("init", ""))
@@ -127,16 +127,16 @@ class Evaluation:
                 artifacts |= {evaluations.named(name, entry, [*recorded, *wanted]): a for name, a in drawn.items()}
                 if suffix and rank() == 0 and not drawn:
                     numbers = {name: float(value) for name, value in entry["metrics"].items()}
-                    baselines.write(paths[entry["id"]], numbers)
+                    evaluations.write_baseline(paths[entry["id"]], numbers)
         set_rng_state(kept)
         return evaluated, artifacts
 
     def _baseline_paths(self, entries: Sequence[Entry], network: nn.Module | None) -> dict[str, Path]:
         """The files in which the runs of a results folder share the metrics of a baseline, by the ids of entries."""
         formats = f"{self.precision.name} {self.state.device.type}"
-        weights = baselines.digest(network) if entries and rank() == 0 else ""
+        weights = evaluations.digest(network) if entries and rank() == 0 else ""
         names = {entry["id"]: f"{entry['id']} {entry['images']}" for entry in entries}
-        return {key: baselines.place(self.config, name, weights, formats) for key, name in names.items()}
+        return {key: evaluations.baseline_file(self.config, name, weights, formats) for key, name in names.items()}
 
     def _run(
         self, entries: Sequence[Entry], network: nn.Module | None, folder: Path | None
@@ -169,7 +169,7 @@ class Evaluation:
             "name": config["name"],
             "config": config,
             "metrics": metrics,
-            "units": trained.get("units", {}) | units.written(declared, metrics),
+            "units": trained.get("units", {}) | evaluations.recorded_units(declared, metrics),
             "evaluations": list(entries),
             "environment": trained["environment"] if "environment" in trained else self._environment(),
             "facts": facts,

@@ -16,7 +16,7 @@ from ssl_bench.config.compose import evaluated_again
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import RETIRED, run_id
 from ssl_bench.errors import ConfigError, RunError, in_one_line
-from ssl_bench.record import baselines, checkpoint, results
+from ssl_bench.record import checkpoint, runs
 from ssl_bench.seeding import seed_everything
 from ssl_bench.training.parts import InitialWeights, Parts, has_no_checkpoint
 from ssl_bench.training.precision import Precision
@@ -54,7 +54,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         ConfigError: there is no run, its configuration is damaged, or a plugin of it cannot be used.
     """
     path, again = folder / "config.yaml", "start the training again, which writes it"
-    trained = results.read(folder)
+    trained = runs.read_results(folder)
     if trained is None and not path.is_file():
         raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
     config: Any = anchors.read_yaml(path, dict, named=False, of_a_run=True) or {}
@@ -77,7 +77,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         config["epochs"] = trained["config"].get("epochs", config.get("epochs"))
     try:
         schema.check(config)
-        config["paths"] = config["paths"] | {"outputs": str(baselines.results_folder(folder, config["name"]))}
+        config["paths"] = config["paths"] | {"outputs": str(runs.results_folder(folder, config["name"]))}
     except ConfigError as error:
         raise ConfigError(f"{path} is damaged ({error}): {again}") from error
     return config

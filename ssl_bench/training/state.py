@@ -18,7 +18,7 @@ from ssl_bench.networks.norm import group_statistics
 from ssl_bench.record import checkpoint
 from ssl_bench.record.environment import commit, conditions, now
 from ssl_bench.record.lease import Claim, Taken
-from ssl_bench.record.results import OF_GPUS, SETTINGS
+from ssl_bench.record.runs import COMPUTED, OF_GPUS
 from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
 from ssl_bench.training.meter import Meter, raise_bad_loss
 from ssl_bench.training.parts import Parts
@@ -59,7 +59,7 @@ class TrainingState:
         self.meter = Meter(device, precision.weights)
         self.step, self.evaluated_step, self.peak = 0, 0, 0
         self.device, self.former_conditions, self.networks_only = device, dict[str, Any](), False
-        self._settings = {name: config[name] for name in SETTINGS if device.type == "cuda" or name not in OF_GPUS}
+        self._settings = {name: config[name] for name in COMPUTED if device.type == "cuda" or name not in OF_GPUS}
         self.starts: list[dict[str, str | None]] = [{"git": commit(), "at": now()}]
 
     def scale(self) -> torch.Tensor:

@@ -14,7 +14,7 @@ from ssl_bench.data.loader import Loader
 from ssl_bench.distributed import world
 from ssl_bench.evaluate.knn import leave_one_out
 from ssl_bench.evaluate.spectrum import effective_rank
-from ssl_bench.record import units
+from ssl_bench.record import evaluations
 from ssl_bench.seeding import rng_state, set_rng_state, stream
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
@@ -147,8 +147,8 @@ def warnings_of(rows: Iterable[Mapping[str, Any]], results: Mapping[str, Any], w
     alarm = Alarm(warmup_epochs)
     sentences = [sentence for row in rows if (sentence := alarm.add(row))][-1:]
     metrics, declared = results["metrics"], results.get("units")
-    for name in units.main(metrics, declared):
-        metric, value = units.metric(name, declared), metrics[name]
+    for name in evaluations.main(metrics, declared):
+        metric, value = evaluations.metric_of(name, declared), metrics[name]
         initial = metrics.get(name.replace("/", "_init/", 1), value)
         if metric.sign * (value - initial) < 0:
             than = f"{'below' if value < initial else 'above'} {metric.text(initial)} before the training"

@@ -19,7 +19,7 @@ from ssl_bench.data import headers
 from ssl_bench.data.heldout import held_out
 from ssl_bench.data.own import OwnFolder
 from ssl_bench.errors import ConfigError
-from ssl_bench.record.results import read
+from ssl_bench.record.runs import read_results
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.validate import validate
 from tests.conftest import only_run
@@ -165,11 +165,11 @@ def test_one_trains_on_one_dataset_and_evaluates_on_another(train: Callable[...,
     assert evaluated.eval_view == {"resize": 18, "size": 16, "interpolation": "bilinear"}
     assert evaluated.num_classes == 2
     assert train(*words, "evaluate=knn", on, small=False)[0] == 0
-    assert (read(only_run()) or {})["classes/second"] == ["a", "b"]
+    assert (read_results(only_run()) or {})["classes/second"] == ["a", "b"]
     from ssl_bench.commands.evaluate import main
 
     assert main([str(only_run()), "evaluate=geometry", "evaluate.on=null"]) == 0
-    results = read(only_run()) or {}
+    results = read_results(only_run()) or {}
     metrics = results["metrics"]
     assert {"knn/second/top1", "geometry/uniformity"} <= metrics.keys() and "knn/top1" not in metrics
     assert results["classes/second"] == ["a", "b"] and "classes" not in results  # the first has none

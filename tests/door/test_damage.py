@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ssl_bench.record import folders, results
+from ssl_bench.record import runs
 from tests.conftest import no_pictures
 from tests.door.damage import GRID, RUN, environment
 from tests.door.door import enter
@@ -45,7 +45,7 @@ def test_a_file_that_was_cut_short_is_named_or_made_again(
         return answer.code, answer.out
 
     entered("status --json"), entered("table tiny/table1 --format json")  # which fill the cache
-    folders._identity.cache_clear()
+    runs._identity.cache_clear()
     path = sorted(Path().glob(name))[0]
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     (run,) = Path("outputs/r").iterdir()
@@ -72,5 +72,5 @@ def test_a_file_that_was_cut_short_is_named_or_made_again(
         path.unlink()
         assert entered(again)[0] == 0
     for trained in filter(Path.is_dir, Path("outputs/g" if grid else "outputs/r").iterdir()):
-        content = results.read(trained)
+        content = runs.read_results(trained)
         assert content is not None and truth[trained.name].items() <= content["metrics"].items()

@@ -12,9 +12,9 @@ import torch
 
 from ssl_bench import files
 from ssl_bench.errors import RunError
-from ssl_bench.record import checkpoint, results
-from ssl_bench.record.metrics import Tracker
-from ssl_bench.record.rows import read as read_rows
+from ssl_bench.record import checkpoint, runs
+from ssl_bench.record.dashboard import Tracker
+from ssl_bench.record.runs import read_rows
 from tests.conftest import SMALL, only_run
 from tests.door.door import enter
 from tests.results.folders import make, rows
@@ -95,14 +95,14 @@ TRAIN = ["max_steps=2", "batch_size.size=64", "checkpoint.every=1", "evaluate=kn
 def test_a_run_with_a_damaged_result_goes_on(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
     assert train(*TRAIN)[0] == 0
     run = only_run()
-    good, rows_before = results.read(run), (run / "metrics.jsonl").read_bytes()
+    good, rows_before = runs.read_results(run), (run / "metrics.jsonl").read_bytes()
     assert good is not None
     for content in (b'{"metrics": {"knn', b"[]", json.dumps(good | {"run_id": "other"}).encode()):
         (run / "results.json").write_bytes(content)
         assert enter("status --json", capfd).code == 0
         code, printed = train(*TRAIN)
         assert code == 0 and "already done" not in printed
-        again = results.read(run)
+        again = runs.read_results(run)
         assert again is not None and again["metrics"] == good["metrics"]
         assert (run / "metrics.jsonl").read_bytes() == rows_before  # the evaluation's row is not repeated
     assert "already done" in train(*TRAIN)[1]

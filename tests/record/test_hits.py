@@ -13,7 +13,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data.source import Source
 from ssl_bench.errors import ConfigError
-from ssl_bench.record import hits
+from ssl_bench.record import evaluations
 from ssl_bench.training.parts import Parts
 from tests.conftest import SMALL, only_run
 
@@ -84,7 +84,7 @@ def test_an_evaluation_says_which_test_images_were_right(images: np.ndarray, tra
     counted = dict[str, np.ndarray]()
     for entry in results["evaluations"]:
         for name in entry["metrics"]:
-            bits = hits.read(run, entry, name)
+            bits = evaluations.read_hits(run, entry, name)
             counted |= {} if bits is None else {name: bits}
     assert sorted(counted) == ["knn/projection_top1", "knn/top1", "linear/top1"]  # of the test images only
     assert all(len(bits) == 30 and bits.mean() == results["metrics"][name] for name, bits in counted.items())
@@ -92,4 +92,4 @@ def test_an_evaluation_says_which_test_images_were_right(images: np.ndarray, tra
     file = run / entry["hits"]["linear/top1"]["file"]
     assert file.stat().st_size == 4
     file.write_bytes(b"123")
-    assert hits.read(run, entry, "linear/top1") is None
+    assert evaluations.read_hits(run, entry, "linear/top1") is None

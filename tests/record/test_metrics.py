@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ssl_bench.record.metrics import Tracker
+from ssl_bench.record.dashboard import Tracker
 
 CONFIG = {"tracking": {"mode": "off"}}
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from ssl_bench.record.progress import Progress
+from ssl_bench.record.terminal import Progress
 
 
 def test_the_time_left(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ssl_bench.record.progress.PAUSE", 0.0)
+    monkeypatch.setattr("ssl_bench.record.terminal.PAUSE", 0.0)
     row = {"loss": 1.0, "lr": 0.1, "images_per_second": 64.0}
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
@@ -25,7 +25,7 @@ def test_the_time_left(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.Mon
 
 
 def test_the_last_look_stands_in_every_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ssl_bench.record.progress.PAUSE", 0.0)
+    monkeypatch.setattr("ssl_bench.record.terminal.PAUSE", 0.0)
     row = {"loss": 1.0, "lr": 0.1, "images_per_second": 64.0}
     with caplog.at_level("INFO", "ssl_bench"), Progress(20, 0, 10, 2, True) as progress:
         progress.show(10, row | {"watch/knn_top1": 0.5712, "watch/effective_rank": 19.93})

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from ssl_bench.record.metrics import Tracker
+from ssl_bench.record.dashboard import Tracker
 from tests.conftest import only_run
 
 Train = Callable[..., tuple[int, str]]

@@ -13,8 +13,7 @@ import pytest
 import wandb
 
 from ssl_bench.errors import RunError
-from ssl_bench.record.dashboard import flat_config
-from ssl_bench.record.metrics import Tracker
+from ssl_bench.record.dashboard import Tracker, flat_config
 from ssl_bench.signals import Interrupted
 from tests.composed import load
 from tests.conftest import SMALL, only_run

@@ -38,7 +38,7 @@ from ssl_bench.config.compositions import SEED, Composition
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import name_of_labels, run_dir, run_id
 from ssl_bench.evaluate.accuracy import Accuracy
-from ssl_bench.record import evaluations, folders, hits
+from ssl_bench.record import evaluations, runs
 from tests.conftest import SMALL
 from tests.results.folders import LOST, fail, make_grid
 
@@ -102,7 +102,7 @@ def begin(config: Mapping[str, Any], words: Iterable[str] = (), steps: int | Non
     """Write a run that has trained so many steps, or all, and has no results."""
     folder = run_dir(config)
     folder.mkdir(parents=True)
-    folders.begin(folder, config, shlex.join(["ssl-bench", "train", *words, f"seed={config['seed']}"]))
+    runs.begin(folder, config, shlex.join(["ssl-bench", "train", *words, f"seed={config['seed']}"]))
     rows = [
         {"step": n, "epoch": epoch(config, n), "loss": 5.0 - 0.5 * n - 0.01 * config["seed"], "lr": 0.075}
         | {"images_per_second": 800.0, "seconds": 0.08 * n}
@@ -127,7 +127,7 @@ def evaluated(folder: Path, config: Mapping[str, Any], numbers: Numbers, images:
         right = (easy + own / 2).argsort().argsort() < round(numbers(entry) * images)
         top1 = Accuracy.of(torch.from_numpy(right))
         metrics = {f"{name}/top1": top1, f"{name}/top5": min(1.0, top1 + 0.25)}
-        entries.append(hits.written(folder, {**entry, "metrics": metrics}))
+        entries.append(evaluations.write_hits(folder, {**entry, "metrics": metrics}))
     return entries
 
 
@@ -270,7 +270,7 @@ def several_evaluations(clock: Clock) -> None:
             clock.tick(folder)
             if (loss, seed) == ("infonce", 2):  # killed while it was evaluated once more
                 asked = configuration(*words, "evaluate.knn.k=1", seed=seed)
-                (folder / "config.yaml").write_text(folders.as_yaml(asked))
+                (folder / "config.yaml").write_text(runs.as_yaml(asked))
                 clock.tick(folder / "config.yaml")
     shutil.copytree("outputs/ks", "outputs/ks_copy")
 

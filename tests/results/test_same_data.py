@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import ssl_bench
-from ssl_bench.config.identity import run_id
-from ssl_bench.record import evaluations, results
+from ssl_bench.config.identity import evaluation_id, run_id
+from ssl_bench.record import evaluations, runs
 from ssl_bench.report.collect import collect
 from tests.door.door import enter
 from tests.papers.conftest import composed
@@ -21,7 +21,7 @@ KNN = {"_target_": "ssl_bench.evaluate.knn.KNN", "k": 20}
 def entry(value: float, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
     settings = KNN | ({"labels": labels} if labels else {})
     metric = f"knn/{evaluations.name_of_labels(labels)}/top1" if labels else "knn/top1"
-    made = {"evaluator": "knn", "id": evaluations.evaluation_id("knn", settings), "settings": settings, "images": None}
+    made = {"evaluator": "knn", "id": evaluation_id("knn", settings), "settings": settings, "images": None}
     return made | {"network": "", "epochs": 200, "metrics": {metric: value}}
 
 
@@ -98,12 +98,12 @@ def test_a_list_of_labels_is_its_content(capfd: Capture) -> None:
 
 def test_a_run_with_two_lists_of_one_name_has_a_name_for_each() -> None:
     folder = write("dcl", 0, entry(0.5, of_list("a")), entry(0.7, of_list("b", "/other")))
-    content = results.read(folder) or {}
+    content = runs.read_results(folder) or {}
     second = f"knn[labels={'b' * 16}]/labels_few/top1"
     assert content["metrics"] == {"knn/labels_few/top1": 0.5, second: 0.7}
     content["metrics"] = {"knn/labels_few/top1": 0.7}  # as version 0.3.0 wrote it
     (folder / "results.json").write_text(json.dumps(content))
-    assert results.read(folder) == content
+    assert runs.read_results(folder) == content
 
 
 def test_what_changes_bits_and_is_in_no_run_id_is_named(capfd: Capture) -> None:

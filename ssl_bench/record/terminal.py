@@ -1,0 +1,183 @@
+"""A run on the terminal: its log, which ``train.log`` has as well, its progress, and the summary at its end."""
+
+import contextlib
+import logging
+import math
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ssl_bench import files
+from ssl_bench.errors import printable
+from ssl_bench.evaluate.metric import heading
+from ssl_bench.record import evaluations
+from ssl_bench.record.printing import Sheet, SheetEntry, text_of
+from ssl_bench.record.runs import read_results
+
+log = logging.getLogger("ssl_bench")
+
+PAUSE = 10.0  # seconds between two lines of progress, without a terminal
+TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trained"}
+
+
+class _LogFile(logging.FileHandler):
+    """A log file whose write errors fail the run, so that a full disk is reported once and not for every line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        raise  # the error that is being handled
+
+
+def is_quiet() -> bool:
+    """Whether messages go to a file only, because other runs share the terminal."""
+    return bool(log.handlers) and all(isinstance(handler, _LogFile) for handler in log.handlers)
+
+
+@contextlib.contextmanager
+def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
+    """Send the package's messages to ``train.log`` in ``folder`` and, unless ``quiet``, to the terminal.
+
+    With ``folder`` None, for all ranks but rank 0, only errors are shown.
+    """
+    if folder is None:
+        log.setLevel(logging.ERROR)
+        yield
+        return
+    files.make_folder(folder)
+    console, path = logging.StreamHandler(sys.stdout), files.of_run(folder / "train.log")
+    file = files.retry(lambda: _LogFile(path, encoding="utf-8", errors="backslashreplace"), path)
+    console.setFormatter(logging.Formatter("%(message)s"))
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    log.handlers[:] = [file] if quiet else [console, file]
+    try:
+        yield
+    finally:
+        log.handlers.clear()
+        with contextlib.suppress(OSError):
+            file.close()
+
+
+class Progress:
+    """Context manager that shows epoch, loss, learning rate, tau, images/s and the time left.
+
+    Args:
+        steps: step at which the training ends.
+        done: steps done by earlier processes of the run.
+        per_epoch: steps per epoch.
+        epochs: of the whole training.
+        shown: False on all ranks but rank 0.
+    """
+
+    def __init__(self, steps: int, done: int, per_epoch: int, epochs: int, shown: bool) -> None:
+        self.steps, self.done, self.per_epoch, self.epochs, self.shown = steps, done, per_epoch, epochs, shown
+        self._printed = time.monotonic()
+        self._rows, self._pace = 0, 0.0  # rows shown; seconds per step, mostly of the last five rows
+        self._look = ""  # the last one at the network
+        self.restart(done)
+        self._bar: Any = None
+
+    def __enter__(self) -> "Progress":
+        if self.shown and sys.stdout.isatty() and not is_quiet():
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            self._bar = Progress(TextColumn("{task.description}"), BarColumn(None), transient=True)
+            self._bar.add_task(f"epoch {self._epoch(self.done)}", total=self.steps, completed=self.done)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def restart(self, step: int) -> None:
+        """Time the steps after ``step`` from now on: what has happened since the last one is none of theirs."""
+        self._since, self._before = time.monotonic(), step
+
+    def rate(self, step: int) -> float:
+        """Steps per second since the last call, or :meth:`restart`, until ``step``."""
+        steps, seconds = step - self._before, time.monotonic() - self._since
+        self._rows += 1
+        if self._rows > 1:  # the first one does not count: kernels are chosen in its steps, and memory grows
+            self._pace = seconds / steps if self._rows == 2 else 0.8 * self._pace + 0.2 * seconds / steps
+        self.restart(step)
+        return steps / seconds
+
+    def show(self, step: int, row: Mapping[str, float]) -> None:
+        """Show the row of metrics of ``step``. Without a bar: a line at most every PAUSE, and one at the end."""
+        if not self.shown:
+            return
+        left = self._pace * (self.steps - step) if self._rows > 1 and step < self.steps else None
+        tau = f"  tau {row['tau']:.4g}" if "tau" in row else ""
+        numbers = f"loss {row['loss']:.4f}  lr {row['lr']:.4g}{tau}  {row['images_per_second']:.0f} images/s"
+        if "watch/effective_rank" in row:
+            accuracy = f"  kNN {100 * row['watch/knn_top1']:.1f}%" if "watch/knn_top1" in row else ""
+            self._look = f"{accuracy}  rank {row['watch/effective_rank']:.1f}"
+        numbers += self._look
+        numbers += f"  {clock(left)} left" if left is not None else ""
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=step, description=f"epoch {self._epoch(step)}  {numbers}")
+        elif time.monotonic() - self._printed >= PAUSE or step == self.steps:
+            self._printed = time.monotonic()
+            log.info("epoch %s  step %d/%d  %s", self._epoch(step), step, self.steps, numbers)
+
+    def _epoch(self, step: int) -> str:
+        return f"{math.ceil(step / self.per_epoch)}/{self.epochs}"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 3m07s, from an hour on as 52h05m."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m{rest:02d}s"
+
+
+def targets(config: Mapping[str, Any]) -> dict[str, str]:
+    """The networks of a run in words, by the suffix of their metrics."""
+    given = {"_init" if config.get("epochs") else "": "weights of init"} if config.get("init") else {}
+    return TARGETS | ({} if config.get("epochs", 1) else {"": TARGETS["_init"]}) | given
+
+
+def print_run(folder: Path, config: Mapping[str, Any], timed: bool = True) -> None:
+    """Print the accuracies of a finished run beside its baselines, its directory and the next command.
+
+    Args:
+        config: what asks for the evaluations that are shown.
+        timed: say how long the run took when it was trained.
+    """
+    further = ""
+    if (results := read_results(folder)) is not None:  # not removed or damaged meanwhile
+        main, texts = _texts(results, config)
+        columns = [name for one in main for name in (one, one.replace("/", "/projection_", 1)) if name in texts]
+        sheet = Sheet(["", *columns])
+        for suffix, target in targets(config).items() if "evaluate" in config else [("", "")]:
+            row = [texts.get(name.replace("/", f"{suffix}/", 1), "") for name in columns]
+            sheet.rows += [[SheetEntry(text) for text in (target, *row)]] * any(row)
+        took = f"{'trained' if config.get('epochs', 1) else 'done'} in {results['seconds']:.0f} s, " * timed
+        plain = "  ".join(f"{name} {text}" for name, text in texts.items())  # of numbers that rank nothing
+        print(f"{text_of([sheet], 'rich') if columns else plain}\n" * bool(texts) + took, end="")
+        epochs = results["config"].get("epochs") or 0
+        further = f", which has gone on to epoch {epochs}" * (epochs > (config.get("epochs") or 0))
+    print(f"{folder}{further}")
+    if "evaluate" in config:
+        print(f"evaluate it again: {printable(shlex.join(['ssl-bench', 'evaluate', str(folder)]))}")
+
+
+def short(folder: Path, config: Mapping[str, Any]) -> str:
+    """The numbers of a finished run, such as ``knn 64.2%  linear 81.0%  12 s``, by what ``config`` asks for."""
+    if (results := read_results(folder)) is None:  # removed or damaged meanwhile
+        return str(folder)
+    main, texts = _texts(results, config)
+    return "  ".join([*(f"{heading(name)} {texts[name]}" for name in main), f"{results['seconds']:.0f} s"])
+
+
+def _texts(results: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """The names of the main metrics, and the text of each metric, of the evaluations that ``config`` asks for."""
+    if "evaluate" not in config:
+        return [*results["metrics"]], {name: f"{value:.4g}" for name, value in results["metrics"].items()}
+    metrics, of = evaluations.of(results["evaluations"], config), results.get("units")
+    return evaluations.main(metrics, of), {
+        name: evaluations.metric_of(name, of).text(value) for name, value in metrics.items()
+    }
