@@ -236,7 +236,9 @@ class Run:
         every = {name: value for group, name, value in UNSAID if isinstance(counted.get(group), dict)}
         every |= UNSAID_OPTIONS if "loss" in options and not alone else {}
         every |= flat({**counted, "choices": options}, _settings) | {"name": self.experiment}
-        return {name: value for name, value in every.items() if name[-5:] != ".seed" or value != self.seed}
+        for name in [name for name in every if name.endswith(".seed") and every[name] == self.seed]:
+            del every[name]
+        return every
 
     @cached_property
     def requested(self) -> set[str]:
@@ -275,9 +277,10 @@ def flat(config: Mapping[str, Any], of_node: Callable[[str, Any], dict[str, Any]
     """The values of a configuration, and the options of its groups, under the names that the command line has."""
     values = dict[str, Any]()
     for name, node in config.items():
-        if name not in NOT_FLAT:
-            is_node = isinstance(node, dict | list)
-            values |= (of_node or _leaves)(name, node) if is_node else {name: _printable(node)}
+        if type(node) in (dict, list) and name not in NOT_FLAT:
+            values |= (of_node or _leaves)(name, node)
+        elif name not in NOT_FLAT:
+            values[name] = _printable(node)
     options = config["choices"].items()
     values |= {group: printable(option) for group, option in options if group not in ("tracking", "launcher")}
     return values | ({"batch_size": values[SIZE]} if SIZE in values else {})
