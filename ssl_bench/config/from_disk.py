@@ -114,7 +114,7 @@ def find_weights(cfg: DictConfig) -> None:
     if not (path / "results.json").exists() and (path / OF_FOLDER).is_file():
         path /= OF_FOLDER
     if path.is_dir():
-        results = located("ssl_bench.record.runs.read")(path)
+        results = located("ssl_bench.record.runs.read_results")(path)
         if results is None:
             raise InvalidValue("init", given, remedy)
         last, epochs = path / "checkpoints" / "last.pt", results["config"]["epochs"]
