@@ -128,7 +128,7 @@ def _of_dataset(node: Any) -> Any:
     """A dataset without what its images do not depend on: the place of the user's own images, which have a hash."""
     if not isinstance(node, Mapping):
         return node
-    unknown = {key for key in ("content", "held_out") if node.get(key) is None}
+    unknown = {key for key in ("content", "held_out", "train", "test", "group") if node.get(key) is None}
     return _without(node, NOT_IN_RUN_ID_OF["dataset"] | unknown | (OWN if is_own(node) else set()))
 
 

@@ -10,7 +10,6 @@ user's cache folder.
 import hashlib
 import os
 import shlex
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,9 +25,9 @@ from ssl_bench import files
 from ssl_bench.data.content import DIGITS
 from ssl_bench.data.copies import Originals, copies, of_rows, twins
 from ssl_bench.data.dataset import Dataset, MissingData, Probe
-from ssl_bench.data.headers import remembered
 from ssl_bench.data.own_images import counts_of
 from ssl_bench.data.pixels import MOST_CHANNELS
+from ssl_bench.data.scan import remembered
 from ssl_bench.data.source import Chosen, Images, Source, check_whole
 from ssl_bench.errors import ConfigError, printable, require
 
@@ -40,7 +39,6 @@ FINEST = 2**-20  # share of a mean that is a few steps of float32
 MOST_COLOURS = 4  # with so many channels or fewer, the last axis has them, however low the images are
 LARGEST_VALUE = 1e30  # larger ones leave float32 when they are squared or normalised
 FREQUENT, FAR = 0.1, 100  # a share of all values, and standard deviations from the mean, that suggest a fill value
-JUST_NOW = 60.0  # seconds; a program that has a file mapped can still change it without another time
 
 
 class ArrayDataset(Dataset):
@@ -391,10 +389,8 @@ class OwnArrays(ArrayDataset):
         status = path.stat()
         if array.nbytes > LARGE_FILE_BYTES:
             files.say_once(f"dataset=arrays: {path} is read wholly if it has changed, {array.nbytes / 1e9:.0f} GB")
-        if time.time() - status.st_mtime < JUST_NOW:
-            facts = examined(array)
-        else:
-            facts = remembered(["array", str(path), files.mark(status), array.shape], lambda: examined(array))
+        key = ["array", str(path), files.mark(status), array.shape]
+        facts = remembered(key, lambda: examined(array), status.st_mtime_ns)
         if (bad := facts["bad"]) is not None:
             wrong = f"has NaN, an infinite value or one beyond {LARGEST_VALUE:g} in image {bad}"
             raise self._refusal(path, wrong, "replace such values")

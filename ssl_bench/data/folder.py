@@ -16,7 +16,7 @@ from ssl_bench.data.dataset import Dataset, MissingData
 from ssl_bench.data.packed import Packed
 from ssl_bench.data.photos import FORMATS, LARGEST, Photos, endings
 from ssl_bench.data.source import Source
-from ssl_bench.data.splits import few
+from ssl_bench.data.splits import difference, few
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.files import Mark, mark, open_regular, read_bytes
 
@@ -218,41 +218,40 @@ class FolderDataset(Dataset):
             ConfigError: a class is missing, a split is empty, the splits have different classes, or their number is
                 not ``num_classes``.
         """
-        folder, present = folder or self.folder, {}
-        kept = self._kept_classes()
-        for path in (folder / name for name in self.split_folders.values()):
-            if not path.is_dir():
-                raise MissingData(
-                    f"{self._key}: {path} is missing; {LAYOUT}; set SSL_BENCH_DATA or paths.data to the folder that "
-                    f"has {self.folder.name}, or dataset.folder, dataset.train and dataset.test to its names"
-                )
-            try:
-                with os.scandir(path) as entries:
-                    present[path] = {entry.name for entry in entries if entry.is_dir() and is_visible(entry.name)}
-            except OSError as error:
-                raise _unreadable(path, error) from error
-            if kept is not None:
-                if absent := sorted(kept - present[path]):
-                    raise ConfigError(f"{self._key}: {path} lacks classes of {self.class_file}: {few(absent)}")
-                present[path] &= kept
-            if not present[path]:
-                raise ConfigError(f"{self._key}: {path} has no folders, one for each class; {LAYOUT}")
-        (train, train_classes), (test, test_classes) = present.items()
-        for path, odd in ((train, train_classes - test_classes), (test, test_classes - train_classes)):
-            if odd:
-                raise ConfigError(
-                    f"{self._key}: {train} and {test} must have the same classes; only {path} has {few(sorted(odd))}"
-                )
-        classes = sorted(train_classes)
-        if len(classes) != self.num_classes:
+        folder, kept = folder or self.folder, self._kept_classes()
+        train, test = (folder / name for name in self.split_folders.values())
+        present = {path: self._folders(path) for path in (train, test)}
+        for path, names in present.items():
+            if kept is not None and (absent := sorted(kept - names)):
+                raise ConfigError(f"{self._key}: {path} lacks classes of {self.class_file}: {few(absent)}")
+        of_train, of_test = (names if kept is None else kept for names in present.values())
+        if of_train != of_test:
+            differ = difference(of_train, of_test, str(train), str(test))
+            raise ConfigError(f"{self._key}: both splits must have the same classes: {differ}")
+        if len(of_train) != self.num_classes:
             raise ConfigError(
-                f"dataset.num_classes={self.num_classes}: {train} has {len(classes)} classes; set dataset.num_classes "
-                f"to {len(classes)}, or dataset.folder to another folder"
+                f"dataset.num_classes={self.num_classes}: {train} has {len(of_train)} classes; set dataset.num_classes "
+                f"to {len(of_train)}, or dataset.folder to another folder"
             )
-        for path in (path / name for path in present for name in classes):
+        for path in (path / name for path in present for name in sorted(of_train)):
             if not image_names(path):
                 raise ConfigError(f"{self._key}: {path} has no images ({', '.join(FORMATS)})")
-        return classes
+        return sorted(of_train)
+
+    def _folders(self, path: Path) -> set[str]:
+        if not path.is_dir():
+            raise MissingData(
+                f"{self._key}: {path} is missing; {LAYOUT}; set SSL_BENCH_DATA or paths.data to the folder that "
+                f"has {self.folder.name}, or dataset.folder, dataset.train and dataset.test to its names"
+            )
+        try:
+            with os.scandir(path) as entries:
+                names = {entry.name for entry in entries if entry.is_dir() and is_visible(entry.name)}
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if not names:
+            raise ConfigError(f"{self._key}: {path} has no folders, one for each class; {LAYOUT}")
+        return names
 
     def _kept_classes(self) -> set[str] | None:
         if self.class_file is None:

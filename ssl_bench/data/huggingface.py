@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssl_bench.data.layout import Listing
-from ssl_bench.data.own_images import OwnImages
+from ssl_bench.data.own_images import Listing, OwnImages
 from ssl_bench.data.photos import LARGEST, Photos
 from ssl_bench.data.splits import few, find_splits, in_order
 from ssl_bench.errors import ConfigError, InvalidValue, reason, require
@@ -158,8 +157,8 @@ class HuggingFace(OwnImages):
             raise OSError(0, "no image in this row")
         return bytes(value["bytes"])
 
-    def stamp(self, listing: Listing) -> list[Any]:
-        return [[str(path.relative_to(self.location)), mark] for path, mark in _marks(self.location)]
+    def stamp(self, listing: Listing) -> dict[str, Mark | None]:
+        return {str(path.relative_to(self.location)): mark for path, mark in _marks(self.location)}
 
     def photos(self, listing: Listing, ids: Sequence[int]) -> Photos:
         names, labels = [listing.names[i] for i in ids], torch.tensor([listing.labels[i] for i in ids])

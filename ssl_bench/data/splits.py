@@ -1,84 +1,52 @@
-"""Names of splits and of classes, for folders and for datasets of Hugging Face alike."""
+"""Names of splits and of classes, for folders, files of labels and datasets of Hugging Face alike."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
 
 from ssl_bench.errors import ConfigError
 
-TRAIN = ("train", "training", "trn", "trainval")
-# In order of preference: of several test splits, the one whose word comes first is used.
-TESTS = ("test", "val", "valid", "validation", "testing", "tst", "eval", "evaluation", "dev", "development")
-# Names of splits that are neither trained on nor tested on, and that are hardly names of classes.
-OTHERS = ("holdout", "heldout", "labeled", "labelled", "unlabeled", "unlabelled", "extra", "query", "gallery")
+TRAIN, TESTS = "train", ("test", "validation", "val")  # in any case; of several test splits the first one is used
 LONGEST = 300  # characters of a name in a sentence: a class of a data set of Hugging Face is any text
-_DATA = re.compile("(set|data|dataset|images?|imgs?|samples?|split|folder|dir)$")  # testset, trainimages
-_NUMBERED = re.compile(r"(.*(?:fold|split|part|partition|subset|set|cv|batch|chunk|shard))(?:\d+|[a-z])")
+# Names that are hardly those of classes if several of them are beside each other.
+_LIKE_A_SPLIT = re.compile(
+    r"(train(ing|val)?|trn|test(ing)?|tst|val(id(ation)?)?|eval(uation)?|dev|hold-?out|(un)?label?led)"
+    r"[\W_]*(set|data|images|imgs|\d+|[a-z])?",
+    re.IGNORECASE,
+)
 
 
-def split_name(name: str) -> str:
-    """The word of ``TRAIN`` or ``TESTS`` that a name is, without regard to case and punctuation; "" if it is none."""
-    return word if (word := _letters(name)) in (*TRAIN, *TESTS) else ""
-
-
-def find_splits(names: Collection[str], doubt: str) -> tuple[str, list[str]] | None:
-    """The training split and all test splits, the best first; None if the names are no splits.
+def find_splits(names: Collection[str], remedy: str) -> tuple[str, list[str]] | None:
+    """The training split and all test splits, the best first; None if the names are not those of splits.
 
     Args:
         names: of folders beside each other, or of splits.
-        doubt: the remedy in the error if names look like splits and it is not clear which is which; "": no error, they
-            are then no splits.
+        remedy: ends the sentence that refuses names that look like other splits; "": they are not refused.
 
     Raises:
-        ConfigError: they look like splits, and it is not clear which is which.
+        ConfigError: several names look like splits, and they are not ``train`` with one of ``TESTS``.
     """
-    trains = [name for name in names if split_name(name) in TRAIN]
-    tests = sorted((n for n in names if split_name(n) in TESTS), key=lambda n: (TESTS.index(split_name(n)), n))
+    trains = [name for name in names if name.lower() == TRAIN]
+    tests = sorted((n for n in names if n.lower() in TESTS), key=lambda n: (TESTS.index(n.lower()), n))
     if len(trains) == 1 and tests:
         return trains[0], tests
-    exact = [name for name in names if _kind(name)[0] and not _kind(name)[1]]
-    alike = exact if len(exact) > 1 else [n for n in names if _kind(n)[0]] if has_splits(names) else _numbered(names)
-    if alike and doubt:
-        unclear = few(sorted(alike))
-        raise ConfigError(f"{unclear} look like splits, and it is not clear which one is to be trained on: {doubt}")
+    if remedy and len(alike := like_splits(names)) > 1:
+        raise ConfigError(
+            f"{few(alike)} look like splits, but they are not train with test, validation or val: {remedy}"
+        )
     return None
 
 
-def has_splits(names: Collection[str]) -> bool:
-    """Whether the names have, or seem to have, a training split and a test split among them.
-
-    Those with trainImages and test_images do, those with train_station and art_gallery do not.
-    """
-    rests: dict[str, set[str]] = {"train": set(), "test": set()}
-    kinds = [_kind(name) for name in names]
-    for kind, rest in kinds:
-        if kind:
-            rests[kind].add(rest)
-    one, other = rests.values()
-    return bool(one and other and (one & other or "" in one | other or all(kind for kind, _ in kinds)))
+def like_splits(names: Iterable[str]) -> list[str]:
+    """The names that look like those of splits, sorted."""
+    return sorted(filter(_LIKE_A_SPLIT.fullmatch, names))
 
 
-def _letters(name: str) -> str:
-    """The letters and digits of a name, in lower case."""
-    return re.sub(r"[\W_]+", "", name.lower())
-
-
-def _kind(name: str) -> tuple[str, str]:
-    """Split a name into ``train``, ``test`` or "", by the word of a split that it contains, and its other words."""
-    if _letters(name) in OTHERS:
-        return "test", ""
-    words = [_DATA.sub("", word.lower()) for word in re.findall("[A-Z]?[a-z]{2,}|[A-Z]{2,}(?![a-z])", name)]
-    rest = " ".join(word for word in words if word and word not in (*TRAIN, *TESTS))
-    kinds = [kind for kind, of_kind in (("train", TRAIN), ("test", TESTS)) if not set(of_kind).isdisjoint(words)]
-    return (kinds[0] if kinds else ""), rest
-
-
-def _numbered(names: Iterable[str]) -> list[str]:
-    """The first names that differ in their number only, such as fold1 and fold2; empty without such."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        if match := _NUMBERED.fullmatch(_letters(name)):
-            groups.setdefault(match[1], []).append(name)
-    return next((group for group in groups.values() if len(group) > 1), [])
+def difference(of_train: Collection[str], of_test: Collection[str], train: str, test: str) -> str:
+    """Say which classes only one of two splits has, with the code points of names that are not plain ASCII."""
+    pairs = ((train, {*of_train} - {*of_test}), (test, {*of_test} - {*of_train}))
+    plain = re.compile(r"[!-~]+( [!-~]+)*").fullmatch
+    sides = [(name, [c if plain(c) else f"{c} ({c!a})" for c in sorted(only)]) for name, only in pairs if only]
+    return ", and ".join(f"only {name} has {few(classes)}" for name, classes in sides)
 
 
 def few(names: Sequence[str]) -> str:

@@ -15,9 +15,8 @@ from PIL import Image
 
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
-from ssl_bench.data import headers
-from ssl_bench.data.heldout import held_out
 from ssl_bench.data.own import OwnFolder
+from ssl_bench.data.own_images import held_out
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.runs import read_results
 from ssl_bench.training.parts import Parts
@@ -192,7 +191,6 @@ def test_an_image_that_could_not_be_opened_is_looked_at_again(tmp_path: Path, mo
     root, closed = photos(tmp_path / "photos", "a", "b"), [True]
     whole = own(root)["dataset"]["content"]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
-    headers._LOOKS.clear()
     opened: Any = OwnFolder.open_image
 
     class Closing(OwnFolder):

@@ -118,13 +118,6 @@ def test_of_a_moving_picture_the_first_frame_counts() -> None:
     assert image.shape == (3, 8, 9) and image.unique().tolist() == [10]
 
 
-def test_a_class_without_a_good_photo_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(photos, "MAX_DAMAGED", 2.0)
-    split = photo_folder({"0.jpg": b"", "1.jpg": DEFECT})
-    with pytest.raises(RunError, match=r"0\.jpg"):
-        split.take(torch.tensor([0]))
-
-
 def test_a_picture_of_another_format_is_no_photo() -> None:
     """Pillow would start Ghostscript for an EPS."""
     Path("a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n%%EOF\n")
