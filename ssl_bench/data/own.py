@@ -97,14 +97,15 @@ def find_layout(tree: Tree, classes: str, train: str | None = None, test: str | 
         InvalidValue: there are no classes, and ``classes`` is ``folders``, or no image in ``train`` or ``test``.
     """
     paths = [tuple(name.split("/")) for name in tree.images]
-    inside = dict[Parts, dict[str, None]]()
-    for path in paths:
-        for level in range(len(path) - 1):
-            inside.setdefault(path[:level], {})[path[level]] = None
-    bare = [folder for name in tree.others if name and (folder := tuple(name.split("/"))) not in inside]
-    bare = [folder for folder in bare if folder[-1] not in inside.get(folder[:-1], {})]
+    full = {path[:level] for path in paths for level in range(len(path))}
+    inside = dict[Parts, list[str]]()
+    for folder in sorted(tuple(name.split("/")) for name in tree.others if name):
+        inside.setdefault(folder[:-1], []).append(folder[-1])
     given, top = train or test, () if train or test else paths[0][: _depth(paths, 0)]
-    found = None if given else find_splits([*inside.get(top, {})], SAY_SPLITS if classes == "auto" else "")
+    found = None if given else find_splits([name for name in inside.get(top, []) if (*top, name) in full])
+    for folder, beside in inside.items() if classes == "auto" and not given else ():
+        if len(alike := like_splits(beside)) > 1 and not (folder == top and found):
+            raise ConfigError(f"{few(['/'.join((*folder, name)) for name in alike])} look like splits: {SAY_SPLITS}")
     first, tests = Path(train or ".").parts, [Path(test).parts] if test else []
     if found:
         first, tests = (*top, found[0]), [(*top, name) for name in found[1]]
@@ -113,12 +114,6 @@ def find_layout(tree: Tree, classes: str, train: str | None = None, test: str | 
     members[first] = [path for path in paths if path[: len(first)] == first and path not in tested]
     for key, split, value in (("train", first, train or "."), ("test", tests[0] if tests else first, test)):
         require(bool(members[split]), f"dataset.{key}", value, "a folder below dataset.root that has images")
-    if classes == "auto" and not given:
-        for folder in (*inside, *bare):
-            beside = like_splits([*inside.get(folder, {}), *(b[-1] for b in bare if b[:-1] == folder)])
-            if len(beside) > 1 and not (folder == top and found):
-                where = "/".join((*folder, ""))
-                raise ConfigError(f"{few([where + name for name in beside])} look like splits: {SAY_SPLITS}")
     base = {split: of_split[0][: _depth(of_split, len(split))] for split, of_split in members.items()}
     names = {split: _classes(of_split, len(base[split]), classes) for split, of_split in members.items()}
     # A test folder without the classes of the training split, as in a competition, is not used.
@@ -128,18 +123,16 @@ def find_layout(tree: Tree, classes: str, train: str | None = None, test: str | 
         remedy = "rename the folders of one, or set dataset.classes to none"
         raise ConfigError(f"both splits must have the same classes, but {differ}: {remedy}")
     used = {path: split for split in (first, of_test) if split is not None for path in members[split]}
-    notes = list[str]()
-    for folder in bare:
-        name = "/".join(folder)
-        holds = f"{name} has no image that can be read ({tree.others_below(name) or 'no file'})"
-        if names[first] and folder[:-1] in (base[first], base.get(of_test or first)):
-            remedy = "add some, remove it, or begin its name with a dot if it is no class"
-            raise ConfigError(f"{holds}, as the classes beside it have: {remedy}")
-        if folder[:-1] in [base[first][:level] for level in range(len(base[first]))]:
-            notes.append(holds)
+    for folder in ((*base[split], name) for split in {*used.values()} for name in inside.get(base[split], [])):
+        if names[first] and folder not in full:
+            name, remedy = "/".join(folder), "add some, remove it, or begin its name with a dot if it is no class"
+            holds = tree.others_below(name) or "no file"
+            raise ConfigError(
+                f"{name} has no image that can be read ({holds}), as the classes beside it have: {remedy}"
+            )
     unused = Counter(path[len(top)] if len(path) > len(top) + 1 else "" for path in paths if path not in used)
-    notes += [f"not used: {count} in {name}" if name else f"not used: {count} beside" for name, count in unused.items()]
-    if classes == "auto" and not names[first] and len(beside := [*inside.get(base[first], {})]) > 1:
+    notes = [f"not used: {count} in {name}" if name else f"not used: {count} beside" for name, count in unused.items()]
+    if classes == "auto" and not names[first] and len(beside := inside.get(base[first], [])) > 1:
         notes.append(f"the folders {few(beside)} are no classes, since images lie beside them")
     label = {name: i for i, name in enumerate(names[first])}
     ordered = [path for path in paths if path in used]

@@ -1,10 +1,7 @@
 """A picture of some images and the views that training makes of them: ``ssl-bench prepare ... --show sheet.png``.
 
-A column has an image of the first batch and, below it, its views. Extra channels, which are constant over the image
-(see constructed.py), are a strip of bars below each tile: the first channel on the left, white for 1. Floats are drawn
-from the lowest to the highest value of each channel in the images of the sheet.
-
-C channels of the picture  E extra channels
+A column has an image of the first batch and, below it, its views. Floats are drawn from the lowest to the highest value
+of each channel in the images of the sheet.
 """
 
 from collections.abc import Sequence
@@ -23,7 +20,7 @@ from ssl_bench.data.views import Views
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-LEAST, STRIP, GAP = 112, 16, 4  # pixels: the smallest side of a tile, the height of its bars, the gap between tiles
+LEAST, GAP = 112, 4  # pixels: the smallest side of a tile, the gap between tiles
 FRAME = 96  # grey level between and around images
 
 
@@ -32,15 +29,18 @@ def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> "Ima
     from PIL import Image
 
     step = next(Loader(images, views, count, torch.device("cpu"), seed, torch.float32).steps(0, 1))
-    taken, made = step.images, [unnormalised(x, view) for x, view in zip(step.batch().views, views, strict=True)]
-    picture, _ = views[0].normalize.split(taken)
+    taken, made = step.images, [x.clone() for x in step.batch().views]
+    for x, view in zip(made, views, strict=True):
+        for channel, (mean, std) in enumerate(zip(view.normalize.mean or (), view.normalize.std, strict=True)):
+            x[:, channel].mul_(std).add_(mean)
     low, high = torch.zeros(()), torch.ones(())
     if isinstance(taken, Tensor) and taken.is_floating_point():
         low, high = taken.amin((0, 2, 3), keepdim=True), taken.amax((0, 2, 3), keepdim=True)  # [1, C, 1, 1]
         taken = in_bytes(taken, low, high)
     rows = [taken, *(in_bytes(x, low, high) for x in made)]
     side = views[0].size * -(-LEAST // views[0].size)
-    tiles = torch.cat([torch.cat([tile(image, picture, side) for image in row], 2) for row in rows], 1)
+    channels = drawn_channels(views[0].normalize.split(step.images)[0] or len(step.images[0]))
+    tiles = torch.cat([torch.cat([tile(image[:channels], side) for image in row], 2) for row in rows], 1)
     return Image.fromarray(tiles.permute(1, 2, 0).numpy())
 
 
@@ -53,14 +53,6 @@ def write_png(path: Path, picture: "Image") -> None:
     files.write(path, lambda file: picture.save(file, "PNG"))
 
 
-def unnormalised(x: Tensor, views: Views) -> Tensor:
-    """Undo the normalisation of a view [n, C + E, S, S]."""
-    x = x.clone()
-    for channel, (mean, std) in enumerate(zip(views.normalize.mean or (), views.normalize.std, strict=True)):
-        x[:, channel].mul_(std).add_(mean)
-    return x
-
-
 def in_bytes(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Values as uint8, ``low`` as 0 and ``high`` as 255."""
     return ((x - low) / (high - low)).nan_to_num_().mul_(255).round_().clamp_(0, 255).to(torch.uint8)
@@ -71,22 +63,11 @@ def drawn_channels(channels: int) -> int:
     return 3 if channels > 2 else 1
 
 
-def tile(image: Tensor, picture: int, side: int) -> Tensor:
-    """uint8 [C + E, h, w] -> uint8 [3, height, width]: the picture in a square, the extra channels as bars below."""
-    parts = []
-    if picture:
-        square = scaled(image[: drawn_channels(picture)], side)
-        parts.append(pad(square, (0, side - square.shape[2], 0, side - square.shape[1]), value=FRAME))
-    if len(image) > picture:
-        bars = image[None, picture:, 0, 0][None].float()  # [1, 1, E]
-        parts.append(interpolate(bars, side).to(torch.uint8).expand(3, STRIP, side))
-    return torch.cat([pad(part, (0, GAP, 0, GAP), value=FRAME) for part in parts], 1)
-
-
-def scaled(image: Tensor, side: int) -> Tensor:
-    """uint8 [C, h, w], C 1 or 3 -> uint8 [3, height, width], the longer of which is ``side``."""
+def tile(image: Tensor, side: int) -> Tensor:
+    """uint8 [C, h, w], C 1 or 3 -> uint8 [3, side + GAP, side + GAP], with a longer side of ``side``."""
     scale = side / max(image.shape[1:])
-    size = [max(1, round(length * scale)) for length in image.shape[1:]]
+    height, width = (max(1, round(length * scale)) for length in image.shape[1:])
     # Small images are magnified so that their pixels can be seen.
     mode: dict[str, Any] = {"mode": "nearest"} if scale >= 1 else {"mode": "bilinear", "antialias": True}
-    return interpolate(image[None].float(), size, **mode)[0].round().to(torch.uint8).expand(3, -1, -1)
+    scaled = interpolate(image[None].float(), (height, width), **mode)[0].round().to(torch.uint8).expand(3, -1, -1)
+    return pad(scaled, (0, side + GAP - width, 0, side + GAP - height), value=FRAME)

@@ -15,7 +15,7 @@ _LIKE_A_SPLIT = re.compile(
 )
 
 
-def find_splits(names: Collection[str], remedy: str) -> tuple[str, list[str]] | None:
+def find_splits(names: Collection[str], remedy: str = "") -> tuple[str, list[str]] | None:
     """The training split and all test splits, the best first; None if the names are not those of splits.
 
     Args:

@@ -368,9 +368,7 @@ def test_a_sheet_shows_images_and_views(tmp_path: Path, capsys: pytest.CaptureFi
     assert line.startswith("sheet.png ") and re.findall(r"\b\d\b", line) == ["8", "2"]
     with Image.open("sheet.png") as sheet:
         pixels = torch.from_numpy(np.array(sheet))
-    assert pixels.shape == (3 * (116 + 20), 8 * 116, 3)
-    rows = pixels[:, :, 0].unflatten(0, (3, 136))[:, 116:132]  # the bars below images and views
-    assert torch.equal(rows[0], rows[1]) and torch.equal(rows[0], rows[2]) and len(rows.unique()) == 3
+    assert pixels.shape == (3 * 116, 8 * 116, 3)
     words = ["dataset=randbit_mnist", f"paths.data={tmp_path}"]
     assert np.array_equal(np.array(ssl_bench.show_views(words)), pixels)
     assert not np.array_equal(np.array(ssl_bench.show_views([*words, "seed=1"])), pixels)

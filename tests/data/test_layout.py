@@ -159,11 +159,6 @@ def test_a_class_or_split_without_an_image_is_refused(files: list[str], names: s
         listing(*files)
 
 
-def test_one_class_folder_beside_one_without_images_is_said() -> None:
-    found = listing("a/*.jpg", "c/*.heic")
-    assert found.classes == [] and [" c" in found.notes[0], "3 .heic" in found.notes[1]] == [True, True]
-
-
 # Links
 
 
