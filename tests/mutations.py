@@ -68,7 +68,7 @@ FAULTS = [
     ),
     Fault(
         "the only image of a class is held out",
-        "data/heldout.py",
+        "data/own_images.py",
         "int(len(of_class) > 1))",
         "1)",
         ("data/test_folder.py", "data/test_own.py", "data/test_own_arrays.py"),

@@ -17,7 +17,7 @@ import torch
 from ssl_bench.data.folder import Files, ending, is_image, is_visible, text_of_counts
 from ssl_bench.data.own_images import Listing, OwnImages
 from ssl_bench.data.photos import FORMATS, LARGEST, Photos
-from ssl_bench.data.splits import difference, few, find_splits, in_order, like_splits
+from ssl_bench.data.splits import TRAIN, difference, few, find_splits, in_order, like_splits
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.files import Mark, mark, open_regular, read_bytes
 
@@ -26,6 +26,7 @@ SAY_SPLITS = (
     "set dataset.train and dataset.test to folders below dataset.root, or dataset.classes to folders if they are "
     "classes, or else to none"
 )
+SPLITS = "write train, and test, validation or val, into its column split"
 Parts = tuple[str, ...]  # of a path below the folder: names of folders, then possibly that of a file
 
 
@@ -163,6 +164,41 @@ def _classes(paths: Sequence[Parts], at: int, wanted: str) -> list[str]:
     return names if wanted != "none" and len(names) > 1 and not beside else []
 
 
+def _with_table(listing: Listing, table: pd.DataFrame) -> Listing:
+    """The images of a file of labels, with its labels and splits.
+
+    Raises:
+        ConfigError: its splits are others, or a class is only in the test split.
+    """
+    test = listing.test or [False] * len(listing.names)
+    rows = [row for row in zip(listing.names, listing.labels, test, strict=True) if row[0] in table.index]
+    left, notes, test_name = len(listing.names) - len(rows), list(listing.notes), listing.test_name
+    notes += [f"not used: {left} that the file of labels lacks"] if left else []
+    if "split" in table:
+        split = {name: str(table.at[name, "split"]) for name, _, _ in rows}
+        counts = Counter(split.values())
+        found = find_splits(counts.keys(), SPLITS) or (TRAIN, [""])
+        used = found[0], found[1][0]
+        if TRAIN not in counts and not found[1][0]:
+            raise ConfigError(f"the splits of the file of labels are {few(sorted(counts))}: {SPLITS}")
+        notes += [f"not used: {count} of {name}" for name, count in counts.items() if name not in used]
+        rows = [(name, label, split[name] == used[1]) for name, label, _ in rows if split[name] in used]
+        test_name = used[1]
+    names, labels, test = [name for name, _, _ in rows], [label for _, label, _ in rows], [test for *_, test in rows]
+    classes = listing.classes
+    if "label" in table:
+        values = [str(table.at[name, "label"]) for name in names]
+        of_train = {value for value, tested in zip(values, test, strict=True) if not tested}
+        if {*values} - of_train:
+            differ = difference(of_train, {*values}, TRAIN, test_name)
+            raise ConfigError(f"both splits must have the same classes, but {differ}")
+        classes = in_order(of_train) if len(of_train) > 1 else []
+        label_of = {name: i for i, name in enumerate(classes)}
+        labels = [label_of.get(value, -1) for value in values]
+    stated = json.dumps(test) if "split" in table else ""
+    return Listing(names, labels, test if test_name else None, classes, notes, test_name, None, stated)
+
+
 class OwnFolder(OwnImages):
     """All images below a folder, also in folders inside folders. Hidden files and folders are left out.
 
@@ -219,6 +255,7 @@ class OwnFolder(OwnImages):
         train, test = (".", None) if "split" in columns else (self.train, self.test)
         try:
             listing = find_layout(self._tree, "none" if "label" in columns else self.classes, train, test)
+            listing = listing if table is None else _with_table(listing, table)
         except InvalidValue:
             raise
         except ConfigError as error:
@@ -226,8 +263,7 @@ class OwnFolder(OwnImages):
         loops = self._tree.loops
         notes = [*listing.notes, *([f"{others} left out"] if others else [])]
         notes += [f"{len(loops)} links to a folder above them left out: {few(sorted(loops))}"] if loops else []
-        listing = replace(listing, notes=notes)
-        return self._with_groups(listing if table is None else self._with_table(listing, table), table)
+        return self._with_groups(replace(listing, notes=notes), table)
 
     def _table(self) -> pd.DataFrame | None:
         """The file of labels by the names of the images, without empty columns; None without one."""
@@ -242,9 +278,7 @@ class OwnFolder(OwnImages):
             table = table.set_index("file_name")
         except (OSError, ValueError, KeyError) as error:
             wrong = "it has no column file_name" if isinstance(error, KeyError) else str(error).partition("\n")[0]
-            remedy = (
-                "write the columns file_name, label, split and group, or begin its name with a dot if it has no labels"
-            )
+            remedy = "write the columns file_name, label, split and group, or begin its name with a dot"
             raise self._refusal(f"{present[0]}: {wrong}: {remedy}") from error
         for wrong, names in (
             ("more than one row", table.index[table.index.duplicated()]),
@@ -255,53 +289,19 @@ class OwnFolder(OwnImages):
                 raise self._refusal(f"{present[0]}: {len(names)} images have {wrong}: {few([*map(str, names)])}")
         return table
 
-    def _with_table(self, listing: Listing, table: pd.DataFrame) -> Listing:
-        """The images of the file, with its labels and splits."""
-        ids = [i for i, name in enumerate(listing.names) if name in table.index]
-        names, labels = [listing.names[i] for i in ids], [listing.labels[i] for i in ids]
-        classes, test_name, test = listing.classes, listing.test_name, listing.test and [listing.test[i] for i in ids]
-        left = len(listing.names) - len(ids)
-        notes = [*listing.notes, *([f"not used: {left} that the file of labels lacks"] if left else [])]
-        if "split" in table:
-            split = [str(value) for value in table["split"][names]]
-            found = find_splits(sorted({*split}), "write train, and test, validation or val, into its column split")
-            if found is None and {*split} != {"train"}:
-                raise self._refusal(
-                    f"the splits of its file of labels are {few(sorted({*split}))}: write train and test"
-                )
-            used = (found[0], found[1][0]) if found else ("train", "")
-            test_name = used[1]
-            notes += [f"not used: {count} of {name}" for name, count in Counter(split).items() if name not in used]
-            kept = [i for i, name in enumerate(split) if name in used]
-            names, labels = [names[i] for i in kept], [labels[i] for i in kept]
-            test = [split[i] == test_name for i in kept] if found else None
-        if "label" in table:
-            values = [str(value) for value in table["label"][names]]
-            of_train = {
-                value for value, tested in zip(values, test or [False] * len(values), strict=True) if not tested
-            }
-            if {*values} - of_train:
-                differ = difference(of_train, {*values}, "train", test_name)
-                raise self._refusal(f"both splits must have the same classes, but {differ}")
-            classes = in_order(of_train) if len(of_train) > 1 else []
-            label = {name: i for i, name in enumerate(classes)}
-            labels = [label.get(value, -1) for value in values]
-        stated = json.dumps(test) if "split" in table else ""
-        return Listing(names, labels, test, classes, notes, test_name, None, stated)
-
     def _with_groups(self, listing: Listing, table: pd.DataFrame | None) -> Listing:
         column = self.group or "group"
         if table is not None and column in table:
-            groups = [str(value) for value in table[column][listing.names]]
+            values = {name: table.at[name, column] for name in listing.names}
+            groups = [value if isinstance(value, str) else f"\0{name}" for name, value in values.items()]
             return replace(listing, groups=groups, stated=listing.stated + json.dumps(groups))
         if self.group is None:
             return listing
         try:
             matches = [re.search(self.group, name) for name in listing.names]
         except re.error as error:
-            raise InvalidValue(
-                "dataset.group", self.group, f"a column of a file of labels, or a pattern: {error}"
-            ) from error
+            remedy = f"a column of a file of labels, or a pattern: {error}"
+            raise InvalidValue("dataset.group", self.group, remedy) from error
         without = [name for name, match in zip(listing.names, matches, strict=True) if match is None]
         remedy = f"a column of a file of labels, or a pattern that every name has: {few(without)} do not"
         require(not without, "dataset.group", self.group, remedy)

@@ -11,7 +11,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import SEEK_END
@@ -117,9 +117,14 @@ def scan_images(
             return Scanned(wrong=error.strerror or str(error), opened=False)
 
     def scan_all() -> dict[str, Any]:
-        content = hashlib.sha256()
+        from rich.console import Console
+        from rich.progress import track
+
+        content, console = hashlib.sha256(), Console(stderr=True)
         with ThreadPoolExecutor(4 * available_cores()) as pool:  # more than cores: a network disk answers slowly
-            scanned = list(_with_progress(pool.map(scan, range(len(names))), len(names)))
+            images, quiet = pool.map(scan, range(len(names))), len(names) < MANY or not console.is_terminal
+            shown = track(images, f"scanning {len(names)} images", len(names), console=console, disable=quiet)
+            scanned = list(shown)
         for name, label, image in zip(names, labels, scanned, strict=True):
             if not image.wrong:
                 text = f"{name}\0{label}\0{image.size}\0{image.checksum}\n"
@@ -172,12 +177,3 @@ def hash_of(open_image: Callable[[int], BinaryIO], i: int) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BytesIO is one, too
     except OSError:
         return f"{i} cannot be read"
-
-
-def _with_progress(images: Iterable[Scanned], count: int) -> Iterable[Scanned]:
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    disable = count < MANY or not console.is_terminal
-    return track(images, f"scanning {count} images", count, console=console, disable=disable)
