@@ -17,7 +17,7 @@ import torch
 from ssl_bench.data.folder import Files, ending, is_image, is_visible, text_of_counts
 from ssl_bench.data.own_images import Listing, OwnImages
 from ssl_bench.data.photos import FORMATS, LARGEST, Photos
-from ssl_bench.data.splits import TRAIN, difference, few, find_splits, in_order, like_splits
+from ssl_bench.data.splits import TESTS, TRAIN, difference, few, find_splits, in_order, like_splits
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.files import Mark, mark, open_regular, read_bytes
 
@@ -177,9 +177,9 @@ def _with_table(listing: Listing, table: pd.DataFrame) -> Listing:
     if "split" in table:
         split = {name: str(table.at[name, "split"]) for name, _, _ in rows}
         counts = Counter(split.values())
-        found = find_splits(counts.keys(), SPLITS) or (TRAIN, [""])
+        found = find_splits(counts.keys()) or (TRAIN, [""])
         used = found[0], found[1][0]
-        if TRAIN not in counts and not found[1][0]:
+        if found[0] not in counts or any(name.lower() not in (TRAIN, *TESTS) for name in counts):
             raise ConfigError(f"the splits of the file of labels are {few(sorted(counts))}: {SPLITS}")
         notes += [f"not used: {count} of {name}" for name, count in counts.items() if name not in used]
         rows = [(name, label, split[name] == used[1]) for name, label, _ in rows if split[name] in used]
