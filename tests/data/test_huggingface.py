@@ -128,7 +128,7 @@ def listed(words: list[str]) -> Any:
 def test_labels_of_any_type_are_classes_in_both_splits(
     values: list[Any], classes: list[str], labels: list[int]
 ) -> None:
-    found = listed(saved({"training": values * 2, "testing": values[::-1], "extra": values}))
+    found = listed(saved({"train": values * 2, "test": values[::-1], "extra": values}))
     assert (found.classes, found.labels) == (classes, [*labels * 2, *labels[::-1]])
     assert found.test == [False] * 6 + [True] * 3 and found.notes == ["not used: 3 in extra"]
 
