@@ -32,7 +32,6 @@ from torch import Tensor
 
 from ssl_bench.evaluate.knn import knn_predict
 from ssl_bench.evaluate.linear import fit_linear
-from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.hardware import local_device
 
 Data = tuple[Tensor, Tensor, Tensor]  # queries [Q, D], bank [N, D], labels [N]
@@ -97,7 +96,7 @@ def linear_ours(data: Data, epochs: int, rates: list[float], together: bool) -> 
     _, features, labels = data
     for lrs in [rates] if together else [[rate] for rate in rates]:
         generator = torch.Generator().manual_seed(0)
-        fit_linear(Sharded.whole(features), labels, lrs, num_classes=CLASSES, generator=generator, **settings)
+        fit_linear(features, labels, lrs, num_classes=CLASSES, generator=generator, **settings)
 
 
 def compare(

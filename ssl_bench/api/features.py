@@ -19,12 +19,12 @@ from ssl_bench import files
 from ssl_bench.api import options as conf
 from ssl_bench.api.arguments import integers, tensor
 from ssl_bench.config.labelled import held_out
+from ssl_bench.distributed import alone
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import top_accuracies
 from ssl_bench.evaluate.geometry import pair_statistics
 from ssl_bench.evaluate.knn import knn_predict, require_finite
 from ssl_bench.evaluate.linear import LinearProbe
-from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import SplitName, Target
 from ssl_bench.networks import names, trained_on, weight_files, weights
 from ssl_bench.networks.candidates import Which
@@ -106,7 +106,7 @@ def linear_probe(
     probe: LinearProbe = conf.make(node, "evaluate", {"hold_out": by_labels} | options)
     target = _Features(x, y, test_x, count, conf.checked(linear_probe, seed=seed)["seed"])
     probe.check(target)
-    with torch.autocast(x.device.type, enabled=False):
+    with torch.autocast(x.device.type, enabled=False), alone():
         ranking, chosen = probe.rank(target)
     return _classified(ranking, chosen, count, test_y)
 
@@ -169,9 +169,6 @@ class _Features(Target):
     def __init__(self, features: Tensor, labels: Tensor, queries: Tensor, count: int, seed: int):
         self.num_classes, self.seed, self.device = count, seed, features.device
         self._of_split, self._labels = {"train": features, "test": queries}, labels
-
-    def shards(self, name: SplitName) -> dict[str, Sharded]:
-        return {"backbone": Sharded.whole(self._of_split[name])}
 
     def features(self, name: SplitName) -> dict[str, Tensor]:
         return {"backbone": self._of_split[name]}

@@ -12,7 +12,6 @@ from ssl_bench.data.folder import Files
 from ssl_bench.data.source import Chosen, Source, stratified
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError
-from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import SplitName, Target
 from ssl_bench.seeding import stream
 
@@ -28,6 +27,7 @@ class FewLabels(Target):
     def __init__(self, whole: Target, ids: Tensor) -> None:
         vars(self).update(vars(copy.copy(whole)))
         self._whole, self._ids, self.train = whole, ids, Chosen(whole.train, ids)
+        self._features = {}
 
     @classmethod
     def of(cls, whole: Target, labels: float | Mapping[str, str]) -> Target:
@@ -50,17 +50,11 @@ class FewLabels(Target):
         ids, paths = self._ids.tolist(), _paths(self._whole.train)
         return [str(i) if paths is None else "/".join(paths[i].split("/")[-2:]) for i in ids]
 
-    def shards(self, name: SplitName) -> dict[str, Sharded]:
-        shards = self._whole.shards(name)
-        if name != "train":
-            return shards
-        ids = self._ids.to(self.device)
-        return {space: shard.chosen(ids) for space, shard in shards.items()}
-
     def features(self, name: SplitName) -> dict[str, Tensor]:
-        if name != "train":
-            return self._whole.features(name)
-        return {space: shard.joined() for space, shard in self.shards(name).items()}
+        if name not in self._features:
+            whole, ids = self._whole.features(name), self._ids.to(self.device)
+            self._features[name] = whole if name != "train" else {space: x[ids] for space, x in whole.items()}
+        return self._features[name]
 
 
 def listed(source: Source, file: Path, content: str) -> Tensor:

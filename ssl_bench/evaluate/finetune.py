@@ -9,12 +9,12 @@ Shapes: N labelled images, B images of a step, n of this rank, D features, C cla
 import contextlib
 import copy
 import logging
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +26,8 @@ from ssl_bench.data.reader import Reader
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, alone, average_gradients, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, require
-from ssl_bench.evaluate.accuracy import top_accuracies
-from ssl_bench.evaluate.linear import check_sgd
-from ssl_bench.evaluate.target import Evaluator, Target
+from ssl_bench.evaluate.target import Target
+from ssl_bench.evaluate.trained import Trained
 from ssl_bench.networks import torch_files
 from ssl_bench.networks.encoder import full_precision
 from ssl_bench.networks.norm import group_statistics
@@ -40,8 +39,9 @@ log = logging.getLogger("ssl_bench")
 PAUSE = 120.0  # seconds between two states that are kept
 
 
-class FineTune(Evaluator):
-    """Test accuracy (top1, top5) of the network of the last step, trained on random crops and flips.
+@dataclass(eq=False, kw_only=True)
+class FineTune(Trained):
+    """The network of the last step, trained on random crops and flips: see :class:`ssl_bench.evaluate.trained.Trained`.
 
     SGD with Nesterov's momentum, a rate that falls to 0 along a cosine, batch statistics of the whole batch. Batches go
     over the ends of epochs, so that all are full; of fewer images than ``batch_size`` each has all of them. Any number
@@ -49,7 +49,6 @@ class FineTune(Evaluator):
     random numbers, such as dropout, draw others on another number of ranks.
 
     A state is kept every two minutes and when the run is stopped: a run that is started again goes on from there.
-    Yields nothing for raw pixels.
 
     Args:
         size, mean, std, scale, ratio, interpolation, flip: of the views, as in :class:`ssl_bench.data.views.Views`.
@@ -60,52 +59,43 @@ class FineTune(Evaluator):
         momentum, weight_decay: of SGD; the decay is of all weights.
     """
 
-    needs_labels = True
-    takes_labels = True
+    size: int = field(kw_only=False)
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+    scale: Sequence[float] = (0.08, 1.0)
+    ratio: Sequence[float] = (3 / 4, 4 / 3)
+    interpolation: str = "bilinear"
+    flip: float = 0.5
+    epochs: int | None = None  # type: ignore[assignment]
+    least_steps: int = 300
+    lr: float = 0.05
+    schedule: Literal["cosine"] = "cosine"
+    train = "network"
 
-    def __init__(
-        self,
-        size: int,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        scale: Sequence[float] = (0.08, 1.0),
-        ratio: Sequence[float] = (3 / 4, 4 / 3),
-        interpolation: str = "bilinear",
-        flip: float = 0.5,
-        epochs: int | None = None,
-        least_steps: int = 300,
-        batch_size: int = 256,
-        lr: float = 0.05,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-    ) -> None:
-        require(epochs is None or epochs >= 1, "epochs", epochs, "1 or more, or null")
-        require(least_steps >= 0, "least_steps", least_steps, "0 or more")
-        require(batch_size >= 2, "batch_size", batch_size, "2 or more")
-        require(0 < lr < math.inf, "lr", lr, "a positive number")
-        check_sgd(momentum, weight_decay)
-        crop: dict[str, Any] = {"scale": scale, "ratio": ratio, "interpolation": interpolation, "flip": flip}
-        self.views = Views(size, **crop, grayscale=0.0, mean=mean, std=std)
-        self.epochs, self.least_steps, self.batch_size = epochs or 30, least_steps * 256 // batch_size, batch_size
-        self.lr, self.rate, self.momentum, self.weight_decay = lr, lr * batch_size / 256, momentum, weight_decay
+    def __post_init__(self) -> None:
+        require(self.least_steps >= 0, "least_steps", self.least_steps, "0 or more")
+        self.epochs = 30 if self.epochs is None else self.epochs
+        self.nesterov = self.momentum > 0
+        super().__post_init__()
+        self.least_steps = self.least_steps * 256 // self.batch_size
+        of_views = ("scale", "ratio", "interpolation", "flip", "mean", "std")
+        self.views = Views(self.size, **{name: getattr(self, name) for name in of_views}, grayscale=0.0)
+
+    def steps(self, images: int, batch: int) -> int:
+        return max((self.epochs or 0) * images // batch, self.least_steps)
 
     def check(self, target: Target) -> None:
-        target.labels("train"), target.labels("test")
+        super().check(target)
         if len(target.train) < 2:
             raise ConfigError("one image has a label, and batch statistics need two: set evaluate.labels to more")
 
-    def run(self, target: Target) -> Iterator[tuple[str, float]]:
-        if target.network is None:
-            return
-        self.check(target)
-        labels, classes, keeps = target.labels("test"), target.num_classes, rank() == 0
-        batch = min(self.batch_size, len(target.train))
+    def logits(self, target: Target) -> dict[str, Tensor]:
+        keeps, batch = rank() == 0, min(self.batch_size, len(target.train))
         gpus = [target.device] if target.device.type == "cuda" else []
         with torch.random.fork_rng(gpus), alone() if batch % world() else contextlib.nullcontext():
             tuned = copy.copy(target)
             tuned.network = Training(self, target, batch, keeps).finished()
-            logits = tuned.outputs(target.test, torch.arange(len(labels)))["logits"]
-        yield from top_accuracies(logits.topk(min(5, classes), dim=1).indices, labels, classes)
+            return {"": tuned.outputs(target.test, torch.arange(len(target.test)))["logits"]}
 
 
 class Classifier(nn.Module):
@@ -149,10 +139,9 @@ class Training:
         width = target.outputs(target.test, torch.arange(1))["backbone"].shape[1]
         self.recipe, self.target, self.batch, self.keeps = recipe, target, batch, keeps
         self.network = Classifier(target.network, width, target.num_classes)
-        options: dict[str, Any] = {"weight_decay": recipe.weight_decay, "nesterov": recipe.momentum > 0}
-        self.optimizer = torch.optim.SGD(self.network.parameters(), recipe.rate, recipe.momentum, **options)
+        self.optimizer = recipe.optimizer_of([*self.network.parameters()])
         self.scaler = torch.amp.GradScaler(target.device.type, enabled=target.autocast is torch.float16)
-        self.step, self.last_step = 0, max(recipe.epochs * len(target.train) // batch, recipe.least_steps)
+        self.step, self.last_step = 0, recipe.steps(len(target.train), batch)
         self._order = lru_cache(2)(partial(_order, len(target.train), target.seed))
 
     def finished(self) -> Classifier:
@@ -192,8 +181,9 @@ class Training:
         return views.apply(images, parameters, self.network.linear.weight.dtype)
 
     def _train(self, views: Tensor, labels: Tensor) -> None:
+        rate = self.recipe.rate * self.recipe.share_of_rate(0, self.step, self.last_step)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.rate * (1 + math.cos(math.pi * self.step / self.last_step)) / 2
+            group["lr"] = rate
         mixed = self.target.autocast
         with torch.autocast(self.target.device.type, mixed, enabled=mixed is not None):
             logits = self.network(views)["logits"]

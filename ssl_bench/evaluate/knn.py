@@ -19,10 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_bench.data.source import without_copies
-from ssl_bench.distributed import gather, rank, world
+from ssl_bench.distributed import rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import of_all_ranks, top_accuracies
-from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.networks.encoder import full_precision
 from ssl_bench.objective.products import products
@@ -32,7 +31,7 @@ from ssl_bench.signals import stop_if_asked
 GROUP = 16  # G
 LOW_HALF = 0xFFFFFFFF
 SHORTEST = 1e-18  # length of a feature; the squares of shorter ones are below the smallest float32
-QUERIES = 1024  # of each rank, whose neighbours the ranks exchange at once
+DISTANCES = 5_000_000  # at once, Euclidean
 # n, m. The cosines of a block on a CPU have 26 MB: glibc keeps freed memory of less than 32 MB for the next block.
 BLOCKS = {"cpu": (128, 51200), "cuda": (2048, 32768)}
 
@@ -70,28 +69,7 @@ def knn_predict(
     return rank_classes(nearest_entries(queries, bank, k, blocks), bank_labels, k, temperature, num_classes)
 
 
-def nearest_for_rank(queries: Tensor, bank: Sharded, k: int) -> Tensor:
-    """As :func:`nearest_entries`, for this rank's share of the queries, r, r + W, r + 2 W ..., in a divided bank.
-
-    Every rank searches its part of the bank for all queries, and the best of all parts are the best of the bank.
-
-    Args:
-        queries: [Q, D], the same on all ranks.
-        bank: of N entries, which are divided over the ranks, as in :func:`nearest_entries`.
-        k: 1 to N.
-    """
-    if not bank.shared:
-        return nearest_entries(queries, bank.rows, k)
-    best = [queries.new_empty(0, k, dtype=torch.int64)]
-    for block in queries.split(QUERIES * world()):
-        keys = gather(nearest_entries(block, bank.rows, k, first=bank.first)).unflatten(0, (world(), -1))  # [W, q, k]
-        best.append(keys[:, rank() :: world()].transpose(0, 1).flatten(1).topk(k, dim=1).values)
-    return torch.cat(best)
-
-
-def nearest_entries(
-    queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | None = None, first: int = 0
-) -> Tensor:
+def nearest_entries(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | None = None) -> Tensor:
     """Find the k nearest bank entries of every query: their keys, int64 [Q, k], nearest first.
 
     A key holds a cosine and an index: :func:`read_keys` and :func:`rank_classes` read it.
@@ -101,7 +79,6 @@ def nearest_entries(
         bank: [N, D], likewise, on the same device.
         k: 1 or more; if it is more than N, the rest of the keys have a cosine of minus infinity.
         blocks: queries and bank entries whose cosines are computed at once; None: those for the device.
-        first: index of the first bank entry.
     """
     query_block, bank_block = blocks or BLOCKS.get(queries.device.type, BLOCKS["cpu"])
     best = _keys(torch.full((len(queries), k), -torch.inf, device=bank.device), LOW_HALF)
@@ -115,7 +92,7 @@ def nearest_entries(
         for some_queries, some_best in zip(queries.split(query_block), best.split(query_block), strict=True):
             cosines = _products(entries, F.normalize(some_queries.float(), dim=1, eps=SHORTEST))  # [m, n]
             cosines[count:] = -torch.inf  # the padding
-            keys = torch.cat([some_best, _nearest_of_block(cosines, k, first + start)], dim=1)
+            keys = torch.cat([some_best, _nearest_of_block(cosines, k, start)], dim=1)
             some_best.copy_(keys.topk(k, dim=1, sorted=False).values)
     return best.sort(dim=1, descending=True).values
 
@@ -227,17 +204,11 @@ def check_votes(bank_labels: Tensor, k: int, temperature: float, num_classes: in
         raise ValueError(f"bank_labels must lie in [0, num_classes) = [0, {num_classes})")
 
 
-def many_neighbours(k: int, bank: int) -> Iterator[str]:
-    """Warn if more than a tenth of the bank votes, since the classes of distant images then decide."""
-    if k > bank / 10:
-        yield f"k={k} is more than a tenth of the {bank} images that can vote: set k to {max(1, bank // 10)} or less"
-
-
 class KNN(Evaluator):
     """Accuracy of kNN in the train split, seen without augmentation, for the backbone and for the projection.
 
     Yields top1 and projection_top1, with more than five classes also top5 and projection_top5. Raw pixels have no
-    projection. A k larger than the train split is refused, never reduced.
+    projection. A k larger than the train split is refused, never reduced. The queries are divided over the ranks.
 
     Args:
         k, temperature: of the votes. With lists, every pair is reported (k20_t0.07_top1), and the first one also under
@@ -258,32 +229,46 @@ class KNN(Evaluator):
         require(min(self.temperature, default=0) > 0, "temperature", temperature, "one or more positive numbers")
 
     def check(self, target: Target) -> None:
-        bank_labels, _ = target.labels("train"), target.labels("test")
+        target.labels("test")
+        self._check_votes(target, target.labels("train"))
+
+    def _check_votes(self, target: Target, bank_labels: Tensor) -> None:
         for k, temperature in itertools.product(self.k, self.temperature):
             check_votes(bank_labels, k, temperature, target.num_classes)
 
     def doubts(self, target: Target) -> Iterator[str]:
-        return many_neighbours(max(self.k), len(target.train))
+        """Warn if more than a tenth of the bank votes, since the classes of distant images then decide."""
+        k, bank = max(self.k), len(target.train)
+        if k > bank / 10:
+            remedy = f"set k to {max(1, bank // 10)} or less"
+            yield f"k={k} is more than a tenth of the {bank} images that can vote: {remedy}"
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
         self.check(target)
         bank_labels, labels = target.labels("train"), target.labels("test")
-        pairs = list(itertools.product(self.k, self.temperature))
-        for space, bank in target.shards("train").items():
-            keys = nearest_for_rank(target.features("test")[space], bank, max(self.k))
+        for space, bank in target.features("train").items():
             prefix = "" if space == "backbone" else f"{space}_"
-            for i, (k, temperature) in enumerate(pairs):
-                ranking = rank_classes(keys, bank_labels, k, temperature, target.num_classes)
+            queries = target.features("test")[space][rank() :: world()]
+            for i, (pair, ranking) in enumerate(self.rankings(queries, bank, bank_labels, target.num_classes)):
                 ranking = of_all_ranks(ranking[:, :5], len(labels))
                 if i == 0:
                     for name, value in top_accuracies(ranking, labels, target.num_classes, self.per_class):
                         yield f"{prefix}{name}", value
-                if len(pairs) > 1:
+                if pair:
                     for name, value in top_accuracies(ranking, labels, target.num_classes):
-                        yield f"{prefix}k{k}_t{temperature:g}_{name}", value
+                        yield f"{prefix}{pair}_{name}", value
+
+    def rankings(
+        self, queries: Tensor, bank: Tensor, bank_labels: Tensor, num_classes: int
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Of each k and temperature the name, empty of the only ones, and the classes [Q, C] of all queries [Q, D]."""
+        keys, pairs = nearest_entries(queries, bank, max(self.k)), [*itertools.product(self.k, self.temperature)]
+        for k, temperature in pairs:
+            ranking = rank_classes(keys, bank_labels, k, temperature, num_classes)
+            yield f"k{k}_t{temperature:g}" if len(pairs) > 1 else "", ranking
 
 
-class HeldOutKNN(Evaluator):
+class HeldOutKNN(KNN):
     """Accuracy of kNN for images to choose settings by: top1, projection_top1. No test image is seen.
 
     The images are those that ``dataset.held_out`` sets apart, or else a tenth of the train split, drawn by the seed: it
@@ -293,38 +278,55 @@ class HeldOutKNN(Evaluator):
         k, temperature: of the votes; a k larger than the bank is refused.
     """
 
-    needs_labels = True
+    takes_labels = False
 
     def __init__(self, k: int = 200, temperature: float = 0.1) -> None:
-        require(k >= 1, "k", k, "1 or more")
-        require(temperature > 0, "temperature", temperature, "a positive number")
-        self.k, self.temperature = k, temperature
+        super().__init__(k, temperature)
 
     def check(self, target: Target) -> None:
         labels = target.labels("train")
-        bank = labels if target.choose else labels[math.ceil(len(labels) / 10) :]
-        check_votes(bank, self.k, self.temperature, target.num_classes)
-
-    def doubts(self, target: Target) -> Iterator[str]:
-        return many_neighbours(self.k, len(target.train))
+        self._check_votes(target, labels if target.choose else labels[math.ceil(len(labels) / 10) :])
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
-        for space, queries, wanted, bank, labels in self._spaces(target):
-            keys = nearest_for_rank(queries, bank, self.k)
-            ranking = rank_classes(keys, labels, self.k, self.temperature, target.num_classes)
-            correct = of_all_ranks(ranking[:, :1], len(wanted))[:, 0] == wanted
+        labels = bank_labels = target.labels("train")
+        if target.choose:
+            held_out, kept, labels = None, None, target.labels("choose")
+        else:
+            generator = torch.Generator().manual_seed(stream("knn_val", target.seed))
+            order = torch.randperm(len(labels), generator=generator).to(labels.device)
+            held_out, kept = without_copies(order, math.ceil(len(labels) / 10), target.twins("train"))
+            labels, bank_labels = labels[held_out], labels[kept]
+        for space, bank in target.features("train").items():
+            queries = target.features("choose")[space] if held_out is None else bank[held_out]
+            bank = bank if kept is None else bank[kept]
+            ((_, ranking),) = self.rankings(queries[rank() :: world()], bank, bank_labels, target.num_classes)
+            correct = of_all_ranks(ranking[:, :1], len(labels))[:, 0] == labels
             yield "top1" if space == "backbone" else f"{space}_top1", correct.double().mean().item()
 
-    @staticmethod
-    def _spaces(target: Target) -> Iterator[tuple[str, Tensor, Tensor, Sharded, Tensor]]:
-        """Of each space its name, the queries [Q, D] with their labels [Q], and the bank [N, D] with its labels [N]."""
-        labels = target.labels("train")
-        if target.choose:
-            for space, features in target.features("choose").items():
-                yield space, features, target.labels("choose"), target.shards("train")[space], labels
-            return
-        generator = torch.Generator().manual_seed(stream("knn_val", target.seed))
-        order = torch.randperm(len(labels), generator=generator).to(labels.device)
-        held_out, kept = without_copies(order, math.ceil(len(labels) / 10), target.twins("train"))
-        for space, shard in target.shards("train").items():
-            yield space, shard.take(held_out), labels[held_out], shard.chosen(kept), labels[kept]
+
+class EuclideanKNN(KNN):
+    """As :class:`KNN` with one k by Euclidean distance of vectors that are not normalised, as in solo-learn.
+
+    A neighbour at distance d votes with 1 / (d + epsilon).
+
+    Args:
+        k: neighbours, at most the images of the train split.
+        epsilon: added to a distance, whose inverse is the vote.
+    """
+
+    def __init__(self, k: int = 20, epsilon: float = 0.00001) -> None:
+        require(epsilon > 0, "epsilon", epsilon, "a positive number")
+        super().__init__(k)
+        self.epsilon = epsilon
+
+    def rankings(
+        self, queries: Tensor, bank: Tensor, bank_labels: Tensor, num_classes: int
+    ) -> Iterator[tuple[str, Tensor]]:
+        rankings = [bank_labels.new_zeros(0, num_classes)]
+        for block in queries.split(max(1, DISTANCES // len(bank))) if len(queries) else ():
+            stop_if_asked()
+            distances, nearest = torch.cdist(block, bank).topk(self.k[0], dim=1, largest=False)
+            scores = distances.new_zeros(len(block), num_classes, dtype=torch.float64)
+            scores.scatter_add_(1, bank_labels[nearest], 1 / (distances.double() + self.epsilon))
+            rankings.append(scores.sort(dim=1, descending=True, stable=True).indices)
+        yield "", torch.cat(rankings)

@@ -31,13 +31,15 @@ from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import top_accuracies
 from ssl_bench.evaluate.convex import FOLDS, PENALTY, fit_convex, is_chosen, penalty_for, shortened
-from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, Target
+from ssl_bench.evaluate.trained import check_sgd, cosine
 from ssl_bench.signals import stop_if_asked
+
+COLUMNS = 256  # dimensions whose statistics are computed at a time: no copy of all features is made
 
 
 def fit_linear(
-    features: Sharded,
+    features: Tensor,
     labels: Tensor,
     lrs: Sequence[float],
     *,
@@ -57,7 +59,7 @@ def fit_linear(
 
     Args:
         features: [N, D] floating point; labels: [N] in [0, num_classes), on the same device. They may fill most of its
-            memory, so no copy of them is kept. Of shared ones every rank gets each batch.
+            memory, so no copy of them is made.
         lrs: L learning rates, at the first step.
         num_classes: C.
         epochs, batch_size: 1 or more; the last batch of an epoch may be smaller.
@@ -69,13 +71,14 @@ def fit_linear(
     Returns:
         Weight [L, C, D] and bias [L, C] for features that are not standardised.
     """
-    device, dtype = features.rows.device, features.rows.dtype
-    fitted = torch.arange(features.count, device=device) if fitted is None else fitted
-    std, mean = features.moments(fitted)  # [D], [D]
+    device, dtype = features.device, features.dtype
+    fitted = torch.arange(len(features), device=device) if fitted is None else fitted
+    moments = [torch.std_mean(columns[fitted], dim=0, correction=0) for columns in features.split(COLUMNS, dim=1)]
+    std, mean = map(torch.cat, zip(*moments, strict=True))  # [D], [D]
     # A constant dimension has no information, and its rounding noise must not be scaled up.
     scale = torch.where(std > 1e-5 * std.max(), 1 / std, 0)  # [D]
-    rows, width = len(lrs) * num_classes, features.rows.shape[1]
-    weight, bias = features.rows.new_zeros(rows, width), features.rows.new_zeros(rows, 1)
+    rows, width = len(lrs) * num_classes, features.shape[1]
+    weight, bias = features.new_zeros(rows, width), features.new_zeros(rows, 1)
     weight_momentum, bias_momentum = torch.zeros_like(weight), torch.zeros_like(bias)
     lr = torch.tensor(lrs, dtype=dtype, device=device).repeat_interleave(num_classes)[:, None]  # [L * C, 1]
     classes = torch.arange(num_classes, device=device)[:, None]
@@ -86,7 +89,7 @@ def fit_linear(
         order = fitted[torch.randperm(len(fitted), generator=generator, device="cpu").to(device)]
         for batch in order.split(batch_size):
             stop_if_asked()
-            images = features.take(batch).sub_(mean).mul_(scale)  # [B, D]
+            images = features.index_select(0, batch).sub_(mean).mul_(scale)  # [B, D]
             is_class = (labels.index_select(0, batch) == classes).to(dtype)  # [C, B]
             logits = torch.addmm(bias, weight, images.T).view(len(lrs), num_classes, len(batch))
             gradient = logits.softmax(1).sub_(is_class).view(rows, len(batch))
@@ -94,7 +97,7 @@ def fit_linear(
             bias_momentum.mul_(momentum).add_(gradient.mean(1, keepdim=True))
             if any(decays):
                 weight_momentum.addcmul_(weight, row_decays)
-            lr_factor = 0.5 * (1 + math.cos(math.pi * step / steps))
+            lr_factor = cosine(step, steps)
             weight.addcmul_(weight_momentum, lr, value=-lr_factor)
             bias.addcmul_(bias_momentum, lr, value=-lr_factor)
             step += 1
@@ -103,14 +106,14 @@ def fit_linear(
     return weight.view(len(lrs), num_classes, width), bias.view(len(lrs), num_classes)
 
 
-def accuracy(features: Sharded, ids: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def accuracy(features: Tensor, ids: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Accuracy [L] on the images ``ids`` [n] of each of the L classifiers with weight [L, C, D] and bias [L, C].
 
     An image whose logits are not finite, as of a classifier that has diverged, counts as wrong.
     """
     correct = torch.zeros(len(bias), dtype=torch.int64, device=labels.device)
     for block in ids.split(4096):
-        x = features.take(block)
+        x = features.index_select(0, block)
         logits = torch.addmm(bias.flatten(), x, weight.flatten(0, 1).T).view(len(x), *bias.shape)
         correct += ((logits.argmax(2) == labels[block][:, None]) & logits.isfinite().all(2)).sum(0)
     return correct.double() / len(ids)
@@ -133,13 +136,6 @@ def of_each_class(order: Tensor, labels: Tensor, twins: Tensor | None) -> tuple[
     held_out, fitted = without_copies(torch.cat([*first, *rest]), sum(counts), twins)
     kept = torch.isin(labels[held_out], labels[fitted])
     return held_out[kept], torch.cat([fitted, held_out[~kept]])
-
-
-def check_sgd(momentum: float, *decays: float) -> None:
-    """Refuse settings with which the SGD of a probe cannot converge."""
-    require(0 <= momentum < 1, "momentum", momentum, "a number from 0 to below 1")
-    valid = len(decays) > 0 and all(0 <= decay <= 1 for decay in decays)
-    require(valid, "weight_decay", decays[0] if len(decays) == 1 else decays, "one or more numbers from 0 to 1")
 
 
 class LinearProbe(Evaluator):
@@ -214,16 +210,16 @@ class LinearProbe(Evaluator):
 
     def rank(self, target: Target) -> tuple[Tensor, dict[str, float]]:
         """The up to five likeliest classes of each test image, best first, and the settings that were chosen."""
-        labels, shards = target.labels("train"), target.shards("train")
-        space = self.features if self.features in shards else "backbone"
-        features = shards[space]
+        labels, spaces = target.labels("train"), target.features("train")
+        space = self.features if self.features in spaces else "backbone"
+        features = spaces[space]
         if self.hold_out == "none":
-            x, generator = shortened(features.joined()), torch.Generator().manual_seed(target.seed)
+            x, generator = shortened(features), torch.Generator().manual_seed(target.seed)
             penalty = penalty_for(x, labels, target.num_classes, generator)
             weight, bias = fit_convex(x, labels, target.num_classes, penalty)
             return self._ranked(target, shortened(target.features("test")[space]), weight, bias), {"penalty": penalty}
         grid = list(itertools.product(self.lrs, self.decays))
-        share = slice(rank(), None, world()) if features.shared else slice(None)
+        share = slice(rank(), None, world())
         held_out, fitted, generator = self._divided(target, labels)
         weight, bias = fit_linear(
             features,
@@ -240,14 +236,12 @@ class LinearProbe(Evaluator):
         accuracies = torch.zeros(len(grid), dtype=torch.float64, device=labels.device)
         accuracies[share] = accuracy(features, held_out, labels, weight, bias)
         chosen_weight, chosen_bias = weight.new_zeros(weight.shape[1:]), bias.new_zeros(bias.shape[1:])
-        held_out_top1 = (all_sum(accuracies) if features.shared else accuracies).tolist()
+        held_out_top1 = all_sum(accuracies).tolist()
         best = held_out_top1.index(max(held_out_top1))
         if best in range(len(grid))[share]:
             index = range(len(grid))[share].index(best)
             chosen_weight, chosen_bias = weight[index], bias[index]
-        if features.shared:
-            chosen_weight, chosen_bias = all_sum(chosen_weight), all_sum(chosen_bias)
-        ranking = self._ranked(target, target.features("test")[space], chosen_weight, chosen_bias)
+        ranking = self._ranked(target, target.features("test")[space], all_sum(chosen_weight), all_sum(chosen_bias))
         chosen = {"val_top1": held_out_top1[best], "lr": grid[best][0]}
         return ranking, chosen | ({"weight_decay": grid[best][1]} if len(self.decays) > 1 else {})
 

@@ -25,11 +25,10 @@ from ssl_bench.data.pixels import sizes, white
 from ssl_bench.data.reader import Reader
 from ssl_bench.data.source import ImageBatch, Source
 from ssl_bench.data.views import Views
-from ssl_bench.distributed import all_sum, rank, world
+from ssl_bench.distributed import all_sum, gather, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.metric import ACCURACIES, Declared
-from ssl_bench.evaluate.sharded import Sharded, ends_of
 from ssl_bench.signals import stop_if_asked
 
 SplitName = Literal["train", "test", "choose"]
@@ -163,7 +162,6 @@ class Target:
         self.train, self.test, self.choose, self.class_names = train, test, choose, class_names
         self.num_classes, self.seed, self.batch_size, self.autocast = num_classes, seed, batch_size, autocast
         self.device, self.augment = torch.device(device), augment
-        self._shards: dict[SplitName, dict[str, Sharded]] = {}
         self._features: dict[SplitName, dict[str, Tensor]] = {}
 
     def split(self, name: SplitName) -> Source:
@@ -204,20 +202,14 @@ class Target:
         names = self.class_names if len(self.class_names) == self.num_classes else range(self.num_classes)
         return [str(names[label]) for label in sorted(classes) if label < self.num_classes]
 
-    def shards(self, name: SplitName) -> dict[str, Sharded]:
-        """Features of a split, of which each rank keeps its part: "backbone" [N, D] and "projection" [N, P], float32.
+    def features(self, name: SplitName) -> dict[str, Tensor]:
+        """Features of a split in its order, on every rank: "backbone" [N, D] and "projection" [N, P], float32.
 
         Every image passes through the network once, on one rank; later calls return the same tensors.
         """
-        if name not in self._shards:
-            source = self.split(name)
-            self._shards[name] = self._sharded(source, torch.arange(len(source)), self._view)
-        return self._shards[name]
-
-    def features(self, name: SplitName) -> dict[str, Tensor]:
-        """Features of a split in its order, all of them on every rank; those of a large split may not fit there."""
         if name not in self._features:
-            self._features[name] = {space: shard.joined() for space, shard in self.shards(name).items()}
+            source = self.split(name)
+            self._features[name] = self.outputs(source, torch.arange(len(source)))
         return self._features[name]
 
     def load(self, source: Source, ids: Tensor) -> ImageBatch:
@@ -246,38 +238,40 @@ class Target:
 
         augments = [self.augment[view % 2] for view in range(views)]
         makers = [partial(make_views, augment, augment.uniform(len(ids), generator)) for augment in augments]
-        pair = [self._sharded(self.split(name), ids, maker) for maker in makers]
-        return {output: torch.stack([outputs[output].joined() for outputs in pair]) for output in pair[0]}
+        pair = [self._outputs(self.split(name), ids, maker) for maker in makers]
+        return {output: torch.stack([outputs[output] for outputs in pair]) for output in pair[0]}
 
     def outputs(self, source: Source, ids: Tensor) -> dict[str, Tensor]:
         """The features of the images ``ids`` [n] of any source, in that order; the ids are on its device."""
-        return {name: shard.joined() for name, shard in self._sharded(source, ids, self._view).items()}
+        return self._outputs(source, ids, self._view)
 
     def _view(self, _: Tensor, images: ImageBatch) -> Tensor:
         return (self.pixels if self.network is None else self.view)(images)
 
-    def _sharded(
+    def _outputs(
         self, source: Source, ids: Tensor, make_views: Callable[[Tensor, ImageBatch], Tensor]
-    ) -> dict[str, Sharded]:
-        """Outputs for the images ``ids`` [n], in that order, each computed and kept on one rank.
+    ) -> dict[str, Tensor]:
+        """Outputs for the images ``ids`` [n], in that order, each computed on one rank.
 
         ``make_views`` gets the rows of a batch in ``ids`` and its images, which threads read in advance.
 
         Raises:
             RunError: an output is not finite, or its length is not.
         """
-        first, last = ends_of(len(ids))[rank() :][:2]
+        share = -(-len(ids) // world())
+        first = min(share * rank(), len(ids) - 1)  # an empty share computes an image too, to find the widths
+        last = max(first + 1, min(share * (rank() + 1), len(ids)))
         rows: dict[str, Tensor] = {}
-        batches = torch.arange(first, max(last, first + 1)).split(self.batch_size)  # an empty share finds the widths
+        batches = torch.arange(first, last).split(self.batch_size)
         read = Reader(source, self.device).batches(ids[batch] for batch in batches)
         for batch, (_, images, _) in zip(batches, read, strict=True):
             stop_if_asked()
             start = int(batch[0]) - first
             for name, output in self.embed(make_views(batch, images)).items():
                 if name not in rows:
-                    rows[name] = output.new_zeros(last - first, output.shape[1])
-                rows[name][start : start + len(output)] = output[: last - first]
+                    rows[name] = output.new_zeros(share, output.shape[1])
+                rows[name][start : start + len(output)] = output
         for name, output in rows.items():
             if all_sum((~output.norm(dim=1).isfinite()).sum()):
                 raise RunError(f"outputs of the network ({name}) are not finite: a smaller optimizer.lr may help")
-        return {name: Sharded(output, first, len(ids), world() > 1) for name, output in rows.items()}
+        return {name: gather(output)[: len(ids)] for name, output in rows.items()}

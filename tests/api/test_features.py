@@ -14,7 +14,6 @@ from ssl_bench.api.features import alignment_uniformity, knn, linear_probe
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.linear import accuracy, fit_linear
-from ssl_bench.evaluate.sharded import Sharded
 from tests.api.cases import vectors
 from tests.door.door import refused
 
@@ -37,11 +36,10 @@ def test_a_linear_probe_is_the_fit_on_nine_tenths() -> None:
     generator = torch.Generator().manual_seed(3)
     order = torch.randperm(90, generator=generator)
     settings: dict[str, Any] = {"num_classes": 3, "epochs": 4, "batch_size": 512, "momentum": 0.9, "weight_decay": 0.0}
-    features, queries = Sharded.whole(FEATURES), Sharded.whole(QUERIES)
-    fit = fit_linear(features, LABELS, lrs, **settings, generator=generator, fitted=order[9:])
-    held_out = accuracy(features, order[:9], LABELS, *fit).tolist()
+    fit = fit_linear(FEATURES, LABELS, lrs, **settings, generator=generator, fitted=order[9:])
+    held_out = accuracy(FEATURES, order[:9], LABELS, *fit).tolist()
     best = held_out.index(max(held_out))
-    top1 = accuracy(queries, torch.arange(30), QUERY_LABELS, *fit)[best].item()
+    top1 = accuracy(QUERIES, torch.arange(30), QUERY_LABELS, *fit)[best].item()
     assert (found.top1, found.top5, found.chosen) == (top1, None, {"val_top1": held_out[best], "lr": lrs[best]})
     assert (found.predictions == QUERY_LABELS).double().mean().item() == top1
     with pytest.raises(ConfigError, match=r"^epochs=0: .*1 "):

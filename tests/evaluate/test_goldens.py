@@ -153,8 +153,8 @@ def _scaled(images: Tensor) -> Tensor:
 
 def measured(target: Target) -> dict[str, tuple[str, dict[str, Any]]]:
     names = {option for option, _, _ in PROTOCOLS.values()}
-    options, images = load([f"evaluate=[{','.join(sorted(names))}]"])["evaluate"], target.train.take(torch.arange(1))
-    of_images = {"size": images.shape[2], "mean": [0.5] * images.shape[1], "std": [0.25] * images.shape[1]}
+    options, image = load([f"evaluate=[{','.join(sorted(names))}]"])["evaluate"], target.train.take(torch.arange(1))[0]
+    of_images = {"size": image.shape[1], "mean": [0.5] * len(image), "std": [0.25] * len(image)}
     found = {}
     for name, (option, changes, share) in PROTOCOLS.items():
         node = options[option] | ({} if "size" not in options[option] else of_images) | changes

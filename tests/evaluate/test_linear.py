@@ -16,7 +16,6 @@ from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.convex import PENALTIES, fit_convex, penalty_for, shortened
 from ssl_bench.evaluate.linear import LinearProbe, fit_linear, of_each_class
 from ssl_bench.evaluate.linear_images import LinearOnImages
-from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Target
 
 CLASSES = 4
@@ -45,7 +44,7 @@ def data(n: int = 300, width: int = 6) -> tuple[Tensor, Tensor]:
 
 def fit(x: Tensor, y: Tensor, lrs: list[float], **change: Any) -> tuple[Tensor, Tensor]:
     settings = {"num_classes": CLASSES, "epochs": 5, "batch_size": 64, "momentum": 0.9, "weight_decay": 0.01}
-    return fit_linear(Sharded.whole(x), y, lrs, **(settings | change), generator=torch.Generator().manual_seed(7))
+    return fit_linear(x, y, lrs, **(settings | change), generator=torch.Generator().manual_seed(7))
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
@@ -239,10 +238,10 @@ def scaled(images: Tensor) -> Tensor:
 
 def test_learning_rate_schedules() -> None:
     names = ("cosine", "linear", "constant", "step")
-    cosine, linear, constant, step = (LinearOnImages(4, schedule=s)._lr_factor for s in names)  # type: ignore[arg-type]
-    assert [cosine(0, p) for p in (0, 0.5, 1)] == pytest.approx([1, 0.5, 0])
-    assert [linear(0, p) for p in (0, 0.25, 1)] == pytest.approx([1, 0.75, 0])
-    assert constant(99, 0.9) == 1 and [step(e, 0) for e in (59, 60, 80)] == pytest.approx([1, 0.1, 0.01])
+    cosine, linear, constant, step = (LinearOnImages(4, schedule=s).share_of_rate for s in names)  # type: ignore[arg-type]
+    assert [cosine(0, p, 4) for p in (0, 2, 4)] == pytest.approx([1, 0.5, 0])
+    assert [linear(0, p, 4) for p in (0, 1, 4)] == pytest.approx([1, 0.75, 0])
+    assert constant(99, 9, 10) == 1 and [step(e, 0, 4) for e in (59, 60, 80)] == pytest.approx([1, 0.1, 0.01])
 
 
 def test_training_equals_torchs_adam() -> None:
@@ -250,7 +249,7 @@ def test_training_equals_torchs_adam() -> None:
     target = Target(Stages(), data, data, num_classes=CLASSES, view=scaled, device="cpu", seed=0)
     settings: dict[str, Any] = {"flip": 0, "scale": (1, 1), "ratio": (1, 1), "epochs": 3, "batch_size": 59}
     probe = LinearOnImages(4, optimizer="adam", lr=0.1, schedule="linear", init_std=0.0, weight_decay=0.1, **settings)
-    weight, bias, _ = probe._fit(target)[""]
+    weight, bias = (p.detach() for p in probe.fitted(target)[""].parameters())
     x = target.embed(probe._views(target.load(data, torch.arange(59)), 59, torch.Generator(), target.device))[
         "backbone"
     ].double()

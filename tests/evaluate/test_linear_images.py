@@ -93,13 +93,15 @@ def train_reference(target: Target, probe: LinearOnImages) -> Reference:
 
 def test_classifiers_on_pooled_and_normalised_maps_equal_those_of_torchs_modules() -> None:
     target, probe = make_target(), LinearOnImages(SIDE, **SETTINGS)
-    fitted, reference = probe._fit(target), train_reference(target, probe)
+    fitted, reference = probe.fitted(target), train_reference(target, probe)
     parts = zip(fitted.values(), reference.linear, reference.norms, strict=True)
-    for (weight, bias, norm), linear, bn in parts:
+    for head, linear, bn in parts:
         assert bn.running_mean is not None and bn.running_var is not None
-        pairs = [(weight, linear.weight), (bias, linear.bias), (norm.mean, bn.running_mean), (norm.var, bn.running_var)]
-        for ours, torchs in pairs:
-            torch.testing.assert_close(ours.double().flatten(), torchs.detach().flatten(), rtol=1e-4, atol=1e-5)
+        torchs = (linear.weight, linear.bias, bn.running_mean, bn.running_var)
+        for ours, wanted in zip((head.weight, head.bias, head.mean, head.var), torchs, strict=True):
+            torch.testing.assert_close(
+                ours.detach().double().flatten(), wanted.detach().flatten(), rtol=1e-4, atol=1e-5
+            )
     metrics = dict(probe.run(target))
     network = target.network
     assert isinstance(network, TwoStages)

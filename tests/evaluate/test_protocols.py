@@ -21,7 +21,6 @@ from ssl_bench.data.share import Share
 from ssl_bench.data.source import stratified
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.accuracy import Accuracy
-from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, SplitName, Target
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
@@ -41,11 +40,8 @@ class Known(Target):
         self.num_classes, self.seed, self.network = CLASSES, 0, None
         self.train = range(len(LABELS))  # type: ignore[assignment]
 
-    def shards(self, name: SplitName) -> dict[str, Sharded]:
-        return {"backbone": Sharded.whole(FEATURES if name == "train" else QUERIES)}
-
     def features(self, name: SplitName) -> dict[str, Tensor]:
-        return {"backbone": self.shards(name)["backbone"].rows}
+        return {"backbone": FEATURES if name == "train" else QUERIES}
 
     def labels(self, name: SplitName) -> Tensor:
         return LABELS if name == "train" else QUERY_LABELS
@@ -144,7 +140,7 @@ LOOPS = {"lightly": of_lightly, "solo": of_solo, "dino": of_dino, "moco_features
 def test_a_linear_classifier_is_that_of_the_library(name: str) -> None:
     """Bit by bit: its optimiser and schedule in a plain loop, from the same weights and with the same batches."""
     evaluator: Any = build(CONFIG[f"linear_{name}"], f"evaluate.linear_{name}")
-    ours = evaluator.fit(Sharded.whole(FEATURES), LABELS, CLASSES, torch.Generator().manual_seed(5))
+    ours = evaluator.fitted(Known(), torch.Generator().manual_seed(5))
     layer, size, generator = nn.Linear(WIDTH, CLASSES), 128 if name == "dino" else 256, torch.Generator().manual_seed(5)
     for parameter in layer.parameters():
         nn.init.uniform_(parameter, -(WIDTH**-0.5), WIDTH**-0.5, generator=generator)  # as nn.Linear does
