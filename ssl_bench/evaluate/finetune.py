@@ -64,12 +64,15 @@ class FineTune(Trained):
     std: Sequence[float] | None = None
     scale: Sequence[float] = (0.08, 1.0)
     ratio: Sequence[float] = (3 / 4, 4 / 3)
-    interpolation: str = "bilinear"
+    interpolation: str = "bicubic_tf"
     flip: float = 0.5
     epochs: int | None = None  # type: ignore[assignment]
     least_steps: int = 300
     lr: float = 0.05
-    schedule: Literal["cosine"] = "cosine"
+    schedule: Literal["cosine"] = field(default="cosine", init=False)
+    nesterov: bool = field(default=True, init=False)
+    init_std: float | None = field(default=0.0, init=False)
+    drop_last: bool = field(default=False, init=False)
     train = "network"
 
     def __post_init__(self) -> None:

@@ -71,7 +71,7 @@ DIGITS = {
     "images_randbit": "aebc8790 92 288",
     "images_macl": "224f690a 45 263",
     "images_opensel": "2681ffea 79 316 60 266",
-    "finetune": "4e81fa40 85 300",
+    "finetune": "4e81fa40 91 314",
 }
 PHOTOS = {
     "knn": "00000000 271 702 271 702 271 702 316 797 314 797 250 682 250 682 250 682 285 758 285 758",
@@ -92,7 +92,7 @@ PHOTOS = {
     "images_randbit": "5a162fbe 206 734",
     "images_macl": "aba413b6 237 682",
     "images_opensel": "b2ef50f1 289 806 235 737",
-    "finetune": "d53cf5a0 305 821",
+    "finetune": "d53cf5a0 306 832",
 }
 
 

@@ -46,7 +46,7 @@ def features() -> dict[str, Any]:
     found: dict[str, Any] = {}
     found["knn"] = dict(KNN(k=5).run(target))
     found["linear"] = dict(LinearProbe(epochs=3, batch_size=8).run(target))
-    found["knn_euclidean"] = dict(EuclideanKNN(k=15).run(target))  # more than a rank holds
+    found["knn_euclidean"] = dict(EuclideanKNN(k=15).run(target))
     found["linear_sgd"] = dict(LinearSGD(0.1, epochs=3, batch_size=8).run(target))
     found |= {name: target.features(name) for name in ("train", "test")}
     found["images"] = sum(network.seen)
