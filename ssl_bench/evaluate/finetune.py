@@ -12,8 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -145,7 +144,7 @@ class Training:
         self.optimizer = recipe.optimizer_of([*self.network.parameters()])
         self.scaler = torch.amp.GradScaler(target.device.type, enabled=target.autocast is torch.float16)
         self.step, self.last_step = 0, recipe.steps(len(target.train), batch)
-        self._order = lru_cache(2)(partial(_order, len(target.train), target.seed))
+        self._order = lru_cache(2)(self._drawn)
 
     def finished(self) -> Classifier:
         """Train from the state that was kept to the last step. Raises InvalidValue if a weight is not finite then."""
@@ -168,6 +167,11 @@ class Training:
         finite = all(bool(value.isfinite().all()) for value in self.network.state_dict().values())
         require(finite, "lr", self.recipe.lr, "a lower one: the network's weights are not finite")
         return self.network
+
+    def _drawn(self, epoch: int) -> Tensor:
+        """The images of an epoch in their order, int64 [N]."""
+        generator = torch.Generator().manual_seed(stream("finetune", self.target.seed, epoch))
+        return torch.randperm(len(self.target.train), generator=generator)
 
     def _images(self, step: int) -> Tensor:
         """This rank's share [n] of the images of a step, from one shuffled epoch after the other."""
@@ -212,25 +216,12 @@ class Training:
 
     def _resume(self) -> None:
         """Go on from the state that was kept, if all ranks can read it."""
-        state = _read(self.target.kept)
-        readable = torch.tensor(int(state is not None), device=self.target.device)
-        if int(all_sum(readable)) < world() or state is None:
+        state: dict[str, Any] = {}
+        with contextlib.suppress(Exception):  # of a missing or damaged file, of many kinds
+            state = files.read_with(self.target.kept, torch_files.unpacked) if self.target.kept else {}
+        if int(all_sum(torch.tensor(int(bool(state)), device=self.target.device))) < world():
             return
         for name, part in self._parts().items():
             if state[name]:  # empty: of a scaler that was not in use
                 part.load_state_dict(state[name])
         self.step = state["step"]
-
-
-def _order(count: int, seed: int, epoch: int) -> Tensor:
-    """The images of an epoch in their order, int64 [count]."""
-    return torch.randperm(count, generator=torch.Generator().manual_seed(stream("finetune", seed, epoch)))
-
-
-def _read(path: Path | None) -> dict[str, Any] | None:
-    """The state in a file; None if there is none that can be read."""
-    with contextlib.suppress(Exception):  # of a missing or damaged file, of many kinds
-        if path is not None:
-            state: dict[str, Any] = files.read_with(path, torch_files.unpacked)
-            return state
-    return None
