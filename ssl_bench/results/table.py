@@ -114,8 +114,7 @@ def _runs(outputs: Path, wanted: Wanted) -> list[Run]:
     others, newest = dict[str, Run](), {one.experiment: one.grid for one in asked}
     for one, place in zip(asked, places, strict=True):
         if place in found:
-            there = found[place]
-            there.overrides, there.grid = one.overrides, one.grid
+            found[place].overrides, found[place].grid = one.overrides, one.grid
         others.pop(one.command, None)
         if place is None and one.grid == newest[one.experiment]:
             others[one.command] = Run(None, {}, overrides=one.overrides, grid=one.grid)
