@@ -16,7 +16,7 @@ Images of floats are normalised before everything else, so that views do not dep
 values have no bounds and are never clamped, and their channels are no colours.
 
 Images of one size are one tensor, images of many sizes a list. Channels after the normalised ones are constant over
-the image (bits, see bits.py) and pass through unchanged.
+the image (bits, see constructed.py) and pass through unchanged.
 
 n images  C channels of the picture  E extra channels  H, W input size  S output size
 """
