@@ -1,9 +1,8 @@
 """The environment variables that the program sets in its process, and why. No other file sets one."""
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 
 def of_command() -> None:
@@ -38,18 +37,6 @@ def register_no_graphs() -> None:
     allocator = "".join(os.environ.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
     if "expandable_segments:True" in allocator:
         os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
-
-
-@contextlib.contextmanager
-def temporary_files_in(folder: str) -> Iterator[None]:
-    """Let processes that start in the block write temporary files to a folder."""
-    former = os.environ.get("TMPDIR")
-    os.environ["TMPDIR"] = folder
-    try:
-        yield
-    finally:
-        os.environ.pop("TMPDIR")
-        os.environ.update({"TMPDIR": former} if former is not None else {})
 
 
 def become(environment: Mapping[str, str]) -> None:

@@ -111,8 +111,8 @@ FAULTS = [
     Fault(
         "any lease counts as one's own",
         "record/lease.py",
-        'if f"\\ntoken={self.token}\\n" in text',
-        "if text",
+        'f"\\ntoken={self.token}\\n" in files',
+        '"" in files',
         ("record/test_lease.py",),
     ),
     Fault(

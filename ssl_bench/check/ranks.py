@@ -1,7 +1,7 @@
 """Ranks: what every collective returns on each of them, the weights of a training beside those of one device, and those
 of replayed steps beside those of eager ones."""
 
-import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +18,7 @@ from ssl_bench.check.runs import replay, replay_answer, take_steps, tiny, weight
 from ssl_bench.distributed import all_sum, gather, join_local, leave, without_room
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import local_device
-from ssl_bench.launch.processes import die_with
+from ssl_bench.launch.processes import end_with_parent
 
 COUNT = 70001  # that a rank sends to each other one
 SECONDS = 60  # that a rank waits for the others
@@ -50,15 +50,15 @@ def on_ranks(function: Callable[[int], T], ranks: int, folder: Path) -> list[T]:
         RunError: a rank failed; the others are ended.
     """
     try:
-        start_processes(_enter, (function, folder, os.getpid()), ranks, start_method=METHOD)
+        start_processes(_enter, (function, folder), ranks, start_method=METHOD)
     except ProcessException as error:
         last = without_room(error) or str(error).strip().splitlines()[-1]  # of the traceback
         raise RunError(f"rank {error.error_index} of {ranks}: {last}") from error
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
-def _enter(rank: int, function: Callable[[int], T], folder: Path, parent: int) -> None:
-    die_with(parent)
+def _enter(rank: int, function: Callable[[int], T], folder: Path) -> None:
+    end_with_parent(signal.SIGKILL)
     torch.set_num_threads(1)  # with more, OpenMP waits for the threads that the parent computed with, which it lacks
     torch.save(function(rank), folder / f"{rank}.pt")
     leave()

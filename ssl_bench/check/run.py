@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from ssl_bench.check import machine, methods, ranks, runs, speed
 from ssl_bench.check.answer import REPORT, Answer, Section, Setting, Verdict
-from ssl_bench.launch.processes import die_with
+from ssl_bench.launch.processes import end_with_parent
 
 # What only this machine can tell comes first.
 SECTIONS: dict[str, Section] = {
@@ -35,7 +35,7 @@ def run(section: Section, setting: Setting, limit: float = LIMIT) -> Iterator[An
     with TemporaryDirectory(prefix="ssl-bench-", ignore_cleanup_errors=True) as place, answers:
         folder = Path(place)
         (folder / "work").mkdir()
-        arguments = (section, replace(setting, folder=folder / "work"), limit, folder / "log", sender, os.getpid())
+        arguments = (section, replace(setting, folder=folder / "work"), limit, folder / "log", sender)
         process = context.Process(target=_work, args=arguments)
         process.start()
         sender.close()
@@ -59,8 +59,8 @@ def _last_words(log: Path) -> list[str]:
     return fatal[:1] + [line for line in lines if line.startswith("File ")][:1] if fatal else lines[-1:]
 
 
-def _work(section: Section, setting: Setting, limit: float, log: Path, sender: Connection, parent: int) -> None:
-    die_with(parent)
+def _work(section: Section, setting: Setting, limit: float, log: Path, sender: Connection) -> None:
+    end_with_parent(signal.SIGKILL)
     for stream in (1, 2):  # of this process, its libraries and its children
         os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), stream)
     faulthandler.enable()

@@ -79,16 +79,15 @@ def estimate(configs: Iterable[Config], here: bool = True) -> Estimate:
     done, left, kinds, of_kind = dict[str, int](), list[int | None](), list[str](), dict[str, Config]()
     for config in configs:
         place, every = run_dir(config), steps(config)
-        recorded = places.get(place.name, place) / runs.METRICS
-        before = done[place.name] if place.name in done else int(runs.progress(recorded).step or 0)
-        done[place.name] = max(before, every or 0)
-        left.append(None if every is None else max(0, every - before))
+        if place.name not in done:
+            done[place.name] = int(runs.progress(places.get(place.name, place) / runs.METRICS).step or 0)
+        left.append(None if every is None else max(0, every - done[place.name]))
+        done[place.name] = max(done[place.name], every or 0)
         kinds.append(_kind(config) if left[-1] and config["dataset"].get("content", "") is not None else "")
         of_kind |= {kinds[-1]: config} if kinds[-1] else {}
-    seconds, way = _seconds(of_kind, places.values(), here)
+    seconds, way = _seconds(of_kind, places.values(), here) if of_kind else ({}, "")
     pairs = zip(left, kinds, strict=True)
-    hours = [n * seconds[k] / 3600 if n and k in seconds else 0.0 if n == 0 else None for n, k in pairs]
-    return Estimate(left, hours, way)
+    return Estimate(left, [n and (seconds[k] * n / 3600 if k in seconds else None) for n, k in pairs], way)
 
 
 def duration(hours: float) -> str:
@@ -115,10 +114,12 @@ def _kind(config: Config) -> str:
 
 def _seconds(kinds: Mapping[str, Config], places: Iterable[Path], here: bool) -> tuple[dict[str, float], str]:
     """Seconds of a step of each kind of run, without networks that cannot be counted, and how they were found."""
-    measured = _measured(kinds, places) if here and kinds else {}
-    timed = _timed({kind: config for kind, config in kinds.items() if kind not in measured}) if here else {}
-    if kinds and len(measured) + len(timed) == len(kinds):
-        return measured | timed, " and ".join([MEASURED] * bool(measured) + [TIMED] * bool(timed)) + f" {HERE}"
+    if here:
+        kinds = {kind: {**c, "threads": threads(dict(c), run_dir(c), False)} for kind, c in kinds.items()}  # alone
+        measured = _measured(kinds, places)
+        timed = _timed({kind: config for kind, config in kinds.items() if kind not in measured})
+        if len(measured) + len(timed) == len(kinds):
+            return measured | timed, " and ".join([MEASURED] * bool(measured) + [TIMED] * bool(timed)) + f" {HERE}"
     counted = {kind: EAGER + gflop_of_a_step(config) / GPUS / RATE for kind, config in kinds.items()}
     counted = {kind: pace for kind, pace in counted.items() if pace < math.inf}
     return counted, PUBLISHED if counted else ""
@@ -129,23 +130,19 @@ def _measured(kinds: Mapping[str, Config], places: Iterable[Path]) -> dict[str, 
     from ssl_bench.record.environment import conditions  # imports torch: only where there are hours to be said
 
     found = dict[str, float]()
-    for folder in places:
-        content = runs.examine_results(folder)[0] if len(found) < len(kinds) else None
-        kind = _kind(content["config"]) if content else ""
-        if content is None or kind in found or kind not in kinds:
+    for run in map(runs.read, places):
+        if len(found) == len(kinds):
+            break
+        kind = _kind(run.config) if run.finished else ""
+        if kind not in kinds or kind in found:
             continue
-        config = _with_threads(kinds[kind])
+        config = kinds[kind]
         same = {"device": conditions(local_device(0, config["device"]))["device"], "ranks": config["devices"]}
         same |= {"threads": config["threads"]} if config["threads"] else {}
-        if same.items() <= content.get("environment", {}).items():
-            speeds = [runs.finite(row, "images_per_second") or 0.0 for row in runs.read_rows(folder / runs.METRICS)]
-            found |= {kind: config["batch_size"]["size"] / median(filter(None, speeds))} if any(speeds) else {}
+        speeds = [runs.finite(row, "images_per_second") or 0.0 for row in runs.read_rows(run.place / runs.METRICS)]
+        if same.items() <= run.environment.items() and any(speeds):
+            found[kind] = config["batch_size"]["size"] / median(filter(None, speeds))
     return found
-
-
-def _with_threads(config: Config) -> dict[str, Any]:
-    """The configuration with the number of threads that its run will have alone; null on a GPU."""
-    return {**config, "threads": threads(dict(config), run_dir(config), False)}
 
 
 def _timed(kinds: Mapping[str, Config]) -> dict[str, float]:
@@ -157,7 +154,7 @@ def _timed(kinds: Mapping[str, Config]) -> dict[str, float]:
     from ssl_bench.check.speed import seconds_of_a_step
 
     with tempfile.TemporaryDirectory() as folder:
-        return {kind: seconds_of_a_step(_with_threads(config), Path(folder)) for kind, config in kinds.items()}
+        return {kind: seconds_of_a_step(dict(config), Path(folder)) for kind, config in kinds.items()}
 
 
 def gflop_of_a_step(config: Config) -> float:

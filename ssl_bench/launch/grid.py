@@ -142,7 +142,7 @@ class Grid:
                 self.ends[run.number] = Outcome(State.DONE_BEFORE, folder=str(run.folder))
         among = workers.places(left, settings) if left and self.command.launcher == "local" else []
         try:
-            with raised(), Live(left, len(self.runs) - len(left), self._names()) as live:
+            with raised(), Live(left, len(self.runs) - len(left), self.names) as live:
                 self._write(since)
 
                 def said(run: Run, outcome: Outcome) -> None:
@@ -168,7 +168,8 @@ class Grid:
         """The results folder."""
         return given_path(str(self.command.cfg.paths.outputs))
 
-    def _names(self) -> dict[int, str]:
+    @property
+    def names(self) -> dict[int, str]:
         """The names of the runs in sentences."""
         keys = self.command.swept
         named = {run.number: [one for one in run.overrides if one.partition("=")[0] in keys] for run in self.runs}
@@ -177,13 +178,13 @@ class Grid:
 
     def _write(self, since: float) -> None:
         """Write the lists of the experiments that the runs belong to."""
-        of = dict[Path, list[tuple[Sequence[str], str]]]()
+        of = dict[Path, list[grids.AskedRun]]()
         for run in self.runs:
-            place = os.path.relpath(run.folder, self.outputs)
-            of.setdefault(run_dir(run.config).parent, []).append((run.overrides, place))
+            folder = os.path.relpath(run.folder, self.outputs)
+            of.setdefault(run_dir(run.config).parent, []).append({"overrides": [*run.overrides], "folder": folder})
         try:
-            for experiment, runs in of.items():
-                grids.write(experiment, self.typed, shlex.join(self.single), since, runs)
+            for experiment, asked in of.items():
+                grids.write(experiment, self.typed, shlex.join(self.single), since, asked)
         except OSError as error:
             raise unwritable(error) from error
 

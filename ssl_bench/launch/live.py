@@ -3,11 +3,11 @@
 On a terminal the line is renewed each second, anywhere else it is printed each minute.
 """
 
-import contextlib
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ssl_bench.launch.outcome import Outcome, State
@@ -17,6 +17,7 @@ from ssl_bench.record.runs import METRICS
 from ssl_bench.record.terminal import clock, short
 
 MINUTE = 60.0  # seconds between two lines in a file
+CLEAR = "\r\x1b[K"  # what removes the line of a terminal
 
 
 class Live:
@@ -31,7 +32,7 @@ class Live:
     def __init__(self, runs: Sequence[Run], done: int, names: Mapping[int, str]) -> None:
         self._left, self._names = {run.number: run for run in runs}, names
         self._before, self._count = done, done + len(runs)
-        self._began, self._since = time.time(), time.monotonic()
+        self._began, self._terminal = time.time(), sys.stdout.isatty()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True)
 
@@ -42,66 +43,38 @@ class Live:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        print(CLEAR * self._terminal, end="", flush=True)
 
     def said(self, run: Run, outcome: Outcome) -> None:
-        """Say how a run has ended, or that another process is training it."""
-        if outcome.state is State.BUSY:
-            print(f"{self._names[run.number]}: {outcome.reason}: after the other runs", flush=True)
-        else:
-            self._left.pop(run.number, None)
-            count = f"{self._count - len(self._left)} of {self._count}"
-            print("  ".join(filter(None, (count, self._names[run.number], as_text(run, outcome)))), flush=True)
+        """Say how a run has ended."""
+        self._left.pop(run.number, None)
+        count = f"{self._count - len(self._left)} of {self._count}"
+        before = "done before" * (outcome.state is State.DONE_BEFORE)
+        how = short(Path(outcome.folder), run.config) if outcome.finished and outcome.folder else outcome.state.value
+        words = (count, self._names[run.number], before, ": ".join(filter(None, (how, outcome.reason))))
+        print(CLEAR * self._terminal + "  ".join(filter(None, words)), flush=True)
 
     def _renew(self) -> None:
-        with _line() as (show, pause):
-            while not self._over.wait(pause):
-                if text := self._text():
-                    show(text)
+        while not self._over.wait(1.0 if self._terminal else MINUTE):
+            if text := self._text():
+                shown = f"{CLEAR}{text[: shutil.get_terminal_size().columns - 1]}" if self._terminal else f"{text}\n"
+                print(shown, end="", flush=True)
 
     def _text(self) -> str:
         """The line; empty if no run has trained a step yet."""
-        runs = {run: at for run in [*self._left.values()] if (at := progress_since(run.folder, self._began))}
-        if not runs:
+        found = {run: runs.progress(run.folder / METRICS) for run in [*self._left.values()]}
+        shares = {run: _share(run, at) for run, at in found.items() if at.loss is not None and at.changed > self._began}
+        if not shares:
             return ""
-        parts = {run: _share(run, at) for run, at in runs.items()}
-        left = len(self._left) - sum(parts.values())
+        left = len(self._left) - sum(shares.values())
         done = self._count - self._before - left
-        seconds = left * (time.monotonic() - self._since) / done if done > 0.02 else None
-        run, at = next(iter(runs.items()))
-        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-        time_left = f", about {clock(seconds)} left" if seconds is not None else ""
-        name = self._names[run.number]
-        return f"{name}  {parts[run]:.0%}  loss {at.loss:.4f}{more}  ({len(self._left)} to go{time_left})"
-
-
-@contextlib.contextmanager
-def _line() -> Iterator[tuple[Callable[[str], object], float]]:
-    """A function that shows a line in place of the one before it, and seconds between two calls."""
-    if sys.stdout.isatty():
-        from rich.live import Live as Terminal
-        from rich.text import Text
-
-        with Terminal(auto_refresh=False, transient=True) as terminal:
-            yield lambda text: terminal.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True), 1.0
-    else:
-        yield lambda text: print(text, flush=True), MINUTE
+        time_left = f", about {clock(left * (time.time() - self._began) / done)} left" if done > 0.02 else ""
+        run, more = next(iter(shares)), f" and {len(shares) - 1} more" * (len(shares) > 1)
+        line = f"{self._names[run.number]}  {shares[run]:.0%}  loss {found[run].loss:.4f}{more}"
+        return f"{line}  ({len(self._left)} to go{time_left})"
 
 
 def _share(run: Run, at: runs.Progress) -> float:
     """The share of its training that a run has done."""
     steps, epochs = run.config["max_steps"], run.config["epochs"]
     return min(1.0, max((at.epoch or 0.0) / epochs, (at.step or 0.0) / steps if steps else 0.0))
-
-
-def as_text(run: Run, outcome: Outcome) -> str:
-    """How a run ended: its results, or why it has none."""
-    before = "done before  " if outcome.state is State.DONE_BEFORE else ""
-    if outcome.finished and outcome.folder:
-        return before + short(Path(outcome.folder), run.config)
-    return f"failed: {outcome.reason}" if outcome.state is State.FAILED else outcome.reason or outcome.state.value
-
-
-def progress_since(folder: Path, since: float) -> runs.Progress | None:
-    """How far a training is that has written a row since a time, in seconds of the epoch; else None."""
-    at = runs.progress(folder / METRICS)
-    return at if at.loss is not None and at.changed >= since else None

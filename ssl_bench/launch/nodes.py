@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ssl_bench.errors import ConfigError, InvalidValue
 
-RANK_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-SUBMITIT = ("SUBMITIT_FOLDER", "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES")
+OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+SUBMITIT = {"SUBMITIT_FOLDER", "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_NODEID"}  # it sets all of its variables
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,14 @@ class Nodes:
 
 def nodes() -> Nodes:
     """The machines of this Slurm job; a single one outside Slurm."""
-    count = int(os.environ["SLURM_JOB_NUM_NODES"]) if _under_submitit() else 1
-    if count == 1:
+    by_submitit = os.environ.get("SUBMITIT_EXECUTOR") == "slurm" and os.environ.keys() >= SUBMITIT
+    if not by_submitit or os.environ["SLURM_JOB_NUM_NODES"] == "1":
         return Nodes()
     from submitit import JobEnvironment
 
+    job = JobEnvironment()
     port = 20_000 + int(os.environ["SLURM_JOB_ID"]) % 20_000  # jobs that share a machine need different ports
-    return Nodes(count, int(os.environ["SLURM_NODEID"]), f"{JobEnvironment().hostnames[0]}:{port}")
+    return Nodes(job.num_nodes, job.node, f"{job.hostnames[0]}:{port}")
 
 
 def under_torchrun() -> bool:
@@ -51,27 +52,9 @@ def under_torchrun() -> bool:
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return False
-    wrong = [name for name in RANK_NUMBERS if not os.environ.get(name, "").isdecimal()]
-    wrong += [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    wrong = [name for name in OF_TORCHRUN if not os.environ.get(name, "").isdecimal()]
+    wrong += [] if os.environ.get("MASTER_ADDR") else ["MASTER_ADDR"]
     if wrong:
         reason = f"TORCHELASTIC_RUN_ID is set, as by torchrun, but no usable {', '.join(wrong)}"
         raise ConfigError(f"{reason}: unset TORCHELASTIC_RUN_ID, or start the command with torchrun")
     return True
-
-
-def restarted() -> bool:
-    """Whether Slurm has started this job before. If its node failed, the lease that it had then is still there."""
-    return os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
-
-
-def forget_result() -> None:
-    """Remove what this process reported to submitit before a restart: the grid would take it for the new end."""
-    if _under_submitit():
-        from submitit import JobEnvironment
-
-        JobEnvironment().paths.result_pickle.unlink(missing_ok=True)
-
-
-def _under_submitit() -> bool:
-    """Whether submitit has started this process, which sets all of its variables."""
-    return os.environ.get("SUBMITIT_EXECUTOR") == "slurm" and {*SUBMITIT} <= {*os.environ}

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import os
 import pickle
+import signal
 import sys
 import tempfile
 import traceback
@@ -22,7 +23,7 @@ from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import cores_per_process, local_device, release_memory
 from ssl_bench.launch.nodes import nodes, under_torchrun
 from ssl_bench.launch.outcome import RESUMES, Outcome, State
-from ssl_bench.launch.processes import METHOD, cores, die_with, started, starting
+from ssl_bench.launch.processes import METHOD, started, starting
 from ssl_bench.record import runs
 from ssl_bench.record.lease import Claim
 from ssl_bench.record.terminal import logging_to
@@ -54,7 +55,6 @@ class Task:
 def launch(task: Task) -> Outcome:
     """Carry out a run and wait for it."""
     if under_torchrun():
-        die_with(os.getppid())
         return join(task)
     return train_here(task) if task.config["devices"] == 1 else _start(task)
 
@@ -188,9 +188,11 @@ def in_ranks(work: Callable[[], Outcome], first: int, beside: int, count: int) -
         first, beside: the ranks of this machine, of ``count``.
     """
     environment = {**os.environ, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(beside)}
-    with tempfile.TemporaryDirectory(prefix="ssl-bench-") as private, starting():
-        arguments = (work, Path(private), first, environment, cores())
-        ranks = start_processes(_rank, arguments, beside, join=False, start_method=METHOD)
+    with tempfile.TemporaryDirectory(prefix="ssl-bench-") as private:
+        with starting():
+            ranks = start_processes(
+                _rank, (work, Path(private), first, environment), beside, False, start_method=METHOD
+            )
         assert ranks is not None
         with passed_on(ranks.pids) as received, contextlib.suppress(ProcessException):
             while not ranks.join():
@@ -199,18 +201,10 @@ def in_ranks(work: Callable[[], Outcome], first: int, beside: int, count: int) -
     return Outcome.interrupted(received[0]) if received else _joint(ends)
 
 
-def _rank(
-    local: int,
-    work: Callable[[], Outcome],
-    private: Path,
-    first: int,
-    environment: dict[str, str],
-    mine: set[int] | None,
-) -> None:
+def _rank(local: int, work: Callable[[], Outcome], private: Path, first: int, environment: dict[str, str]) -> None:
     """Be a rank: keep its outcome in a file, and end at once, as other ranks may wait for this one in a collective."""
-    die_with(os.getppid())
     number, outcome = first + local, None
-    started(environment | {"RANK": str(number), "LOCAL_RANK": str(local)}, mine)
+    started(environment | {"RANK": str(number), "LOCAL_RANK": str(local)}, signal.SIGKILL)
     try:
         outcome = work()
     except Exception as error:
@@ -218,20 +212,15 @@ def _rank(
         outcome = Outcome.failed(reason, detail=traceback.format_exc())
     finally:
         if outcome is not None:
-            _file(private, number).write_bytes(pickle.dumps(outcome))
+            (private / f"rank{number}").write_bytes(pickle.dumps(outcome))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1 if outcome is None or outcome.state is State.FAILED else 0)
 
 
-def _file(private: Path, number: int) -> Path:
-    return private / f"rank{number}"
-
-
 def _end(private: Path, number: int, code: int) -> Outcome:
     """How a rank has ended."""
-    file = _file(private, number)
-    if file.exists():
+    if (file := private / f"rank{number}").exists():
         outcome: Outcome = pickle.loads(file.read_bytes())
         return outcome
     return Outcome.interrupted(int(STOPPED[code])) if code in STOPPED else Outcome.died(f"rank {number}", code)

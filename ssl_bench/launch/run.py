@@ -14,7 +14,7 @@ from ssl_bench import files
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores, visible_gpus
-from ssl_bench.launch.nodes import nodes, restarted, under_torchrun
+from ssl_bench.launch.nodes import nodes, under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record import lease, runs
 from ssl_bench.record.dashboard import show_agent
@@ -71,12 +71,19 @@ def carry_out(
         config = find_prepared(run.config)
         folder = runs.find(config)
         outcome = _carry_out(run, config, folder, wait, quiet, shared, begin)
+        if outcome.state is State.DONE_BEFORE:
+            tidy(folder)
+            show_agent(config, folder.name, folder)
+        if outcome.finished and not quiet:
+            print("" if outcome.state is State.DONE else f"already done: {folder}\n", end="")
+            print_run(folder, config)
     except Exception as error:
         outcome = Outcome.of(error)
-    outcome = replace(outcome, folder=str(folder) if folder else None)
+    if outcome.detail:
+        print(outcome.detail, file=sys.stderr, flush=True)
     if not quiet:
         report(outcome, os.environ.get("RANK", "0") == "0")
-    return outcome
+    return replace(outcome, folder=str(folder) if folder else None)
 
 
 def _carry_out(
@@ -84,27 +91,29 @@ def _carry_out(
 ) -> Outcome:
     torchrun = under_torchrun()  # all its processes train, and rank 0 tells the others whether there is anything to do
     if not torchrun and is_complete(folder, config):
-        return _concluded(Outcome(State.DONE_BEFORE), config, folder, quiet)
+        return Outcome(State.DONE_BEFORE)
     from ssl_bench.launch import ranks  # imports torch: only if there is something to train
 
     config = config | {"threads": threads(config, folder, shared)}
     if torchrun and os.environ["RANK"] != "0":
         return ranks.launch(ranks.Task(config, folder, run.command, quiet))
-    with lease.held(folder, wait or restarted()) as claim:
+    with lease.held(folder, wait) as claim:
         if isinstance(claim, lease.Owner):
             return Outcome(State.BUSY, 1, f"{folder} is being trained by {claim}")
         done = is_complete(folder, config)  # also since this process has waited
-        outcome = Outcome(State.DONE_BEFORE)
-        if not done or torchrun:
-            if not done and not any((folder / name).exists() for name in ("checkpoints", RESULTS)):
-                runs.begin(folder, config, run.command)  # another one does so once it is known to go on
-            if not done and not quiet:
-                print(f"run {folder.name} in {folder}", flush=True)
-            begin()
-            outcome = ranks.launch(ranks.Task(config, folder, run.command, quiet, claim))
-        if outcome.state is State.FAILED and runs.begun(folder, config) and not claim.lost_to():
+        if done and not torchrun:
+            return Outcome(State.DONE_BEFORE)
+        if not done and not any((folder / name).exists() for name in ("checkpoints", RESULTS)):
+            runs.begin(folder, config, run.command)  # another one does so once it is known to go on
+        if not done and not quiet:
+            print(f"run {folder.name} in {folder}", flush=True)
+        begin()
+        outcome = ranks.launch(ranks.Task(config, folder, run.command, quiet, claim))
+        if not outcome.finished and (other := claim.lost_to()):
+            return Outcome(State.BUSY, 1, str(lease.Taken(folder, other)))
+        if outcome.state is State.FAILED and runs.begun(folder, config):
             keep_failure(outcome, folder, config)
-    return _concluded(outcome, config, folder, quiet)
+        return outcome
 
 
 def follow(run: Run) -> Outcome:
@@ -138,19 +147,6 @@ def threads(config: dict[str, Any], folder: Path, shared: bool) -> int | None:
     if begun and begun > 0:
         return min(begun, available_cores())
     return max(1, available_cores() // local) if shared or local > 1 else min(THREADS, available_cores())
-
-
-def _concluded(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: bool) -> Outcome:
-    """Show the results of a finished run, and the traceback of a failed one."""
-    if outcome.state is State.DONE_BEFORE:
-        tidy(folder)
-        show_agent(config, folder.name, folder)
-    if outcome.finished and not quiet:
-        print("" if outcome.state is State.DONE else f"already done: {folder}\n", end="")
-        print_run(folder, config)
-    if outcome.state is State.FAILED and outcome.detail:
-        print(outcome.detail, file=sys.stderr, flush=True)
-    return outcome
 
 
 def keep_failure(outcome: Outcome, folder: Path, config: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import ConfigError, one_line, require
-from ssl_bench.launch.nodes import forget_result, nodes, restarted
+from ssl_bench.launch.nodes import nodes
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.run import Run, failed_since, follow
 from ssl_bench.launch.workers import Ends, Said, work
@@ -31,18 +31,25 @@ class _Worker:
     """Goes over the runs in a Slurm job, which is started once on each of its nodes."""
 
     def __call__(self, runs: Sequence[Run], since: float) -> Ends:
+        from submitit import JobEnvironment
+
+        job = JobEnvironment()
+        job.paths.result_pickle.unlink(missing_ok=True)  # of a start before, which the grid would take for the end
         streams.outlive_reader()
-        forget_result()
         try:
             with raised():
-                ends, stop = _on_each_node(runs, since)
+                ends = _on_each_node(runs, since)
+                stop = next((end.signal for end in ends.values() if end.state is State.INTERRUPTED), 0)
         except Interrupted as interrupted:  # between two runs
             ends, stop = {}, interrupted.number
         if stop:
-            shown = _shown()
-            if stop == signal.SIGUSR2 or _is_to_make_room(shown):
+            show = ["scontrol", "show", "job", job.job_id]
+            shown = subprocess.run(show, capture_output=True, text=True).stdout  # empty if Slurm does not answer
+            preempted = "JobState=RUNNING" in shown and re.search(r"PreemptTime=\d", shown)  # after a time of grace
+            if stop == signal.SIGUSR2 or preempted:
                 signal.raise_signal(signal.SIGUSR2)  # for submitit, which requeues the job and ends this process
-            if _restarts(shown):
+            count = re.search(r"Restarts=(\d+)", shown)
+            if count and int(count[1]) > _restarts():  # Slurm has requeued the job
                 sys.exit(128 + stop)  # without a result, for which the grid would not wait any longer
         return ends
 
@@ -53,14 +60,16 @@ class _Worker:
         return DelayedSubmission(self, runs, since)
 
 
-def _on_each_node(runs: Sequence[Run], since: float) -> tuple[Ends, int]:
-    """Go over the runs; return how they ended, and the signal that has stopped this, or 0.
+def _restarts() -> int:
+    """How often Slurm has started this job before. If its node failed, the lease that it had then is still there."""
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
-    The first of several nodes chooses each run and tells the others its number.
-    """
-    team = nodes()
+
+def _on_each_node(runs: Sequence[Run], since: float) -> Ends:
+    """Go over the runs; the first of several nodes chooses each run and tells the others its number."""
+    team, waits = nodes(), _restarts() > 0
     if team.count == 1:
-        return _stopped(work(runs, since, lambda run, outcome: None, wait=restarted()))
+        return work(runs, since, lambda run, outcome: None, waits)
     from torch.distributed import TCPStore  # takes seconds
 
     host, _, port = team.rendezvous.partition(":")
@@ -68,38 +77,15 @@ def _on_each_node(runs: Sequence[Run], since: float) -> tuple[Ends, int]:
     turns = itertools.count()
     if team.index == 0:
         tell = lambda run: store.set(str(next(turns)), str(run.number))  # noqa: E731
-        ends = work(runs, since, lambda run, outcome: None, restarted(), begin=tell)
+        ends = work(runs, since, lambda run, outcome: None, waits, begin=tell)
         store.set(str(next(turns)), "")
-        return _stopped(ends)
+        return ends
     by_number, ends = {str(run.number): run for run in runs}, Ends()
     while run := by_number.get(store.get(str(next(turns))).decode()):
         ends[run.number] = follow(run)
         if ends[run.number].state is State.INTERRUPTED:
             break
-    return _stopped(ends)
-
-
-def _stopped(ends: Ends) -> tuple[Ends, int]:
-    return ends, next((end.signal for end in ends.values() if end.state is State.INTERRUPTED), 0)
-
-
-def _shown() -> str:
-    """Ask Slurm for the record of this job; return its text, empty if Slurm does not answer."""
-    from submitit import JobEnvironment
-
-    command = ["scontrol", "show", "job", JobEnvironment().job_id]
-    return subprocess.run(command, capture_output=True, text=True).stdout
-
-
-def _is_to_make_room(shown: str) -> bool:
-    """Whether this job is preempted after a time of grace, and not requeued if it ends before."""
-    return "JobState=RUNNING" in shown and re.search(r"PreemptTime=\d", shown) is not None
-
-
-def _restarts(shown: str) -> bool:
-    """Whether Slurm has requeued this job: it has counted a restart of which this process does not know."""
-    count = re.search(r"Restarts=(\d+)", shown)
-    return count is not None and int(count[1]) > int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    return ends
 
 
 def in_jobs(runs: Sequence[Run], settings: Mapping[str, Any], folder: Path, since: float, said: Said) -> None:
@@ -122,20 +108,17 @@ def in_jobs(runs: Sequence[Run], settings: Mapping[str, Any], folder: Path, sinc
             raise
         remedy = "set launcher.<key> to what this cluster has, or launcher to local"
         raise ConfigError(f"launcher=slurm: {reason}: {remedy}") from error
-    left = [*runs]
+    left = {run.number: run for run in runs}
     while jobs:
         time.sleep(PAUSE)
-        over = [job for job in jobs if job.done()]
-        jobs = [job for job in jobs if job not in over]
         reported: Ends = {}
-        for job in over:
-            reported |= {number: end for number, end in _ends(job).items() if end.state is not State.BUSY}
-        for run in [*left]:
+        for job in [job for job in jobs if job.done()]:
+            jobs.remove(job)
+            reported |= _ends(job)
+        for run in [*left.values()]:
             done = Outcome(State.DONE, folder=str(run.folder)) if is_complete(run.folder, run.config) else None
-            end = done or reported.get(run.number) or failed_since(run.folder, since)
-            if end is not None:
-                left.remove(run)
-                said(run, end)
+            if end := done or reported.get(run.number) or failed_since(run.folder, since):
+                said(left.pop(run.number), end)
 
 
 def _ends(job: Any) -> Ends:
@@ -143,13 +126,10 @@ def _ends(job: Any) -> Ends:
     from submitit.core.utils import FailedJobError, UncompletedJobError
 
     try:
-        ends: Ends = job.results()[0]
-    except UncompletedJobError:
-        ends = {}
-    except FailedJobError as error:
-        ends = {}
+        return job.results()[0]  # type: ignore[no-any-return]
+    except (FailedJobError, UncompletedJobError) as error:
         print(f"ssl-bench: job {job.job_id} failed: {one_line(str(error))}", file=sys.stderr, flush=True)
-    return ends
+        return {}
 
 
 def script(settings: Mapping[str, Any], folder: Path, runs: int) -> str:

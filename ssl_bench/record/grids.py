@@ -7,7 +7,7 @@ import fnmatch
 import hashlib
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -56,35 +56,32 @@ class Asked(NamedTuple):
 
 
 FILES = "grid-*.json"
-Wanted = tuple[Sequence[str], str]  # a run: its overrides, and its directory from the results folder
 
 
-def write(experiment: Path, command: str, single: str, started: float, runs: Sequence[Wanted]) -> None:
+def write(experiment: Path, command: str, single: str, started: float, asked: Sequence[AskedRun]) -> None:
     """Write the runs of an experiment to its folder; the arguments are those of :class:`Grid`."""
     experiment.mkdir(parents=True, exist_ok=True)
-    name = hashlib.sha256("\n".join(sorted(os.path.basename(folder) for _, folder in runs)).encode()).hexdigest()[:12]
-    content = Grid(
-        command=command,
-        single=single,
-        started=started,
-        runs=[{"overrides": [*overrides], "folder": folder} for overrides, folder in runs],
-    )
-    files.write_json(experiment / FILES.replace("*", name), content)
+    names = sorted(os.path.basename(run["folder"]) for run in asked)
+    path = experiment / FILES.replace("*", hashlib.sha256("\n".join(names).encode()).hexdigest()[:12])
+    files.write_json(path, Grid(command=command, single=single, started=started, runs=[*asked]))
 
 
 def read(outputs: Path) -> list[Asked]:
     """The runs of all grids below a results folder, those of the grid that began last at the end."""
-    found = []
+    found = list[tuple[Grid, str]]()
     for above, _, inside in runs.walk(outputs):
         experiment = Path(above).relative_to(outputs).as_posix()
         for name in sorted(fnmatch.filter(inside, FILES)) if experiment != "." else ():
             if content := files.read_json(Path(above, name), Grid, of_a_run=True):
-                found.append((content["started"], [*_asked(content, experiment)]))
-    return [one for _, of_grid in sorted(found, key=lambda pair: pair[0]) for one in of_grid]
-
-
-def _asked(content: Grid, experiment: str) -> Iterator[Asked]:
-    for run in content["runs"]:
-        command = f"{content['single']} {shlex.join(run['overrides'])}"
-        place = "/".join(Path(run["folder"]).parts[-2:])
-        yield Asked(run["overrides"], command, content["command"], experiment, place)
+                found.append((content, experiment))
+    return [
+        Asked(
+            run["overrides"],
+            f"{grid['single']} {shlex.join(run['overrides'])}",
+            grid["command"],
+            experiment,
+            "/".join(Path(run["folder"]).parts[-2:]),
+        )
+        for grid, experiment in sorted(found, key=lambda pair: pair[0]["started"])
+        for run in grid["runs"]
+    ]

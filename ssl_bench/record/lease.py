@@ -1,8 +1,8 @@
 """Which process carries out a run: a lease on its directory, of all machines that share it.
 
-The lease is the file ``lease`` in the directory, which one process only can make, and which its owner touches every ten
-seconds. Another process takes it over once the owner is gone: at once if that was a process of this machine and has
-ended, else if the file has not changed for 90 seconds by the clock of the one that waits.
+The lease is filelock's, the file ``lease`` in the directory: one process only can make it, and its owner touches it
+every ten seconds. Another process takes it over once the owner is gone: at once if that was a process of this machine
+and has ended, else if the file has not changed for 90 seconds by the clock of the one that waits.
 
 An owner that was suspended, or could not reach the file system, may find that another process has its run. What it
 still writes must not reach the files of the new one: before it writes a row, renames a checkpoint or writes results, it
@@ -14,23 +14,22 @@ import contextlib
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from filelock import SoftFileLease, Timeout
+from filelock import LeaseCompromise, SoftFileLease, Timeout
 
 from ssl_bench import files
 from ssl_bench.errors import RunError
-from ssl_bench.files import FileSystemUnavailable, status
-from ssl_bench.signals import Interrupt, Interrupted
+from ssl_bench.signals import Interrupt
 
 FILE = "lease"  # in the directory of a run
 DURATION, BEAT = 90.0, 10.0  # seconds: longer than a minute, for which NFS may show an old state of a file
 WRITTEN = ("", "checkpoints", "figures", "hits", "labels")  # folders that a run writes files to
-INITIAL = 0xEFFFFFFC  # Linux's first namespace of PIDs; filelock writes another one, of a container, behind the host
+NAMESPACE = Path("/proc/self/ns/pid")  # of Linux's PIDs; filelock writes any but the first one behind the host
+FIRST = 0xEFFFFFFC
 
 
 class Taken(RunError):
@@ -40,8 +39,7 @@ class Taken(RunError):
         super().__init__(f"{run}: another process trains it: {owner}")
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """The process that carries out a run, on a machine."""
 
     host: str
@@ -51,8 +49,7 @@ class Owner:
         return f"{self.host} (process {self.pid})"
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """What an owner knows of its lease, for all processes that carry out the run."""
 
     run: Path
@@ -64,101 +61,76 @@ class Claim:
         Raises:
             FileSystemUnavailable: that cannot be known.
         """
-        for _ in range(3):  # a lease that is taken over may be missing for a moment
-            with contextlib.suppress(FileNotFoundError):
-                text = files.read_bytes(self.run / FILE).decode(errors="replace")
-                return "" if f"\ntoken={self.token}\n" in text else str(owner(self.run) or "one that has ended")
-            time.sleep(0.1)
-        return "one that has ended"
+        with contextlib.suppress(FileNotFoundError):
+            if f"\ntoken={self.token}\n" in files.read_bytes(self.run / FILE).decode(errors="replace"):
+                return ""
+        return str(owner(self.run) or "one that has ended")
 
     def require(self) -> None:
         """Raise :class:`Taken` if another process has the run."""
         if other := self.lost_to():
             raise Taken(self.run, other)
 
-    @contextlib.contextmanager
-    def watched(self, interrupt: Interrupt) -> Iterator[None]:
-        """Stop the run in the block once another process has it; its next checkpoint, or the end, raises Taken."""
-        ended = threading.Event()
-
-        def watch() -> None:
-            while not ended.wait(BEAT):
-                with contextlib.suppress(FileSystemUnavailable):  # then it is still its own, as far as one can tell
-                    if self.lost_to():
-                        return interrupt.ask(signal.SIGTERM)
-
-        threading.Thread(target=watch, daemon=True).start()
-        try:
-            yield
-        except Interrupted:
-            with contextlib.suppress(FileSystemUnavailable):
-                self.require()
-            raise
-        finally:
-            ended.set()
-
 
 @contextlib.contextmanager
 def held(run: Path, wait: bool) -> Iterator[Claim | Owner]:
     """Hold the lease of a run; yield the claim, or the owner if another process has it and this one does not ``wait``.
 
-    filelock itself takes over by exchanging two names, which NFS does not do: there this function removes the file of
-    an owner that is gone.
-
     Raises:
         ConfigError: the directory cannot be written.
     """
-    lease, other = SoftFileLease(run / FILE, lease_duration=DURATION, heartbeat_interval=BEAT, thread_local=False), None
+    lease = SoftFileLease(run / FILE, lease_duration=DURATION, heartbeat_interval=BEAT, on_compromise=_stop)
     try:
         files.make_folder(run)
-        seen, since, changes = _mark(run), time.monotonic(), False
-        while not files.retry(lambda: _take(lease), run):
-            if (now := _mark(run)) != seen:
-                seen, since, changes = now, time.monotonic(), True
-            former, other = other, owner(run, time.monotonic() - since)
-            if other is None and seen is not None:
-                _break(run, seen)
-            elif other and not wait and (changes or owner(run)):
-                break
-            elif other and other != former:
-                print(f"{run} is being trained by {other}: waiting", flush=True)
-            time.sleep(0.2)
-        if lease.is_locked:
-            _remove_temporary(run)
+        other = _take(lease, run, wait)
     except OSError as error:
         raise files.unwritable(error) from error
-    claim = Claim(run.absolute(), lease.token) if lease.token else None
+    claim = other or Claim(run.absolute(), lease.token or "")
     try:
-        yield claim or other or Owner("unknown", 0)
+        yield claim
     finally:
         try:
             lease.release()
         except OSError:  # the end of this process has the same effect, but it may be far
-            with contextlib.suppress(FileSystemUnavailable):
-                if claim and not claim.lost_to():
+            with contextlib.suppress(files.FileSystemUnavailable):
+                if isinstance(claim, Claim) and not claim.lost_to():
                     files.remove(run / FILE)
 
 
-def _take(lease: SoftFileLease) -> bool:
-    with contextlib.suppress(Timeout):
-        lease.acquire(timeout=0)
-    return lease.is_locked
+def _take(lease: SoftFileLease, run: Path, wait: bool) -> Owner | None:
+    """Take a lease; return its owner if that is another process and this one does not wait.
+
+    filelock itself takes over by exchanging two names, which NFS does not do, and leaves a file without an owner alone:
+    there this function removes the lease of an owner that is gone.
+    """
+    seen, since, other = files.status(run / FILE), time.monotonic(), None
+    while True:
+        with contextlib.suppress(Timeout):
+            files.retry(lambda: lease.acquire(timeout=0), run)
+            _remove_temporary(run)
+            return None
+        now = files.status(run / FILE)
+        if now is None or seen is None or files.mark(now) != files.mark(seen):
+            seen, since = now, time.monotonic()
+        unchanged = time.monotonic() - since
+        former, other = other, owner(run, unchanged)
+        if other is None and unchanged > BEAT:  # else filelock, of this process or another one, takes it over
+            files.remove(run / FILE)
+        elif other and not wait and owner(run):
+            return other
+        elif other and other != former:
+            print(f"{run} is being trained by {other}: waiting", flush=True)
+        time.sleep(0.2)
 
 
-def _break(run: Path, seen: files.Mark) -> None:
-    """Remove the lease of an owner that is gone. One that another process has taken since it was seen stays."""
-    aside = run / f"{FILE}.break.{os.getpid()}"
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(run / FILE, aside)
-        if files.mark(os.lstat(aside)) != seen:
-            with contextlib.suppress(FileExistsError):  # and a third one was faster: the token ends the second
-                os.link(aside, run / FILE)
-        os.unlink(aside)
-
-
-def _mark(run: Path) -> files.Mark | None:
-    there = status(run / FILE)
-    return there and files.mark(there)
+def _stop(lost: LeaseCompromise) -> None:
+    """Stop the run, which another process has; its next checkpoint, or the end, raises Taken."""
+    if lost.reason == "refresh-failed":  # then it is still its own, as far as one can tell
+        return
+    if Interrupt.listening is not None:
+        Interrupt.listening.ask(signal.SIGTERM)
+    elif callable(signal.getsignal(signal.SIGTERM)):  # it passes the signal on to the ranks
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def owner(run: Path, unchanged: float | None = None) -> Owner | None:
@@ -168,33 +140,34 @@ def owner(run: Path, unchanged: float | None = None) -> Owner | None:
         unchanged: the seconds for which this process has seen the lease unchanged; None: since it was touched, as far
             as the clocks of the machines are equal.
     """
-    if (there := status(run / FILE)) is None:
-        return None
-    if (time.time() - there.st_mtime if unchanged is None else unchanged) > DURATION:
+    there = files.status(run / FILE)
+    if there is None or (time.time() - there.st_mtime if unchanged is None else unchanged) > DURATION:
         return None
     record = SoftFileLease(run / FILE, lease_duration=DURATION, heartbeat_interval=BEAT).owner
     if record is None:  # its owner has just made the file, or has ended while it did
         return Owner("unknown", 0)
-    host, _, namespace = record.hostname.partition("?pidns-")
-    here = os.stat("/proc/self/ns/pid").st_ino if os.path.exists("/proc/self/ns/pid") else INITIAL
-    if (host, int(namespace, 16) if namespace else INITIAL) == (socket.gethostname(), here):
+    namespace = NAMESPACE.stat().st_ino if NAMESPACE.exists() else FIRST
+    if record.hostname == socket.gethostname() + f"?pidns-{namespace:x}" * (namespace != FIRST):
         with contextlib.suppress(PermissionError):  # of somebody else, and alive
             try:
                 os.kill(record.pid, 0)
             except ProcessLookupError:
                 return None
-    return Owner(host, record.pid)
+    return Owner(record.hostname.partition("?")[0], record.pid)
 
 
 def remove_left(run: Path) -> None:
     """Remove what a process has left which was killed after it had finished the run."""
-    with contextlib.suppress(OSError, FileSystemUnavailable):
+    with contextlib.suppress(OSError, files.FileSystemUnavailable):
         if files.exists(run / FILE) and owner(run) is None:
             _remove_temporary(run)
             files.remove(run / FILE)
 
 
 def _remove_temporary(run: Path) -> None:
+    """Remove what other processes have left that were killed while they wrote a file, or took over the lease."""
     for folder in (run / name for name in WRITTEN):
         if folder == run or not os.path.islink(folder):
             files.remove_temporary(folder)
+    for path in run.glob(f"{FILE}.*"):
+        files.remove(path)

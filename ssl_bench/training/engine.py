@@ -63,10 +63,7 @@ def train(
     """
     claim = claim if rank() == 0 else None
     run = Training(config, run_id, folder, device)
-    with contextlib.ExitStack() as block:
-        interrupt = block.enter_context(Interrupt(Votes()))
-        if claim is not None:
-            block.enter_context(claim.watched(interrupt))
+    with Interrupt(Votes()) as interrupt:
         former = runs.read_results(folder)
         former = former if former and former["run_id"] == run_id else None
         recorded = former["evaluations"] if former is not None else []

@@ -42,7 +42,7 @@ def end(cells: Mapping[Cell, Sequence[Path]], capfd: Capture) -> str:
         for seed, folder in enumerate(folders)
     ]
     loss, size, seed = (",".join(dict.fromkeys(run.overrides[n].partition("=")[2] for run in runs)) for n in (1, 2, 3))
-    grid = Grid(Command.of([f"loss={loss}", f"batch_size={size}", f"seed={seed}"], None, True))
+    grid = Grid(Command.of(["name=g", f"loss={loss}", f"batch_size={size}", f"seed={seed}"], None, True))
     grid.add(runs)
     grid.ends = {run.number: Outcome(State.DONE, folder=str(run.folder)) for run in grid.runs}
     capfd.readouterr()

@@ -14,7 +14,7 @@ from PIL import Image
 import ssl_bench
 from ssl_bench import files
 from ssl_bench.config.compose import load
-from ssl_bench.launch.nodes import Nodes, nodes, restarted
+from ssl_bench.launch.nodes import Nodes, nodes
 from tests.conftest import SMALL, only_run
 from tests.door.door import enter
 
@@ -27,7 +27,7 @@ FOLDER += ["backbone=resnet_digits", "augment=none", "evaluate=knn", "evaluate.k
 @pytest.mark.parametrize("variable", ["SUBMITIT_EXECUTOR=slurm", "SLURM_JOB_NUM_NODES=2", "SLURM_RESTART_COUNT="])
 def test_a_variable_of_slurm_alone_is_no_job_of_slurm(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*variable.split("="))
-    assert (nodes(), restarted()) == (Nodes(), False)
+    assert nodes() == Nodes()
 
 
 def test_a_home_folder_is_known_in_every_path(

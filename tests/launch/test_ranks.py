@@ -1,5 +1,6 @@
 """The ranks of a run: they are DDP's, no other machine can connect to them, and one that fails ends all of them."""
 
+import getpass
 import json
 import multiprocessing
 import os
@@ -231,4 +232,5 @@ def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) ->
 def test_two_ranks_leave_no_files_in_the_folder_of_temporary_files(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     run = Command("train", *SMALL, "devices=2", "max_steps=1", environment={"TMPDIR": str(tmp_path / "t")})
-    assert run.wait() and run.code == 0 and list((tmp_path / "t").iterdir()) == []
+    assert run.wait() and run.code == 0
+    assert {path.name for path in (tmp_path / "t").iterdir()} <= {f"torchinductor_{getpass.getuser()}"}  # torch's

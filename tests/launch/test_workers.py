@@ -72,7 +72,7 @@ def test_the_gpus_are_shared_out(
 ) -> None:
     monkeypatch.setattr("ssl_bench.launch.workers.visible_gpus", lambda _: gpus)
     found = places([run(1), run(devices)], {"jobs": jobs, "runs_per_gpu": per_gpu})
-    assert found == [({"CUDA_VISIBLE_DEVICES": names}, None) for names in expected]
+    assert found == [({"CUDA_VISIBLE_DEVICES": names}, set()) for names in expected]
     assert places([run(devices)], {"jobs": None, "runs_per_gpu": per_gpu}) == found
     with pytest.raises(ConfigError, match=rf"^launcher\.jobs={jobs + 1}: "):
         places([run(devices)], {"jobs": jobs + 1, "runs_per_gpu": per_gpu})
@@ -83,7 +83,7 @@ def test_the_gpus_are_shared_out(
 )
 def test_the_cores_are_shared_out(jobs: int, shares: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ssl_bench.launch.workers.visible_gpus", lambda _: [])
-    monkeypatch.setattr("ssl_bench.launch.workers.cores", lambda: {0, 1, 2, 3})
+    monkeypatch.setattr("ssl_bench.launch.workers.cores", lambda: [0, 1, 2, 3])
     monkeypatch.setattr("ssl_bench.launch.workers.available_cores", lambda: 4)
     assert places([run(1)], {"jobs": jobs, "runs_per_gpu": 1}) == [({}, {*share}) for share in shares]
 
@@ -148,7 +148,8 @@ def test_no_process_is_left_after_a_grid_that_is_killed() -> None:
         every = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.wait()
-        assert len(every) >= 3 and psutil.wait_procs(every, 20)[1] == []
+        assert len(every) >= 3
+        wait_for(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in every), 20)
     assert len(begun()) == 2  # the other six did not start
     for folder in begun():
         assert torch.load(folder / "checkpoints" / "last.pt")["step"] == len(losses(folder)) > 0
@@ -175,4 +176,4 @@ def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done(l
             holder.communicate()  # ends its input, upon which it gives the run back
             printed, _ = started.communicate(timeout=100)
     assert started.returncode == 0 and counts(printed) == [3, 3, 0, 0], printed
-    assert str(holder.pid) in printed and len(results()) == 3
+    assert len(results()) == 3

@@ -550,11 +550,8 @@ OTHERS = [nothing, another_k_by_a_grid, another_evaluator_and_other_images, imag
 def end_of_a_grid(case: Case) -> None:
     """The tables below a grid of these runs, and below one with a seed."""
     for chosen in (case.runs, [run for run in case.runs if run.seed == 0]):
-        groups = dict[str, list[tuple[Path, int | None]]]()
-        for run in chosen:
-            groups.setdefault(str(run.settings), []).append((Path(run.folder), None))
         case.capfd.readouterr()
-        show(groups)
+        show({Path(run.folder): None for run in chosen})
         printed = case.capfd.readouterr().out
         for name, kinds in named(chosen).items():
             assert name in printed or name.removesuffix("/top1") in printed or "/top1" not in name
