@@ -105,7 +105,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "header.jpg": (sized("JPEG", b"\xff\xc0", 5, ">HH", 60_000, 60_000), "pixels"),
     "header.gif": (sized("GIF", b"GIF", 6, "<HH", 65_535, 65_535), "pixels"),
     "header.bmp": (sized("BMP", b"BM", 18, "<ii", 60_000, 60_000), "pixels"),
-    "negative.bmp": (sized("BMP", b"BM", 18, "<i", -30), "damaged"),
+    "negative.bmp": (sized("BMP", b"BM", 18, "<i", -30), "pixels"),
     "large.ppm": (b"P6 60000 60000 255\n" + bytes(100), "pixels"),
     "nothing.ppm": (b"P6 0 0 255\n", "no image"),
     "negative.ppm": (b"P6 -5 5 255\n" + bytes(100), "no image"),
