@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import ssl_bench
-from ssl_bench.config.schema import directory
+from ssl_bench.config.build import directory
 
 # What other programs import. The other rooms carry out commands and are not an interface.
 DOCUMENTED = ["api", "objective", "methods", "networks", "data", "evaluate", "distributed", "errors", "seeding"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ssl_bench.commands import dry_run, grid_end
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.config import reference, schema, with_hydra
+from ssl_bench.config import build, reference, with_hydra
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import impossible
@@ -95,7 +95,7 @@ def read(arguments: Sequence[str]) -> Any:
     options = parser.read(arguments)
     if options.words:
         word = options.words[0]
-        groups = sorted(path.parent.name for path in schema.directory().glob("*/*.yaml") if path.stem == word)
+        groups = sorted(path.parent.name for path in build.directory().glob("*/*.yaml") if path.stem == word)
         hint = f" (did you mean {groups[0]}={word}?)" if groups else ""
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
     if options.json and not options.dry_run:

@@ -14,6 +14,7 @@ import sys
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ssl_bench.config import plugins
@@ -139,8 +140,6 @@ def _located_option(path: str, group: str) -> Any:
     try:
         return located(path)
     except (ImportError, AttributeError):
-        from ssl_bench.config.schema import directory
-
         texts = "\n".join(file.read_text(encoding="utf-8") for file in sorted((directory() / group).glob("*.yaml")))
         named = re.findall(rf"\b_target_: (\S+\.{re.escape(path.rpartition('.')[2])})$", texts, re.MULTILINE)
         if not named or named[0] == path:
@@ -154,6 +153,12 @@ def _base(kind: type) -> str:
     attributes = [name for name in inspect.get_annotations(kind) if not hasattr(kind, name) and name not in given]
     needed = [*sorted(getattr(kind, "__abstractmethods__", ())), *attributes]
     return f"{kind.__module__}.{kind.__name__}" + (f", which must have {', '.join(needed)}" if needed else "")
+
+
+def directory() -> Path:
+    """Folder of the YAML files: inside the installed package, or beside the package in a checkout."""
+    inside = Path(__file__).parents[1] / "conf"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "conf"
 
 
 def located(path: str) -> Any:

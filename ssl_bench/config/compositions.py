@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.config.schema import directory
+from ssl_bench.config.build import directory
 from ssl_bench.errors import ConfigError
 
 NAME = re.compile(r"compositions-[0-9a-f]{16}\.json")

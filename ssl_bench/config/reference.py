@@ -11,7 +11,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ssl_bench.config import identity, with_hydra
-from ssl_bench.config.schema import directory
+from ssl_bench.config.build import directory
 
 OF_PAPERS = "# @paper"  # in the files of options for a figure or a table of one paper
 

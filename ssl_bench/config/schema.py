@@ -7,7 +7,6 @@ Groups (``loss``, ``dataset`` ...) are open here: each is typed by the construct
 import re
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal
 
 from ssl_bench.config.build import KINDS, checked_call, converted, near, one_of
@@ -69,12 +68,6 @@ LEAST = {  # of integers
     **dict.fromkeys(("launcher.jobs", "launcher.runs_per_gpu", "launcher.nodes"), 1),
     **dict.fromkeys(("epochs", "seed", "evaluate.every", "evaluate.watch"), 0),
 }
-
-
-def directory() -> Path:
-    """Folder of the YAML files: inside the installed package, or beside the package in a checkout."""
-    inside = Path(__file__).parents[1] / "conf"
-    return inside if inside.is_dir() else Path(__file__).parents[2] / "conf"
 
 
 def check(config: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ Only the owner of a run replaces the file (``lease.py``).
 """
 
 import hashlib
+import pickle
 import shlex
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from ssl_bench import files
 from ssl_bench.errors import RunError, printable
 from ssl_bench.networks import torch_files
 from ssl_bench.record import runs
-from ssl_bench.record.lease import Claim
+from ssl_bench.record.lease import Claim, Taken
 
 FILE = "checkpoints/last.pt"  # in the directory of a run
 
@@ -34,13 +35,30 @@ def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
     Raises:
         Taken: another process has the run: nothing is written.
     """
-    path, check = run / FILE, claim.require if claim is not None else lambda: None
+    path = run / FILE
+
+    def check() -> None:
+        """The last look before the renaming."""
+        if claim is not None:
+            claim.require()
+            if _step(path) > state.get("step", 0):
+                raise Taken(run, "one that has gone further")
+
     files.make_folder(path.parent)
     try:
         files.write_bytes(path, torch_files.packed(state), check)
     except FileNotFoundError:  # a new owner has removed the temporary file
         check()
         raise
+
+
+def _step(path: Path) -> int:
+    """The step of the state in a file, whose tensors are not read; 0 if there is none, or none that can be read."""
+    try:
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        return int(state["step"])
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, pickle.UnpicklingError):
+        return 0
 
 
 def anew(run: Path) -> str:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from ssl_bench.config.build import directory
 from ssl_bench.config.command import Command
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
-from ssl_bench.config.schema import check, directory
+from ssl_bench.config.schema import check
 from ssl_bench.launch.slurm import script
 from ssl_bench.training.parts import Parts
 

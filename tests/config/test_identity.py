@@ -9,10 +9,9 @@ import pytest
 import torch
 import yaml
 
-from ssl_bench.config.build import build, find_target
+from ssl_bench.config.build import build, directory, find_target
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import NOT_HASHED, RETIRED, SCHEDULES, evaluation_id, recipe_id, run_dir, run_id
-from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
 from ssl_bench.objective.contrast import Contrast
 

@@ -7,8 +7,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from ssl_bench.commands import evaluate, train
+from ssl_bench.config.build import directory
 from ssl_bench.config.reference import explained
-from ssl_bench.config.schema import directory
 
 GROUPS = {
     group.name: sorted(path.stem for path in group.glob("*.yaml"))

@@ -5,10 +5,10 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 import yaml
 
-from ssl_bench.config.build import _signature, located
+from ssl_bench.config.build import _signature, directory, located
 from ssl_bench.config.command import Command
 from ssl_bench.config.compose import load, load_of_many
-from ssl_bench.config.schema import check, directory
+from ssl_bench.config.schema import check
 from ssl_bench.config.with_hydra import TEXT_KEY, as_typed
 from ssl_bench.errors import ConfigError
 

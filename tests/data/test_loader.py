@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from ssl_bench.config.schema import directory
+from ssl_bench.config.build import directory
 from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.digits import scatter
 from ssl_bench.data.loader import Loader

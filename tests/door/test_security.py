@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ssl_bench.config.build import KINDS, find_target
+from ssl_bench.config.build import KINDS, directory, find_target
 from ssl_bench.config.compose import load
-from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
 from tests.conftest import SMALL
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from ssl_bench.config.build import directory
 from ssl_bench.config.compose import load_of_many
-from ssl_bench.config.schema import check, directory, leaves
+from ssl_bench.config.schema import check, leaves
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.validate import validate

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from ssl_bench.config.build import directory
 from ssl_bench.config.compose import load
-from ssl_bench.config.schema import directory
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import available_cores
 from ssl_bench.launch import ranks

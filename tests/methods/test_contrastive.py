@@ -15,8 +15,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from ssl_bench.config.build import build, has_argument
-from ssl_bench.config.schema import directory
+from ssl_bench.config.build import build, directory, has_argument
 from ssl_bench.config.with_hydra import composed
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError

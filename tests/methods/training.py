@@ -8,8 +8,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from ssl_bench.config.build import find_target
-from ssl_bench.config.schema import directory
+from ssl_bench.config.build import directory, find_target
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.methods.base import Method
