@@ -151,8 +151,11 @@ class HuggingFace(OwnImages):
         except Exception as error:  # pyarrow raises many kinds of errors
             raise OSError(0, f"the row cannot be read: {reason(error)}") from error
         if value and value["bytes"] is None and value["path"]:
-            with open_regular(self.location / value["path"], LARGEST) as file:
-                return file.read()
+            try:
+                with open_regular(self.location / value["path"], LARGEST) as file:
+                    return file.read()
+            except ValueError as error:  # a path with a null byte
+                raise OSError(0, f"the path of the image is none: {reason(error)}") from error
         if not value or not value["bytes"]:
             raise OSError(0, "no image in this row")
         return bytes(value["bytes"])
