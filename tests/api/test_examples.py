@@ -104,7 +104,6 @@ def swav(rank: int, world: int = 1) -> tuple[Tensor, Tensor]:
 
     torch.manual_seed(0)
     backbone = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(3), torch.nn.Flatten())
-    backbone.num_features = 9
     method = SwAV(backbone, MLP(9, 1, None, 5, False, "none"), prototypes=4, epsilon=0.3).double()
     views = [torch.rand(8, 1, size, size, dtype=torch.float64) for size in (6, 6, 4, 4)]
     mine = slice(rank * 8 // world, (rank + 1) * 8 // world)

@@ -12,7 +12,7 @@ import yaml
 
 from ssl_bench.commands import hours
 from ssl_bench.config import schema
-from ssl_bench.config.build import build
+from ssl_bench.config.build import build, directory
 from ssl_bench.config.identity import run_id
 from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, merge
@@ -114,7 +114,7 @@ def test_settings_that_the_papers_or_their_codes_state() -> None:
 def test_inv_spread_has_the_rates_of_its_code_in_both_versions() -> None:
     """045f5bc, which is assumed, and 29de398, whose settings the note and the framework's file have."""
     cell = next(cell for cell in cells("dcl/table2", "CIFAR-10", "head") if cell.column == "Inv. Spread")
-    page = (build.directory() / "framework" / "inv_spread.yaml").read_text()
+    page = (directory() / "framework" / "inv_spread.yaml").read_text()
     later = re.findall(r"optimizer\.(?:milestones|factors)=\[[\d.,]+\]", TABLES["dcl/table2"].note)
     assert len(later) == 2 and all(override in page for override in later)
     for more, after in (([], [0.1, 0.1, 0.1]), (later, [0.1, 0.05, 0.01])):
@@ -127,7 +127,7 @@ def test_inv_spread_has_the_rates_of_its_code_in_both_versions() -> None:
 
 
 def test_every_option_that_a_cell_names_exists() -> None:
-    folder = build.directory()
+    folder = directory()
     groups = {entry.name for entry in folder.iterdir() if entry.is_dir()}
     named = {o for table in TABLES.values() for cell in table.cells if cell.available for o in cell.overrides}
     for override in named:
