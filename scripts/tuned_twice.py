@@ -16,11 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import shares as verdicts
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-
-from ssl_bench.results import effects, statistics
 
 # The first points of Sobol's sequence in the square (Sobol 1967), in sixteenths. Each of 4 x 2 equal parts of the
 # square has one of the first 8, which are replicate a, and one of the last 8, which are b; each of 4 x 4 one of all.
@@ -119,7 +118,7 @@ class Decided:
     """
 
     estimates: dict[str, float]
-    answers: dict[str, statistics.Answer]
+    answers: dict[str, verdicts.Answer]
     deviations: dict[str, tuple[float, int]]
 
 
@@ -153,12 +152,10 @@ def decide(
     of_images, count = np.zeros(len(asked)), 1
     if right is not None:
         bits = [right[name].astype(float) for name in names]
-        count = bits[0].shape[1]
-        share, n = np.array([of.mean(0) for of in bits]), np.array([len(of) for of in bits])
-        of_images = 100**2 * statistics.images(weights, share, n, np.array([of.mean(1).var(ddof=1) for of in bits]))
+        count, of_images = bits[0].shape[1], 100**2 * verdicts.of_images(weights, bits)
     mean = weights @ values.mean(1)
-    estimate = statistics.difference(mean, variance, np.maximum(free, 1), of_images, count)
-    answers = statistics.answers(estimate, rules.margin, len(questions), rules.error)
+    estimate = verdicts.difference(mean, variance, np.maximum(free, 1), of_images, count)
+    answers = verdicts.answers(estimate, rules.margin, len(questions), rules.error)
     texts = [question.text for question in asked]
     return Decided(
         dict(zip(texts, mean.tolist(), strict=True)),
@@ -180,14 +177,11 @@ def shares(tables: Mapping[str, Sequence[str]], values: np.ndarray, variance: fl
     names = [name for name, of in tables.items() if len(set(of)) > 1]
     levels = [np.unique(tables[name], return_inverse=True)[1] for name in names]
     rows = [[*(of[cell] for of in levels), *place] for cell in range(len(values)) for place in (SOBOL // 4).tolist()]
-    count = len(rows)
-    one_block = np.ones((count, 1))
-    of = effects.Grid(np.array(rows), one_block, values.ravel(), np.eye(count), variance, degrees, math.sqrt(variance))
     names += ["rate", "second key"]
     return {
         " x ".join(names[number] for number in one.factors) or "the rest": f"{100 * one.share:.1f}"
         + (f" [{100 * one.low:.1f}, {100 * one.high:.1f}]" if degrees else "")
-        for one in effects.shares(of)
+        for one in verdicts.shares(np.array(rows), values.ravel(), variance, degrees)
     }
 
 

@@ -90,7 +90,7 @@ def compare(
 ) -> DataFrame | WhatMatters:
     """Say what matters in a grid, or compare runs that differ in one setting and the seed, as ``ssl-bench compare``.
 
-        ssl_bench.compare("outputs/grid").shares
+        ssl_bench.compare("outputs/grid").settings
         ssl_bench.compare("outputs/grid", by="loss", to="infonce")
 
     Args:
@@ -102,8 +102,8 @@ def compare(
 
     Returns:
         With ``by`` a row for each comparison, as :func:`runs`, with the columns ``where``, ``of``, ``to``, ``n``,
-        ``mean``, ``to_mean``, ``difference``, ``low`` and ``high`` (of the question that the verdict answers, together
-        with those of the other rows), ``single_low`` and ``single_high`` (95%, of this row alone), ``varies``,
+        ``mean``, ``to_mean``, ``difference``, ``low`` and ``high`` (which hold together with those of the other rows),
+        ``single_low`` and ``single_high`` (95%, of this row alone), ``varies``,
         ``verdict``, ``more`` (seeds that would decide). Without it a :class:`WhatMatters`.
 
     Raises:
@@ -113,27 +113,27 @@ def compare(
 
     table = _chosen(outputs, where)
     if by is None:
-        require(to is None and margin is None, "by", None, "the setting whose values to and margin are about")
-        return WhatMatters(matters.what_matters(table, metric))
+        require(to is None, "by", None, "the setting whose values to is about")
+        return WhatMatters(matters.what_matters(table, metric, margin))
     return _frame([row.record() for row in comparison.compare(table, by, to, metric, margin).rows])
 
 
 class WhatMatters:
-    """The settings that matter in a grid: as text that of ``ssl-bench compare``.
+    """What matters in a grid: as text that of ``ssl-bench compare``.
 
     Attributes:
-        sentence: the answer.
-        shares: a table of each setting's share of the variance between cells, in [0, 1], with the ends of its interval:
-            ``setting``, ``share``, ``low``, ``high``. A pair is ``loss x negatives.k``; the last row is ``rest``.
+        settings: a table with a row for each setting: ``setting``, ``difference`` (the largest between the means of two
+            of its levels), ``low``, ``high`` (of its interval, which holds together with the others), ``from``, ``to``
+            (the levels with the lower and the higher mean), ``verdict``, ``per_doubling``.
         record: all of it as plain data, as ``--format json`` has it.
     """
 
     def __init__(self, matters: Matters) -> None:
-        self._matters, self.sentence, self.record = matters, matters.sentence, matters.record()
-        self.shares = _frame(self.record["shares"])
+        self._matters, self.record = matters, matters.record()
+        self.settings = _frame(self.record["settings"])
 
     def figure(self) -> Figure:
-        """A figure of the shares and of the means of each setting's values, as :func:`figure`."""
+        """A figure of the differences with their intervals, as :func:`figure`."""
         from ssl_bench.results.drawing import draw_matters
 
         return draw_matters(self._matters)

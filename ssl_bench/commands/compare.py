@@ -1,6 +1,6 @@
-"""``ssl-bench compare``: what matters in a grid; is one setting better than another, by pairs of runs with one seed?
+"""``ssl-bench compare``: what matters in a grid; is a setting better than another, in runs that differ in nothing else?
 
-ssl-bench compare grid                               what matters: each setting's share of the variance
+ssl-bench compare grid                               what matters: the largest difference of each setting
 ssl-bench compare grid --by loss --to infonce        each value against one
 """
 
@@ -15,7 +15,7 @@ from ssl_bench.results.table import chosen
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Print what matters or a comparison; return 0, with ``--expect`` 1 or 3 if it is not so or undecided, or 2."""
-    about = "Say what matters in a grid, or compare runs that differ in one setting and the seed, in pairs by seed."
+    about = "Say what matters in a grid, or compare runs that differ in one setting and the seed."
     parser = Parser("compare", about)
     parser.add_words()
     by = "compare the values of this setting; may be repeated; without it: what matters"
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--expect", choices=("better", "not-worse", "equivalent"), help=expect)
     parser.add_argument("--format", choices=FORMS, default="rich")
     options = parser.read_words(arguments)
-    of_pairs = [f"--{name}" for name in ("to", "margin", "expect") if getattr(options, name) is not None]
+    of_pairs = [f"--{name}" for name in ("to", "expect") if getattr(options, name) is not None]
     if of_pairs and not options.by:
         raise ConfigError(f"{' and '.join(of_pairs)}: say what to compare, such as --by loss")
     table, code = chosen(options.words, options.outputs), 0
@@ -39,6 +39,6 @@ def main(arguments: Sequence[str]) -> int:
     else:
         from ssl_bench.results.matters import what_matters
 
-        sheet = what_matters(table, options.metric).sheet()
+        sheet = what_matters(table, options.metric, options.margin).sheet()
     print(text_of([sheet], options.format), end="")
     return code

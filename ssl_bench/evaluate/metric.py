@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 ROUNDING = 1e-6  # of a share that is a mean
+NOT_HELPED = "the training has not helped"  # the end of a warning of a run
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Metric:
     def possible(self, value: float) -> bool:
         """Whether a number can be: a share lies in [0, 1] but for rounding, or is NaN, not known."""
         return self.unit != "share" or math.isnan(value) or -ROUNDING <= value <= 1 + ROUNDING
+
+    def half_width(self, value: float, other: float, images: int = 0) -> float:
+        """Half of the 95% interval of the difference of two accuracies over some test images; 0 of other numbers."""
+        variance = value * (1 - value) + other * (1 - other)
+        return 1.96 * math.sqrt(variance / images) if images and self.unit == "share" else 0.0
 
     def text(self, value: float) -> str:
         """A number as it is printed: 64.2% or 3.142."""

@@ -35,16 +35,16 @@ def of(table: DataFrame, names: Mapping[Key, str]) -> dict[str, dict[str, Any]]:
 
 
 def _matters(table: DataFrame, metric: str) -> dict[str, Any] | None:
-    """What matters with the texts of its table; None of runs whose shares cannot be told apart."""
+    """What matters with the texts of its table; None of runs that cannot be compared."""
     try:
         told = what_matters(table, metric)
     except ConfigError:  # nothing varies, or settings vary together
         return None
     sheet = told.sheet()
     rows = [[printable(entry.text) for entry in row] for row in sheet.rows]
-    below = [printable(line) for part in sheet.below if part != told.sentence for line in part.splitlines()]
+    below = [printable(line) for part in sheet.below for line in part.splitlines()]
     words = {"columns": sheet.columns, "rows": rows, "below": below, "unit": told.label}
-    return told.record() | words | {"sentence": printable(told.sentence)}
+    return told.record() | words | {"title": printable(sheet.title)}
 
 
 def _sheet(table: DataFrame, by: str, metric: str) -> dict[str, Any] | None:

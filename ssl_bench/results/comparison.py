@@ -1,10 +1,8 @@
-"""Is A better than B? Runs that differ in one setting and the seed, paired by seed, by what else varies.
+"""Is A better than B? Runs that differ in one setting and the seed, by what else varies.
 
-Two runs are a pair if their configurations are equal in all that their weights depend on but the named setting, and
-they have one seed. What else varies splits the pairs into cells. The first comparison is that over all cells; then each
-cell has its own. A mean difference has an interval over seeds and, where the runs have recorded which images are right,
-over images (:mod:`ssl_bench.results.statistics`). The verdicts of the cells hold together with an error of 5% (Holm
-1979), and so do those over all cells; an interval is that of the question which its verdict answers.
+What else varies splits the runs into cells. The first comparison is that over all cells; then each cell has its own.
+All are of one model of all runs (:mod:`ssl_bench.results.model`), that of ``compare NAME``. The verdicts of the cells
+hold together with an error of 5%, and so do those over all cells.
 """
 
 from __future__ import annotations
@@ -24,16 +22,16 @@ from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import runs
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.record.runs import Run
-from ssl_bench.results import statistics
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.statistics import Estimate
+from ssl_bench.results.matters import fitted
+from ssl_bench.results.model import LEAST, Fit, Together
+from ssl_bench.results.statistics import ERROR, Estimate, answers, seeds_to_decide
 from ssl_bench.results.table import Measured, repr_of, text_of, words_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 ALL_CELLS = "all cells"
-NOT_PRINTED = {"estimate", "differences", "step", "test_images", "bits"}  # what a verdict rests on
 SO, NOT_SO, UNDECIDED = 0, 1, 3  # exit codes
 Seeds = dict[int, Run]  # runs that differ in nothing but the seed, by seed
 UNNAMED = (*runs.ENVIRONMENT, *runs.COMPUTED, "git")
@@ -47,25 +45,21 @@ class Comparison:
     Attributes:
         where: what distinguishes it from the other comparisons; empty if it is the only one.
         of, to: what is compared.
-        seeds: of the pairs, ``n`` of them.
-        mean, to_mean, difference, low, high: NaN where ``n`` is too small. The interval from ``low`` to ``high`` holds
-            together with those of the other comparisons, and answers the question that the verdict answers.
+        n: runs of the side that has fewer, and the ``seeds`` that both sides have.
+        mean, to_mean, difference, low, high: NaN where it is not known. The interval from ``low`` to ``high`` holds
+            together with those of the other comparisons.
         single_low, single_high: the interval of this comparison alone.
         varies: ``images`` or ``seeds``, whichever contributes more to the interval; ``seeds only`` if the runs have not
             recorded which images are right.
         verdict: ``better``, ``worse`` (``higher``, ``lower`` of a metric that does not say what is better), ``no
             difference larger than`` the margin, ``undecided`` or ``no verdict``.
-        more: pairs of each cell that would decide at the deviation seen; None: no number would, or it is decided.
+        more: seeds to add to each cell that would decide at the deviation seen; None: none would, or it is decided.
         cells: over which it is a mean.
         vary: over all cells: whether these differ among themselves by more than chance.
         by_seed: over all cells: whether seeds move the difference alike in all of them: the interval is too narrow.
         differ: what the runs differ in that was not named, in words.
         commands: that train what is missing.
-        estimate: the difference with the parts of its variance; None of fewer than two pairs.
-        differences: of the pairs of a cell, by their seed.
-        bits: which images only one of a pair has right, as :func:`ssl_bench.results.statistics.paired` takes them.
-        step: as of it.
-        test_images: their name.
+        estimate: the difference with the parts of its variance; None: nothing shows how runs vary.
     """
 
     where: str
@@ -89,20 +83,6 @@ class Comparison:
     differ: list[str] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
     estimate: Estimate | None = None
-    differences: dict[int, float] = field(default_factory=dict)
-    step: float = 0.0
-    test_images: str = ""
-    bits: np.ndarray | None = None
-
-    def bound(self, estimate: Estimate, images: bool) -> None:
-        """Set the interval of the difference.
-
-        Args:
-            images: whether the estimate knows which images are right.
-        """
-        self.estimate = estimate
-        self.low, self.high = self.single_low, self.single_high = tuple(map(float, estimate.interval()))
-        self.varies = "seeds only" if not images else "images" if estimate.images > estimate.seeds else "seeds"
 
     def texts(self, form: str) -> list[str]:
         """The numbers and the verdict as texts; those that are not known are empty.
@@ -118,7 +98,7 @@ class Comparison:
 
     def record(self) -> dict[str, Any]:
         """The comparison as plain data."""
-        return {name: plain(value) for name, value in vars(self).items() if name not in NOT_PRINTED}
+        return {name: plain(value) for name, value in vars(self).items() if name != "estimate"}
 
 
 @dataclass
@@ -164,7 +144,7 @@ class Comparisons:
         if row is None or row.estimate is None or (self.uneven and expected != "equivalent"):
             return UNDECIDED
         sign, margin = self.measured.metric.sign or 1, self.margin or 0.0
-        low, high = sorted(sign * float(end) for end in row.estimate.interval(2 * statistics.ERROR))
+        low, high = sorted(sign * float(end) for end in row.estimate.interval(2 * ERROR))
         if expected == "better":
             equal = self.margin is not None and -margin < low and high < margin
             two_sided = sorted(sign * float(end) for end in row.estimate.interval())
@@ -176,25 +156,24 @@ class Comparisons:
     def record(self) -> dict[str, Any]:
         """The comparisons as plain data."""
         record = {"by": list(self.by), **self.measured.record(), "margin": self.margin, "alone": self.unpaired}
-        return record | {"error": statistics.ERROR, "cells": [comparison.record() for comparison in self.rows]}
+        return record | {"error": ERROR, "cells": [comparison.record() for comparison in self.rows]}
 
     def sheet(self) -> Sheet:
         """The comparisons as rows."""
-        title = f"{self.measured.title}, by {', '.join(self.by)}, in pairs by seed"
-        columns = ["runs", "n", "mean", "other", "difference", "interval", "varies by", "verdict", "more seeds"]
-        spared = ("varies by", "other", "mean", "more seeds")
+        columns = ["runs", "n", "mean", "other", "difference", "interval", "varies by", "verdict", "seeds to add"]
+        spared = ("varies by", "other", "mean", "seeds to add")
+        title = f"{self.measured.title}, by {', '.join(self.by)}"
         sheet = Sheet(columns, words=("varies by", "verdict"), spared=spared, title=title)
         form = ".2f" if self.measured.metric.scale == 100 else ".4g"
-        for name in dict.fromkeys(f"{row.of} less {row.to}" for row in self.rows):
-            rows = [row for row in self.rows if f"{row.of} less {row.to}" == name]
+        for name in dict.fromkeys(f"{row.of} minus {row.to}" for row in self.rows):
+            rows = [row for row in self.rows if f"{row.of} minus {row.to}" == name]
             if len(rows) > 1:
                 sheet.rows.append([SheetEntry(name), *[SheetEntry()] * (len(columns) - 1)])
             for row in rows:
                 notes = sheet.numbers([f"different {condition}" for condition in row.differ])
                 label = name if len(rows) == 1 else f"  {row.where}"
                 sheet.rows.append([SheetEntry(label, notes), *map(SheetEntry, row.texts(form))])
-        sheet.below = self._below()
-        sheet.data = self.record()
+        sheet.below, sheet.data = self._below(), self.record()
         sheet.records = [
             {name: "; ".join(map(str, value)) if isinstance(value, list) else value for name, value in record.items()}
             for record in sheet.data["cells"]
@@ -205,19 +184,20 @@ class Comparisons:
         """The sentences below the table."""
         sentences = self.measured.below
         overall = [row for row in self.rows if row.where == ALL_CELLS]
-        together = "those over all cells together, and those of the cells" if overall else "all together"
-        if any(row.n > 1 for row in self.rows):
+        if any(row.estimate is not None for row in self.rows):
             margin = "" if self.margin is None else f" The margin is {self.margin:g}."
-            sentences.append(f"Verdicts and intervals have an error of 5%: {together} (Holm).{margin}")
-        for row in overall:
+            apart = " over all cells, and all of single cells," if overall else " of this table"
+            sentences.append(f"All verdicts{apart} together are wrong in at most 5% of such experiments.{margin}")
+        known = any(row.estimate is not None for row in self.rows if row.where != ALL_CELLS)
+        for row in overall if known else ():
             chance = "differ by more than chance: look at each" if row.vary else "differ no more than by chance"
             of_seeds = " Seeds move it alike in all of them: add seeds." * row.by_seed
             more = f" Over all cells, about {row.more} more seeds of each would decide." if row.more else ""
-            sentences.append(f"{row.of} less {row.to}: the cells {chance}.{of_seeds}{more}")
+            sentences.append(f"{row.of} minus {row.to}: the cells {chance}.{of_seeds}{more}")
         if any(comparison.varies == "seeds only" for comparison in self.rows):
             sentences.append("Seeds only: these runs have not recorded which images are right.")
         if commands := list(dict.fromkeys(command for comparison in self.rows for command in comparison.commands)):
-            sentences += ["Fewer than two pairs give no verdict; these runs make them:", *commands]
+            sentences += ["Nothing shows how runs vary, so there is no verdict; these runs would show it:", *commands]
         return sentences
 
 
@@ -245,24 +225,29 @@ def compare(
     by = [_setting(table, name) for name in ([by] if isinstance(by, str) else by)]
     measured = Measured(table, metric)
     arms = _Arms(table, measured, by)
-    reference = arms.find(to)
-    both = [(rest, sides) for rest, sides in arms.conditions.items() if sides.get(reference)]
-    others = ((arm, rest, sides) for rest, sides in both for arm in sides if arm != reference and sides[arm])
-    pairs = [(arm, rest, sides[arm], sides[reference]) for arm, rest, sides in others]
-    where = _where(table, {rest: next(iter(to_runs.values())) for _, rest, _, to_runs in pairs}, by)
-    gap, cells = measured.gap if pairs else 0.0, dict[str, list[Comparison]]()  # by the arm compared with the reference
-    for arm, rest, of, to_runs in pairs:
-        cell = Comparison(where[rest], arms.names[arm], arms.names[reference], step=gap)
-        cells.setdefault(arm, []).append(cell)
-        _measure(cell, of, to_runs, measured)
-    over = [overall for of_arm in cells.values() if (overall := _over_cells(of_arm)) is not None]
-    of_cells = [cell for of_arm in cells.values() for cell in of_arm]
-    for together in (over, of_cells):
-        _decide(together, measured.metric, margin)
+    reference, every, found = arms.find(to), [*arms.names], [*measured.values]
+    sides = [run.without(by) for run in found]
+    others = [name for name in runs_table.varying(measured.runs) if not _below(name, by)]
+    texts = [[*map(repr_of, row)] for row in measured.runs[others].to_numpy(object).tolist()]
+    numbers = [{text: n for n, text in enumerate(dict.fromkeys(column))} for column in zip(*texts, strict=True)]
+    levels = [[of[text] for of, text in zip(numbers, row, strict=True)] for row in texts]
+    fit = fitted(measured, sides, [[every.index(arm), *of] for (arm, _), of in zip(sides, levels, strict=True)])
+    where = _where(table, {rest: run for (_, rest), run in zip(sides, found, strict=True)}, by)
+    rests = [rest for _, rest in dict.fromkeys(sides)]
+    over, of_cells = decided(fit, rests, where, [*arms.names.values()], every.index(reference), measured.metric, margin)
+    cells = [[found[place] for place in np.flatnonzero(fit.design.cells == cell)] for cell in range(len(rests))]
+    paired = set[Run]()
+    for row, pair in of_cells:
+        of, its = ({run.seed or 0: run for run in cells[cell]} for cell in pair)
+        paired |= {*of.values(), *its.values()}
+        row.seeds = sorted(of.keys() & its.keys())
+        row.commands = _commands(of, its) if row.estimate is None else []
+        conditions = [run.conditions | {"git": run.environment.get("git")} for run in (*of.values(), *its.values())]
+        row.differ = runs.different(conditions, UNNAMED)
     gone = [arm for arm in arms.names if not arms.counts[arm]]
     without = [arm for arm in arms.names if arm != reference and (arm in gone or reference in gone)]
-    rows = [*over, *of_cells, *(Comparison("", arms.names[arm], arms.names[reference]) for arm in without)]
-    paired = {side[seed] for _, _, of, its in pairs for seed in of.keys() & its.keys() for side in (of, its)}
+    rows = [*over, *(row for row, _ in of_cells)]
+    rows += [Comparison("", arms.names[arm], arms.names[reference]) for arm in without]
     alone = measured.runs.index[[run not in paired for run in measured.runs["run"]]]
     labels = dict(zip(table.index, runs_table.labels(table), strict=True))
     measured.missing |= {ALONE: [labels[place] for place in alone]} if len(alone) else {}
@@ -273,6 +258,84 @@ def compare(
         lost = ", ".join(f"{full[arm]} ({len(arms.lost[arm])} runs)" for arm in (*uneven, reference))
         measured.said.append(f"Failed or diverged: {lost}. Verdicts are about the runs that are left.")
     return Comparisons(by, measured, margin, rows, len(alone), bool(uneven))
+
+
+def decided(
+    fit: Fit,
+    rests: Sequence[str],
+    where: Mapping[str, str],
+    names: Sequence[str],
+    to: int,
+    metric: Metric,
+    margin: float | None,
+) -> tuple[list[Comparison], list[tuple[Comparison, tuple[int, int]]]]:
+    """The comparisons over all cells, and those of single cells with the cells of the model that they compare.
+
+    Args:
+        fit: of all runs; the first setting of its design is the arm.
+        rests: all else that distinguishes each cell of the model, and ``where`` has it in words.
+        names: of the arms.
+        to: the number of the arm that the others are compared with.
+    """
+    design, over, of_cells = fit.design, list[Comparison](), list[tuple[Comparison, tuple[int, int]]]()
+    arms = design.levels[:, 0].tolist()
+    place = {key: cell for cell, key in enumerate(zip(rests, arms, strict=True))}
+    for (rest, arm), cell in sorted(place.items(), key=lambda item: (item[0][1], item[1])):
+        if arm != to and (rest, to) in place:
+            pair = cell, place[rest, to]
+            row = Comparison(where[rest], names[arm], names[to], n=int(design.n[[*pair]].min()))
+            of_cells.append((row, pair))
+    if not of_cells:
+        return over, of_cells
+    pairs = np.array([pair for _, pair in of_cells])
+    unit, means = np.eye(len(design.n)), design.of_cells(fit.values[:, None])[:, 0]
+    signs = unit[pairs[:, 0]] - unit[pairs[:, 1]]
+    cells = [row for row, _ in of_cells]
+    single = fit.estimate(design.cell_weights(signs), single=True)
+    _decide(cells, single, means[pairs].mean(1), fit, metric, margin)
+    known = [arm for arm in dict.fromkeys(np.take(arms, pairs[:, 0])) if (np.take(arms, pairs[:, 0]) == arm).sum() > 1]
+    weights, told = design.between(0, [(to, arm) for arm in known])
+    known, weights = [arm for arm, one in zip(known, told, strict=True) if one], weights[told]
+    centres = np.empty(len(known))
+    for number, arm in enumerate(known):
+        own = np.take(arms, pairs[:, 0]) == arm
+        row = Comparison(ALL_CELLS, names[arm], names[to], sum(of.n for of, one in zip(cells, own, strict=True) if one))
+        row.cells, centres[number] = int(own.sum()), means[pairs[own]].mean()
+        if not design.one_each:
+            apart = design.cell_weights(signs[own] - signs[own].mean(0))
+            of = fit.estimate(apart)
+            row.vary = bool(Together(apart).p(of.t, of.degrees).min() < ERROR)
+            row.by_seed = fit.moved_by_seeds(design.levels[design.cells, 0]) < ERROR
+        over.append(row)
+    if over:
+        _decide(over, fit.estimate(weights), centres, fit, metric, margin)
+    return over, of_cells
+
+
+def _decide(
+    rows: Sequence[Comparison], estimate: Estimate, centres: np.ndarray, fit: Fit, metric: Metric, margin: float | None
+) -> None:
+    """Set the differences, verdicts and intervals of comparisons, which hold together."""
+    for number, row in enumerate(rows):
+        row.difference = float(estimate.mean[number])
+        row.mean, row.to_mean = centres[number] + row.difference / 2, centres[number] - row.difference / 2
+    single = rows[0].where != ALL_CELLS
+    if fit.design.degrees < 1 or (fit.design.one_each and (single or fit.design.degrees < LEAST)):
+        return
+    up, down = ("better", "worse")[:: metric.sign] if metric.sign else ("higher", "lower")
+    (found, low, high), alone = answers(estimate, margin), estimate.interval()
+    for number, row in enumerate(rows):
+        row.estimate = estimate.of(number)
+        words = [up if row.difference > 0 else down] * bool(found[number, 0])
+        if margin is not None and found[number, 1]:
+            words.append(f"no difference larger than {margin:.3g}")
+        row.verdict, row.low, row.high = ", ".join(words) or "undecided", float(low[number]), float(high[number])
+        row.single_low, row.single_high = (float(end[number]) for end in alone)
+        row.varies = "images" if estimate.images[number] > estimate.seeds[number] else "seeds"
+        row.varies = row.varies if fit.bits is not None else "seeds only"
+        if not words:
+            per_cell = round(len(fit.design.cells) / len(fit.design.n))
+            row.more = seeds_to_decide(row.estimate, per_cell, margin, ERROR / len(rows))
 
 
 def _setting(table: DataFrame, wanted: str) -> str:
@@ -298,27 +361,24 @@ class _Arms:
     Attributes:
         names: of the arms, by the named settings as a text.
         counts: of the runs of each that are compared.
-        conditions: these runs by all else that their weights depend on, then by arm, then by seed.
         lost: of each arm the runs that have failed or diverged, as what else they depend on and their seed.
     """
 
     def __init__(self, table: DataFrame, measured: Measured, by: Sequence[str]) -> None:
         self._by, first = by, dict[str, Any]()  # of an arm the place of its first run
-        self.counts, self.conditions = Counter[str](), dict[str, dict[str, Seeds]]()
+        self.counts, there = Counter[str](), set[tuple[str, str, Any]]()
         for place, run in measured.runs["run"].items():
             arm, rest = run.without(by)
             first.setdefault(arm, place)
             self.counts[arm] += 1
-            of_arm = self.conditions.setdefault(rest, {}).setdefault(arm, {})
-            if run.seed is not None:
-                of_arm[run.seed] = run
+            there.add((arm, rest, run.seed))
         self.lost = dict[str, set[tuple[str, Any]]]()
         for place, run in measured.lost["run"].items():
             arm, rest = run.without(by)
             if not run.config:  # it failed before it began: its overrides say what it is
                 arm = next((key for key, at in first.items() if _fits(run, table["run"][at], by)), arm)
             first.setdefault(arm, place)
-            if run.seed not in self.conditions.get(rest, {}).get(arm, {}):  # or it has ended well in another folder
+            if (arm, rest, run.seed) not in there:  # or it has ended well in another folder
                 self.lost.setdefault(arm, set()).add((rest, run.seed))
         self.names = dict(zip(first, _names(table.loc[[*first.values()]], by), strict=True))
         self.lost = {arm: self.lost.get(arm, set()) for arm in first}
@@ -364,71 +424,14 @@ def _where(table: DataFrame, first: Mapping[str, Run], by: Sequence[str]) -> dic
     return {key: words_of(run.settings, names) for key, run in first.items()}
 
 
-def _measure(cell: Comparison, of: Seeds, to: Seeds, measured: Measured) -> None:
-    """Set all of a comparison but its verdict; its step is the smallest gap between the numbers of all runs."""
-    seeds, scale = sorted(of.keys() & to.keys()), measured.metric.scale
-    sides = [[runs[seed] for seed in seeds] for runs in (of, to)]
-    cell.n, cell.seeds = len(seeds), seeds
-    conditions = [run.conditions | {"git": run.environment.get("git")} for run in (*sides[0], *sides[1])]
-    cell.differ = runs.different(conditions, UNNAMED)
-    values = np.array([[measured.values[run] for run in side] for side in sides])
-    cell.differences = dict(zip(seeds, (values[0] - values[1]).tolist(), strict=True))
-    cell.test_images = next(iter(of.values())).images
-    if seeds:
-        cell.mean, cell.to_mean = values.mean(1).tolist()
-        cell.difference = cell.mean - cell.to_mean
-    if len(seeds) < 2:
-        cell.commands = _commands(of, to, seeds)
-    bits = [measured.bits(run) for side in sides for run in side]
-    recorded = [run_bits for run_bits in bits if run_bits is not None]
-    if seeds and len(recorded) == len(bits) and len({len(run_bits) for run_bits in recorded}) == 1:
-        right = np.array(recorded, dtype=np.int8).reshape(2, len(seeds), -1)
-        cell.bits, cell.step = scale * (right[0] - right[1]).astype(np.float32), scale / right.shape[2]
-    if len(seeds) > 1:
-        cell.bound(statistics.paired(values[0] - values[1], cell.bits, cell.step), cell.bits is not None)
-
-
-def _over_cells(cells: Sequence[Comparison]) -> Comparison | None:
-    """The comparison over all cells; None of fewer than two cells, or if none has two pairs."""
-    cells = [cell for cell in cells if cell.differences]
-    if len(cells) < 2:
-        return None
-    bits = [cell.bits for cell in cells if cell.bits is not None]
-    counts = {(cell.test_images, cell.bits.shape[1]) for cell in cells if cell.bits is not None}
-    images = [cell.test_images for cell in cells]
-    known = len(bits) == len(cells) and len(counts) == len({*images})
-    step = max(cell.step for cell in cells)
-    over = statistics.over_cells([cell.differences for cell in cells], bits if known else None, step, images)
-    if over is None:
-        return None
-    seeds = sorted({seed for cell in cells for seed in cell.seeds})
-    comparison = Comparison(ALL_CELLS, cells[0].of, cells[0].to, sum(cell.n for cell in cells), seeds)
-    comparison.mean, comparison.to_mean = np.mean([(cell.mean, cell.to_mean) for cell in cells], axis=0).tolist()
-    comparison.difference, comparison.vary, comparison.cells = float(over.estimate.mean), over.vary, len(cells)
-    comparison.bound(over.estimate, known)
-    comparison.by_seed = over.by_seed
-    return comparison
-
-
-def _decide(comparisons: Sequence[Comparison], metric: Metric, margin: float | None) -> None:
-    """Set the verdicts and the intervals, which hold together."""
-    asked = [(row, row.estimate) for row in comparisons if row.estimate is not None]
-    if not asked:
-        return
-    up, down = ("better", "worse")[:: metric.sign] if metric.sign else ("higher", "lower")
-    together = statistics.stacked([estimate for _, estimate in asked])
-    answers = statistics.answers(together, margin, len(asked), up=up, down=down)
-    for (comparison, estimate), answer in zip(asked, answers, strict=True):
-        comparison.verdict, comparison.low, comparison.high = answer.verdict or "undecided", answer.low, answer.high
-        if not answer.verdict:
-            error = statistics.ERROR / len(asked)
-            comparison.more = statistics.seeds_to_decide(estimate, comparison.n // comparison.cells, margin, error)
-
-
-def _commands(of: Seeds, to: Seeds, seeds: Sequence[int]) -> list[str]:
+def _commands(of: Seeds, to: Seeds) -> list[str]:
     """The commands that train what two pairs lack, as far as the commands of the runs were recorded."""
     trained = sorted(of.keys() | to.keys())
-    candidates = [*seeds, *trained, *(seed for seed in range(len(trained) + 2) if seed not in trained)]
+    candidates = [
+        *sorted(of.keys() & to.keys()),
+        *trained,
+        *(seed for seed in range(len(trained) + 2) if seed not in trained),
+    ]
     commands, wanted = list[str](), list(dict.fromkeys(candidates))[:2]
     for side in (of, to):
         command = next((run.command for run in side.values() if run.command), "")

@@ -92,45 +92,19 @@ def _heat(axis: Any, pivot: Pivot, scale: Sequence[float]) -> None:
 
 
 def draw_matters(matters: Matters) -> Picture:
-    """Draw a bar for each share of the variance, and a panel for each setting with the means of its values.
-
-    Intervals are of 95%. The panels have one axis, so that what matters little is flat.
-    """
-    widths, height = [2.0, *(max(1.0, 0.35 * len(of)) for of in matters.levels)], 1.6 + 0.3 * len(matters.shares)
-    with panels(len(widths), (3.0, max(3.4, height)), kind=Picture, width_ratios=widths) as (figure, axes):
-        bars, first, *others = axes
-        _bars(bars, matters)
-        for axis in others:
-            axis.sharey(first)
-            axis.tick_params(labelleft=False)
-        for number, axis in enumerate((first, *others)):
-            _means(axis, matters, number)
-        first.set_ylabel(f"{matters.label}, mean and 95% interval")
-        runs = len(matters.measured.values)
-        figure.suptitle(f"What matters for {matters.label}: {matters.cells} cells, {runs} runs")
+    """Draw for each setting its largest difference with the interval, which holds together with the others."""
+    with panels(1, (6.4, 2.8 + 0.5 * len(matters.settings)), kind=Picture) as (figure, (axis,)):
+        for place, one in enumerate(matters.settings):
+            ends = np.nan_to_num([[one.difference - one.low], [one.high - one.difference]])
+            colour = COLOURS[0] if one.verdict.startswith("matters") else "#808080"
+            axis.errorbar([one.difference], [place], xerr=ends, fmt="o", color=colour, capsize=3)
+        axis.axvline(0, color="black", linewidth=0.8)
+        names = [f"{o.setting}\n{text_of_value(o.start)} < {text_of_value(o.end)}" for o in matters.settings]
+        axis.set_yticks(range(len(names)), names)
+        axis.set(ylim=(len(names) - 0.5, -0.5), xlabel=f"largest difference, {matters.label}")
+        axis.grid(axis="y", visible=False)
+        _say(figure, [matters.title, *matters.said])
     return figure  # type: ignore[no-any-return]
-
-
-def _bars(axis: Any, matters: Matters) -> None:
-    names = [matters.setting(share) for share in matters.ordered]
-    share, low, high = np.array([(each.share, each.low, each.high) for each in matters.ordered]).T * 100
-    # A share may lie beside its interval by rounding.
-    bars = None if np.isnan(low).any() else np.maximum([share - low, high - share], 0)
-    colours = [COLOURS[0] if len(each.factors) == 1 else "#b0b0b0" for each in matters.ordered]
-    axis.barh(names, share, xerr=bars, color=colours, height=0.6, capsize=3)
-    axis.set(xlim=(0, 100), xlabel="share of the variance between cells (%)")
-    axis.invert_yaxis()
-    axis.grid(axis="y", visible=False)
-
-
-def _means(axis: Any, matters: Matters, number: int) -> None:
-    values, main = matters.levels[number], matters.main[number]
-    dashes = "-" if all(isinstance(value, int | float) for value in values) else "none"
-    line(axis, 0, range(len(values)), main.means, np.nan_to_num(main.halves), linestyle=dashes)
-    names = list(map(text_of_value, values))
-    ticks(axis, range(len(values)), names)
-    axis.tick_params(axis="x", rotation=45 * (sum(map(len, names)) > 24))
-    axis.set(xlim=(-0.5, len(values) - 0.5), xlabel=matters.settings[number])
 
 
 def draw_curves(curves: Sequence[SeedCurve], label: str, below: Sequence[str] = ()) -> Picture:

@@ -32,7 +32,7 @@ from ssl_bench import files
 from ssl_bench.config.build import near
 from ssl_bench.config.identity import is_hashed
 from ssl_bench.errors import ConfigError, InvalidValue, require
-from ssl_bench.evaluate.metric import Metric
+from ssl_bench.evaluate.metric import NOT_HELPED, Metric
 from ssl_bench.launch.outcome import DIVERGED
 from ssl_bench.record import evaluations, grids, lease, runs
 from ssl_bench.record.runs import Key, Run
@@ -662,8 +662,23 @@ class Measured:
         self.runs, endless = there.loc[finite], there.index[[not is_finite for is_finite in finite]]
         values = zip(self.runs["run"], self.metric.scale * self.runs[self.name], strict=True)
         self.values = {run: float(value) for run, value in values}
+        self.said += self._not_helped()
         self.missing = missing(table, self.name)
         self.lost = table[table["state"].isin(LOST) | table.index.isin(endless)]
+
+    def _not_helped(self) -> list[str]:
+        """A sentence on networks that were better before the training, beyond what other test images would change."""
+        name = self.name.replace("/", "_init/", 1)
+        rows = self.runs[self.runs[name].notna()] if name in self.runs and self.metric.sign else self.runs[:0]
+        worse = 0
+        for run, value, before in zip(rows["run"], rows[self.name], rows[name] if len(rows) else (), strict=True):
+            half = self.metric.half_width(value, before, self.image_counts.get(run.images, 0))
+            worse += self.metric.sign * (value - before) < -half
+        if not worse:
+            return []
+        mean = self.metric.text(rows[name].mean())
+        what = f"{worse} of {len(rows)} networks are not better than before the training ({mean} on average)"
+        return [f"{what}: train longer before you compare."]
 
     @property
     def title(self) -> str:
@@ -706,6 +721,8 @@ class Measured:
 
 def notes(found: Sequence[Run]) -> list[str]:
     """Footnotes of a mean over runs: what it mixes, and what the runs warn of."""
-    warnings = [f"seed {run.seed}: {sentence}" for run in found for sentence in run.warnings]
+    warnings = [
+        NOT_HELPED if one.endswith(NOT_HELPED) else f"seed {r.seed}: {one}" for r in found for one in r.warnings
+    ]
     differing = ", ".join(runs.different([run.conditions for run in found]))
     return [f"mean over runs with different {differing}"] * bool(differing) + warnings

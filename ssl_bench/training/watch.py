@@ -13,6 +13,7 @@ from ssl_bench.data.dataset import Probe
 from ssl_bench.data.loader import Loader
 from ssl_bench.distributed import world
 from ssl_bench.evaluate.knn import leave_one_out
+from ssl_bench.evaluate.metric import NOT_HELPED
 from ssl_bench.evaluate.spectrum import effective_rank
 from ssl_bench.record import evaluations
 from ssl_bench.seeding import rng_state, set_rng_state, stream
@@ -140,6 +141,8 @@ class Alarm:
 def warnings_of(rows: Iterable[Mapping[str, Any]], results: Mapping[str, Any], warmup_epochs: float) -> list[str]:
     """Sentences about a trained run: the last one of its training, and metrics worse than those at initialisation.
 
+    An accuracy is worse if other test images would hardly make it better (95%).
+
     Args:
         rows: of ``metrics.jsonl``.
         results: content of ``results.json``.
@@ -150,7 +153,8 @@ def warnings_of(rows: Iterable[Mapping[str, Any]], results: Mapping[str, Any], w
     for name in evaluations.main(metrics, declared):
         metric, value = evaluations.metric_of(name, declared), metrics[name]
         initial = metrics.get(name.replace("/", "_init/", 1), value)
-        if metric.sign * (value - initial) < 0:
+        counts = [of["images"] for entry in results.get("evaluations", ()) if (of := entry.get("hits", {}).get(name))]
+        if metric.sign * (value - initial) < -metric.half_width(value, initial, *counts[:1]):
             than = f"{'below' if value < initial else 'above'} {metric.text(initial)} before the training"
-            sentences.append(f"{name} is {metric.text(value)}, {than}: the training has not helped")
+            sentences.append(f"{name} is {metric.text(value)}, {than}: {NOT_HELPED}")
     return sentences

@@ -221,7 +221,7 @@ def test_the_page_of_a_grid(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     assert all(f"{mean:.2f}" in table for mean in means)
     (compared,) = (text for line, text in printed.items() if " --by loss " in line)
     head, *rows = (line.split() for line in compared.splitlines()[2:6])
-    assert head == ["dcl", "less", "infonce"] and rows[0][:3] == ["all", "cells", "6"]
+    assert head == ["dcl", "minus", "infonce"] and rows[0][:3] == ["all", "cells", "6"]
     cells = {("batch_size=32", "negatives.k=2"), ("batch_size=64", "negatives.k=2")}
     assert {(row[0], row[1]) for row in rows[1:]} <= cells | {("batch_size=64", "negatives.k=126")}
     (answer,) = (text for line, text in printed.items() if line == "ssl-bench compare k_batch")

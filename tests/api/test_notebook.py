@@ -72,7 +72,7 @@ def test_a_notebook_shows_tables_and_pictures(outputs: dict[str, list[Any]]) -> 
         assert heads[: len(columns)] == columns and heads[-4:] == ["state", "seconds", "warnings", "path"]
         assert page.count("<td>finished</td>") == 4 and len(heads) < 20
     text = shown(outputs["compare"])["text/plain"]
-    assert "What matters for knn/top1" in text and "share of variance" in text
+    assert "knn/top1, percent: " in text and "largest difference" in text
     for name, head in (("table", "mean"), ("by", "verdict")):
         assert f"<th>{head}</th>" in shown(outputs[name])["text/html"]
     for name in ("figure", "curves", "matters"):

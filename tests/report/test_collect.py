@@ -90,7 +90,7 @@ def test_a_damaged_part_of_one_run_does_not_hide_the_others(part: str) -> None:
     data = collect([], OUTPUTS, Path.cwd())
     first, *others = ordered(data, folders)
     assert [run["state"] for run in others].count(FINISHED) == 22 and first["state"] == "damaged" and html.render(data)
-    assert f"results.json is damaged ({part}" in first["reason"] and first["metrics"] == {}
+    assert "results.json is damaged" in first["reason"] and part in first["reason"] and first["metrics"] == {}
 
 
 def test_a_value_that_is_no_number_is_shown_as_text() -> None:

@@ -34,21 +34,26 @@ def printed(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return found
 
 
-def test_a_difference_has_its_interval_and_a_cell_of_one_pair_has_commands(
-    grid: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_differences_have_one_deviation_of_all_runs(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """A cell with one run on each side has an interval, too; without several seeds it has commands."""
     found = printed(capfd, "--by", "loss", "--to", "dcl", "grid")
     cells = {(cell["of"], cell["n"]): cell for cell in found["cells"]}
-    pairs, single = cells["infonce", 3], cells["byol", 1]
-    t = stats.t.isf(0.025, 2)  # the differences are -10, -11 and -9: their deviation is 1
-    assert math.isclose(pairs["difference"], -10) and math.isclose(pairs["mean"], 52)
-    assert math.isclose(pairs["low"], -10 - t / math.sqrt(3)) and math.isclose(pairs["high"], -10 + t / math.sqrt(3))
-    assert (pairs["verdict"], pairs["varies"], pairs["seeds"]) == ("worse", "seeds only", [0, 1, 2])
-    assert single["verdict"] == "no verdict" and single["low"] is None
-    assert single["commands"] == [f"ssl-bench train loss={loss} optimizer.lr=0.3 seed=1" for loss in ("byol", "dcl")]
+    several, single = cells["infonce", 3], cells["byol", 1]
+    assert math.isclose(several["difference"], -10) and math.isclose(several["mean"], 52)
+    t = stats.t.isf(0.025 / 2, 4)  # of two comparisons; four degrees of freedom
+    half = t * math.sqrt((8 + 6) / 3 * 8 / 4 / 3)  # the own errors of the two cells are larger than those of all
+    assert [several["low"], several["high"]] == pytest.approx([-10 - half, -10 + half])
+    assert (several["verdict"], several["varies"], several["seeds"]) == ("worse", "seeds only", [0, 1, 2])
+    assert (
+        single["high"] - single["difference"] == pytest.approx(t * math.sqrt(2 * (8 + 6) / 4))
+        and single["commands"] == []
+    )
     assert found["alone"] == 0 and found["unit"] == "percent"
     table: Any = ssl_bench.compare(by="loss", to="dcl")
     assert table["difference"].round(9).tolist() == [cell["difference"].__round__(9) for cell in found["cells"]]
+    (alone,) = printed(capfd, "--by", "loss", "--to", "dcl", "grid", "optimizer.lr=0.3")["cells"]
+    assert alone["verdict"] == "no verdict" and alone["low"] is None
+    assert alone["commands"] == [f"ssl-bench train loss={loss} optimizer.lr=0.3 seed=1" for loss in ("byol", "dcl")]
 
 
 def test_two_values_two_experiments_and_a_margin(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
@@ -66,16 +71,20 @@ def test_two_values_two_experiments_and_a_margin(grid: None, capfd: pytest.Captu
 
 
 def test_verdicts_hold_together_and_other_code_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    """A difference with p = 0.03 is a verdict in one cell, and none in two (Holm)."""
-    least = stats.t.isf(0.015, 2) / math.sqrt(3)
-    for lr in (0.1, 0.3):
-        for loss, seeds in {"infonce": [0, 0, 0], "dcl": [least - 1, least, least + 1]}.items():
-            for seed, more in enumerate(seeds):
-                folder = run("grid/", 0.5 + more / 100, loss=loss, optimizer__lr=lr, seed=seed)
-                add(folder, environment={"git": loss})
-    (cell,) = printed(capfd, "--by", "loss", "--to", "infonce", "optimizer.lr=0.1")["cells"]
+    """A difference with p = 0.03 is a verdict in one cell, and none in two of the same deviation (Holm)."""
+    for count, lrs in ((1, [0.1]), (2, [0.1, 0.3])):
+        # seeds have no part of their own in one cell, and in two they have, with three times two degrees
+        free = 4 if count == 1 else 6
+        least = stats.t.isf(0.015, free) * math.sqrt(2 / 3)
+        for lr in lrs:
+            for loss, shift, sign in (("infonce", 0.0, 1), ("dcl", least, 1 if count == 1 else -1)):
+                for seed, noise in enumerate((-1.0, 0.0, 1.0)):
+                    more = shift + sign * noise * (1 if lr == 0.1 else -1) * (math.sqrt(1.5 / 2) if count == 2 else 1)
+                    folder = run(f"g{count}/", 0.5 + more / 100, loss=loss, optimizer__lr=lr, seed=seed)
+                    add(folder, environment={"git": loss})
+    (cell,) = printed(capfd, "--by", "loss", "--to", "infonce", "g1")["cells"]
     assert (cell["verdict"], cell["differ"]) == ("better", ["git (dcl, infonce)"])
-    over, *both = printed(capfd, "--by", "loss", "--to", "infonce")["cells"]
+    over, *both = printed(capfd, "--by", "loss", "--to", "infonce", "g2")["cells"]
     assert over["where"] == "all cells" and over["verdict"] == "better"
     assert [cell["verdict"] for cell in both] == ["undecided", "undecided"]
     assert all(cell["low"] < 0 < cell["single_low"] for cell in both)

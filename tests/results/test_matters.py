@@ -1,4 +1,4 @@
-"""``ssl-bench compare GRID``: shares, ranges and trends in every form, and what is left out or refused."""
+"""``ssl-bench compare GRID``: differences and trends in every form, and what is left out or refused."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import ssl_bench
 from ssl_bench.commands import compare, figure
@@ -48,28 +49,35 @@ def test_the_answer_in_every_form(
     grid: object, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = printed(capfd, "g")
-    shares = {share["setting"]: share for share in record["shares"]}
-    pairs = {"loss x batch_size", "loss x negatives.k", "batch_size x negatives.k"}
-    assert shares.keys() == {"loss", "batch_size", "negatives.k", "rest", *pairs}
-    assert sum(share["share"] for share in shares.values()) == pytest.approx(1)
-    assert 0.7 < shares["negatives.k"]["share"] < 0.9  # 10.7 of 12.2, without noise
-    assert all(share["low"] <= share["share"] + 1e-9 for share in shares.values())
-    assert record["sentence"].startswith("negatives.k matters most: ")
     by_name = {of["setting"]: of for of in record["settings"]}
-    assert by_name["negatives.k"]["levels"] == [4, 32, 256] and by_name["loss"]["levels"] == ["dcl", "infonce"]
+    assert [*by_name] == ["negatives.k", "batch_size", "loss"]  # those that matter most first
+    for name, ends, truth in (
+        ("negatives.k", [4, 256], 8),
+        ("batch_size", [32, 512], 3),
+        ("loss", ["infonce", "dcl"], 2),
+    ):
+        of = by_name[name]
+        assert [of["from"], of["to"]] == ends and of["low"] < truth < of["high"] and of["verdict"] == "matters"
     trend = by_name["negatives.k"]["per_doubling"]
     assert trend["low"] < 8 / 6 < trend["high"] and by_name["loss"]["per_doubling"] is None
-    assert 1.5 < record["deviation"] < 2.5 and record["runs"] == 54 and record["missing"] == 0
+    assert record["beyond"]["p"] > 0.05 and record["beyond"]["low"] < 0 < record["beyond"]["high"]
+    seeds = record["seeds"]
+    assert (seeds["least"], seeds["most"]) == (3, 3) and 1.5 < seeds["deviation"] < 2.5
+    assert record["runs"] == 54 and record["missing"] == 0
+    now, more = record["smallest"]
+    assert (now["seeds"], more["seeds"]) == (3, 5) and now["half"] > more["half"] > 0.5 * now["half"]
     monkeypatch.setenv("COLUMNS", "80")
     for form in ("rich", "md", "tex", "csv"):
         assert compare.main(["g", "--format", form]) == 0
         text = capfd.readouterr().out
         assert "batch\\_size" in text if form == "tex" else "batch_size" in text
-        assert form == "csv" or "matters most" in text
+        assert form == "csv" or "matters" in text
         assert form != "rich" or max(map(len, text.splitlines())) <= 80
-    what = ssl_bench.compare("outputs/g")
-    assert what.shares["share"].tolist() == [share["share"] for share in record["shares"]]
-    assert len(what.figure().axes) == 4 and what.sentence == record["sentence"] and "matters most" in str(what)
+    what = ssl_bench.compare("outputs/g", margin=20)
+    assert what.settings["difference"].tolist() == [of["difference"] for of in record["settings"]]
+    assert all(verdict.endswith("smaller than 20") for verdict in what.settings["verdict"])
+    (axis,) = what.figure().axes
+    assert axis.get_yticklabels()[0].get_text().startswith("negatives.k") and "negatives.k" in str(what)
 
 
 def test_a_value_all_of_whose_runs_have_diverged_is_named(capfd: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +86,7 @@ def test_a_value_all_of_whose_runs_have_diverged_is_named(capfd: pytest.CaptureF
             add("infonce", size, 4, seed, 50 + BATCHES[size] + seed)
             add("dcl", size, 4, seed, None)
     record = printed(capfd, "g")
-    assert {share["setting"] for share in record["shares"]} == {"batch_size", "rest"} and record["diverged"] == 6
+    assert [of["setting"] for of in record["settings"]] == ["batch_size"] and record["diverged"] == 6
     assert compare.main(["g"]) == 0 and "loss=dcl " in capfd.readouterr().out
     (cell,) = printed(capfd, "g", "--by", "loss", "--to", "infonce")["cells"]
     assert (cell["of"], cell["to"], cell["n"], cell["verdict"]) == ("dcl", "infonce", 0, "no verdict")
@@ -107,33 +115,64 @@ def test_a_gate_is_undecided_where_runs_of_one_side_have_diverged(
     assert len(row["runs"]) == 2 + len(seeds) and {"loss=infonce seed=9", "loss=dcl seed=9"} <= {*row["runs"]}
 
 
-def test_settings_that_vary_together_have_no_shares() -> None:
+def test_settings_that_vary_together_are_not_told_apart() -> None:
     given.together()
     with pytest.raises(ConfigError, match="vary together"):
         what_matters(chosen([]))
 
 
-def test_one_seed_has_no_intervals(capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_seed(capfd: pytest.CaptureFixture[str]) -> None:
+    """Without three degrees of freedom beyond the sum of the settings there are no intervals, with them there are."""
     for loss, of_loss in LOSSES.items():
         for size, of_size in BATCHES.items():
-            add(loss, size, 4, 0, 50.0 + of_loss + of_size)
+            add(loss, size, 4, 0, 50.0 + 5 * of_loss + of_size + 0.1 * (loss == "dcl") * (size == 32))
     record = printed(capfd, "g")
-    shares = {share["setting"]: share["share"] for share in record["shares"]}
-    assert shares == pytest.approx({"loss": 0.4, "batch_size": 0.6, "loss x batch_size": 0.0, "rest": 0.0})
-    assert all(share["low"] is None for share in record["shares"]) and record["deviation"] is None
+    assert [of["verdict"] for of in record["settings"]] == ["one seed", "one seed"] and record["beyond"] is None
+    assert all(of["low"] is None for of in record["settings"]) and record["seeds"]["deviation"] is None
+    assert record["smallest"] == [] and compare.main(["g"]) == 0 and "seed=0,1,2" in capfd.readouterr().out
+    (cell, *_) = printed(capfd, "g", "--by", "loss")["cells"]
+    assert cell["verdict"] == "no verdict" and cell["low"] is None
+    for loss, of_loss in LOSSES.items():
+        for size, of_size in BATCHES.items():
+            add(loss, size, 32, 0, 51.0 + 5 * of_loss + of_size)
+    record = printed(capfd, "g")
+    assert record["settings"][0]["verdict"] == "matters" and record["beyond"] is None
+    first, *cells = printed(capfd, "g", "--by", "loss", "--to", "infonce")["cells"]
+    assert first["verdict"] == "better" and {cell["verdict"] for cell in cells} == {"no verdict"}
+    assert first["difference"] == pytest.approx(record["settings"][0]["difference"])
 
 
-def test_the_figure_has_a_bar_for_each_share(grid: object, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_compare(capfd: pytest.CaptureFixture[str]) -> None:
+    for seed in range(2):
+        add("dcl", 32, 4, seed, 50.0 + seed)
+    with pytest.raises(ConfigError, match=r"2 seeds, knn/top1 50\.50, deviation 0\.71"):
+        what_matters(chosen([]))
+    for seed in range(2):
+        add("infonce", 32, 4, seed, 50.0)
+    with pytest.raises(ConfigError, match="all runs have the same number"):
+        what_matters(chosen(["knn/top1=0.5"]))
+
+
+def test_one_difference_has_one_interval(capfd: pytest.CaptureFixture[str]) -> None:
+    """Of one setting of two levels it is the same in both tables, also where cells vary unlike each other."""
+    for seed, (one, other) in enumerate(zip((50, 51, 53), (60, 66, 72), strict=True)):
+        add("infonce", 32, 4, seed, one)
+        add("dcl", 32, 4, seed, other)
+    (setting,) = printed(capfd, "g")["settings"]
+    (cell,) = printed(capfd, "g", "--by", "loss", "--to", "infonce")["cells"]
+    for name in ("difference", "low", "high"):
+        assert setting[name] == pytest.approx(cell[name])
+    variances = np.var([50, 51, 53], ddof=1) / 3, np.var([60, 66, 72], ddof=1) / 3
+    assert setting["high"] - setting["difference"] == pytest.approx(stats.t.isf(0.025, 4) * np.sqrt(sum(variances)))
+
+
+def test_the_figure_has_a_point_for_each_setting(grid: object) -> None:
     from ssl_bench.results.drawing import draw_matters
 
     matters = what_matters(chosen([]))
-    drawn = draw_matters(matters)
-    bars, *panels = drawn.axes
-    assert [patch.get_width() for patch in bars.patches] == pytest.approx(  # type: ignore[attr-defined]
-        [100 * share.share for share in matters.ordered]
-    )
-    assert [panel.get_xlabel() for panel in panels] == matters.settings
-    assert all(panel.get_ylim() == panels[0].get_ylim() for panel in panels)
+    (axis,) = draw_matters(matters).axes
+    points = [float(container[0].get_xdata()[0]) for container in axis.containers]
+    assert points == [of.difference for of in matters.settings]
     assert figure.main(["g", "--what-matters", "--out", "m.png"]) == 0
     assert Path("m.png").read_bytes().startswith(b"\x89PNG")
 
@@ -183,6 +222,6 @@ def test_numbers_that_agree_by_chance_decide_nothing(capfd: pytest.CaptureFixtur
             for entry in content["evaluations"]:
                 entry["hits"] = {"knn/top1": {"file": "hits/a.bits", "images": 12}}
             (folder / "results.json").write_text(json.dumps(content))
-    assert "nothing here is shown to matter" in printed(capfd, "g")["sentence"]
+    assert printed(capfd, "g")["settings"][0]["verdict"].startswith("not shown")
     (cell,) = printed(capfd, "g", "--by", "loss", "--to", "infonce", "--margin", "0.5")["cells"]
     assert cell["verdict"] == "undecided" and cell["low"] < 0 < 8 < cell["high"]

@@ -359,27 +359,27 @@ def check_pairs(
     record: Mapping[str, Any], runs: list[Made], kinds: Sequence[Kind], by: str, name: str, to: str = ""
 ) -> None:
     """Compare a comparison with the differences of all pairs."""
-    found, expected, paired = cells(runs, kinds), list[tuple[str, Group, dict[int, float]]](), set[Any]()
+    found, expected, paired = cells(runs, kinds), list[tuple[str, Group, Any, Any]](), set[Any]()
     to = to or record["cells"][0]["to"]
     for group, of in found.items():
         rest = tuple(pair for pair in group if pair[0] != by)
         for other, its in found.items():
-            if text(dict(other)[by]) == to and group != other and {*rest} < {*other} and of.keys() & its.keys():
-                seeds = sorted(of.keys() & its.keys())
-                expected.append((text(dict(group)[by]), rest, {seed: of[seed] - its[seed] for seed in seeds}))
-                paired |= {(one, seed) for seed in seeds for one in (group, other)}
+            if text(dict(other)[by]) == to and group != other and {*rest} < {*other}:
+                expected.append((text(dict(group)[by]), rest, of, its))
+                paired |= {(group, seed) for seed in of} | {(other, seed) for seed in its}
     rows = [row | {"value": row["of"].rpartition("=")[2]} for row in record["cells"] if row["n"]]
     of_cells = [row for row in rows if row["where"] != ALL_CELLS]
     assert len(of_cells) == len(expected)
-    for value, rest, of in expected:
+    for value, rest, of, its in expected:
         of_value = [row for row in of_cells if row["value"] == value]
         (row,) = [row for row in of_value if agrees(dict(w.split("=") for w in row["where"].split()), rest)]
-        assert (row["n"], row["seeds"]) == (len(of), [*of]) and row["difference"] == pytest.approx(fmean(of.values()))
+        assert (row["n"], row["seeds"]) == (min(len(of), len(its)), sorted(of.keys() & its.keys()))
+        if len({frozenset(seeds) for seeds in found.values()}) == 1:
+            assert row["difference"] == pytest.approx(fmean(of.values()) - fmean(its.values()))
     for row in rows:
-        of_arm = [of for value, _, of in expected if value == row["value"]]
+        of_arm = [(of, its) for value, _, of, its in expected if value == row["value"]]
         if row["where"] == ALL_CELLS:
-            assert row["n"] == sum(map(len, of_arm))
-            assert row["difference"] == pytest.approx(fmean(fmean(of.values()) for of in of_arm))
+            assert row["n"] == sum(min(map(len, sides)) for sides in of_arm)
     alone = Counter({"without a partner": sum(map(len, found.values())) - len(paired)})
     assert left_out(record) == missing(runs, kinds, name) + alone
 
@@ -389,7 +389,7 @@ def left_out(record: Mapping[str, Any]) -> Counter[str]:
 
 
 def what_matters(case: Case) -> None:
-    """The means of levels are those of the cells if no combination is missing and all have the same seeds."""
+    """Differences are those of the cells if no combination is missing and all have the same seeds."""
     name, kinds = drawn_name(case)
     found, result = cells(case.runs, kinds), case.enter(f"compare --format json --metric {name}")
     levels = {key: {dict(group)[key] for group in found} for key, _ in case.runs[0].settings}
@@ -402,9 +402,11 @@ def what_matters(case: Case) -> None:
     assert left_out(record) == missing(case.runs, kinds, name)
     if record["missing"] == 0 and len({frozenset(of) for of in found.values()}) == 1:
         for setting in record["settings"]:
-            for level, mean in zip(setting["levels"], setting["means"], strict=True):
-                of_level = [fmean(of.values()) for group, of in found.items() if (setting["setting"], level) in group]
-                assert mean == pytest.approx(fmean(of_level)), (name, setting, level)
+            means = [
+                fmean(fmean(of.values()) for group, of in found.items() if (setting["setting"], setting[end]) in group)
+                for end in ("from", "to")
+            ]
+            assert setting["difference"] == pytest.approx(means[1] - means[0]), (name, setting)
 
 
 READERS: list[Callable[[Case], None]] = [status, python, report, means, curves, pairs, what_matters]

@@ -119,7 +119,10 @@ def test_collapse_and_chance_are_said_after_the_warm_up() -> None:
     assert said({**collapsed, "information": 0.5}) == [COLLAPSE]  # with negatives one look suffices
     metrics = {"knn/top1": 0.1, "knn_init/top1": 0.164, "linear/digit/top1": 0.5, "linear_init/digit/top1": 0.5}
     worse = "knn/top1 is 10.0%, below 16.4% before the training: the training has not helped"
-    assert warnings_of([then], {"metrics": metrics | {"linear/top1": 0.3}, "config": {}}, 0) == [worse]
+    numbers = {"metrics": metrics | {"linear/top1": 0.3}, "config": {}}
+    assert warnings_of([then], numbers, 0) == [worse]
+    for images, told in ((20, list[str]()), (2000, [worse])):  # other test images might make it better
+        assert warnings_of([then], numbers | {"evaluations": [{"hits": {"knn/top1": {"images": images}}}]}, 0) == told
 
 
 def test_a_collapse_is_said_once_on_the_way_and_recorded(train: Train) -> None:
