@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 from ssl_bench import files
 from ssl_bench.api import options as conf
 from ssl_bench.api.arguments import integers, tensor
+from ssl_bench.config.from_disk import weights_in
 from ssl_bench.config.labelled import held_out
 from ssl_bench.distributed import alone
 from ssl_bench.errors import require
@@ -26,9 +27,9 @@ from ssl_bench.evaluate.geometry import pair_statistics
 from ssl_bench.evaluate.knn import knn_predict, require_finite
 from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.evaluate.target import SplitName, Target
-from ssl_bench.networks import names, trained_on, weight_files, weights
-from ssl_bench.networks.candidates import Which
+from ssl_bench.networks import weights
 from ssl_bench.networks.encoder import full_precision
+from ssl_bench.networks.weights import Which
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ def load_weights(network: nn.Module, file: str | os.PathLike[str], which: Which 
 
     Args:
         network: of timm, of torchvision or your own.
-        file: .safetensors, or one of ``torch.save``, or a folder that transformers has written.
+        file: .safetensors, or one of ``torch.save``, or a folder that timm has written.
         which: ``trained`` or ``momentum``, if a file has both; None: the one that its method evaluates.
 
     Returns:
@@ -201,10 +202,9 @@ def load_weights(network: nn.Module, file: str | os.PathLike[str], which: Which 
     Raises:
         ConfigError: the file cannot be read, or does not have this network; nothing is loaded.
     """
-    path = files.given_path(file)
-    path = path / "model.safetensors" if path.is_dir() else path
-    line = weights.load_weights(network, weight_files.read_weights(path), str(path), which, names.described(path))
-    images = trained_on.trained_on(path)
-    if images is None or images["image_dtype"] == trained_on.BOUNDED:
+    path = weights_in(files.given_path(file))
+    line = weights.load_weights(network, weights.read_weights(path), str(path), which)
+    images = weights.trained_on(path)
+    if images is None or images["image_dtype"] == weights.UINT8:
         return line
     return f"{line}; for images of {images['image_dtype']} as they are, minus {images['mean']}, over {images['std']}"

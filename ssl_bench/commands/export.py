@@ -80,17 +80,16 @@ def export(folder: Path, form: str | None = None, out: Path | None = None) -> Pa
 def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
     """Weights, configuration and card, by the names of their files."""
     from ssl_bench.networks import export as libraries
-    from ssl_bench.networks import hub
     from ssl_bench.papers.card import card
     from ssl_bench.record import runs
 
     backbone = run.parts.method.encoder.get_submodule("backbone")
     if libraries.is_of_timm(config):
         args = config["backbone"].get("args")
-        contents = hub.timm_files(backbone, config["dataset"], run.parts.dataset.eval_view, args)
+        contents = libraries.timm_files(backbone, config["dataset"], run.parts.dataset.eval_view, args)
         load = _load(config["backbone"], backbone.state_dict())
     else:
-        contents = hub.package_files(backbone, libraries.our_config(config))
+        contents = libraries.package_files(backbone, libraries.our_config(config))
         where = "In this folder, with ssl_bench, since timm has no such network:"
         load = [(where, libraries.lines_to_load("config.json"))]
     facts = {"run_id": run.run_id, "optimiser step": run.step, "seed": config["seed"]}

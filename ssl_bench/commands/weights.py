@@ -6,6 +6,7 @@ The run keeps the path and the hash of the file, and no copy.
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,13 @@ def _of_timm(given: str) -> tuple[Path, list[str], dict[str, Any]]:
     """The file of weights of timm, overrides that build its network, and its view of an image by keys of a dataset."""
     import timm  # heavy: only where it is used
 
+    from ssl_bench.config.from_disk import weights_in
+
     name, args = given.removeprefix("timm:"), dict[str, Any]()
     try:
         if (folder := Path(name)).is_dir():
             described = files.parse_json(files.read_bytes(folder / "config.json"))
-            name, config, path = described["architecture"], described["pretrained_cfg"], folder / "model.safetensors"
+            name, config, path = described["architecture"], described["pretrained_cfg"], weights_in(folder)
             args = {key: value for key, value in described.get("model_args", {}).items() if key not in OF_THE_IMAGES}
         else:
             from huggingface_hub import hf_hub_download
@@ -84,7 +87,7 @@ def _of_timm(given: str) -> tuple[Path, list[str], dict[str, Any]]:
         if "${" in json.dumps(args) or not all(word.isidentifier() for word in (name, interpolation, *args)):
             raise ValueError("its config.json names no network with arguments")
         size, crop = int(config["input_size"][-1]), float(config.get("crop_pct") or 0.875)
-        view: dict[str, Any] = {"size": size, "resize": round(size / crop), "interpolation": interpolation}
+        view: dict[str, Any] = {"size": size, "resize": math.floor(size / crop), "interpolation": interpolation}
         view |= {key: [float(value) for value in config[key]] for key in ("mean", "std")}
     except Exception as error:  # of a network, a cache, a file and timm's tables
         raise ConfigError(f"{given}: its weights cannot be had ({reason(error)}): give a file of them") from error
@@ -98,20 +101,17 @@ def _as_in_training(path: Path, view: dict[str, Any], chosen: list[str], overrid
     The numbers of a run count for images without bounds: those of uint8 keep the numbers of their own dataset.
     """
     from ssl_bench.config import compose, from_disk
-    from ssl_bench.networks import names, trained_on
+    from ssl_bench.networks import weights
 
-    file = path / from_disk.OF_FOLDER if (path / from_disk.OF_FOLDER).is_file() else path
-    images, wanted = trained_on.trained_on(file), dict[str, Any]()
-    if view or (images and images["image_dtype"] != trained_on.BOUNDED):
+    file = from_disk.weights_in(path)
+    images, wanted = weights.trained_on(file), dict[str, Any]()
+    if view or (images and images["image_dtype"] != weights.UINT8):
         node = compose.load([FROZEN, *chosen, *overrides])["dataset"]
-        trained_on.check_images(file, node)
-        bounded = node.get("dtype", trained_on.BOUNDED) == trained_on.BOUNDED
+        weights.check_images(file, node)
+        bounded = node.get("dtype", weights.UINT8) == weights.UINT8
         numbers: Any = images if not bounded else view if node["channels"] == 3 else None
         wanted |= {key: numbers[key] for key in ("mean", "std") if numbers}
         wanted |= {key: view.get(key) for key in ("size", "resize", "interpolation") if "resize" in node}
     wanted = {f"dataset.{key}": value for key, value in wanted.items() if value}
-    eps = (names.described(file) or {}).get("layer_norm_eps")  # transformers' own key; timm's ViTs have 1e-6
-    if eps not in (None, 1e-6) and "backbone=timm" in overrides:
-        wanted["backbone.args.layer_norm_eps"] = eps
     given = {word.partition("=")[0] for word in overrides}
     return [f"{key}={str(value).replace(' ', '')}" for key, value in wanted.items() if key not in given]

@@ -17,7 +17,7 @@ from ssl_bench.config.build import find_target, located, open_dataset
 from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, is_own
 from ssl_bench.errors import ConfigError, InvalidValue, require, shown
 
-OF_FOLDER = "model.safetensors"  # the weights in a folder that transformers or timm has written
+FILES_OF_FOLDER = ("model.safetensors", "pytorch_model.bin")  # the weights in a folder that timm has written
 AUTO = "auto"  # the option of evaluate without the evaluators that need labels, where there are none
 
 
@@ -100,6 +100,11 @@ def leave_out(cfg: DictConfig, choices: Mapping[str, Any]) -> None:
         files.say_once(f"{choices['dataset']}: no classes, so {' and '.join(without)} are left out of the evaluation")
 
 
+def weights_in(folder: Path) -> Path:
+    """The file of weights in a folder that timm has written; ``folder`` itself if there is none."""
+    return next((path for name in FILES_OF_FOLDER if (path := folder / name).is_file()), folder)
+
+
 def find_weights(cfg: DictConfig) -> None:
     """Replace ``init``, the directory of a run or a file of weights, by its path and what identifies its weights."""
     given, remedy = cfg.get("init"), "the directory of a finished run, outputs/<name>/<run_id>, or a file of weights"
@@ -111,8 +116,8 @@ def find_weights(cfg: DictConfig) -> None:
     require(valid, "init", given, f"{remedy}, or to {{path: FILE, which: momentum}}")
     require(which in (None, "trained", "momentum"), "init.which", which, words)
     path = Path(str(node["path"])).absolute()
-    if not (path / "results.json").exists() and (path / OF_FOLDER).is_file():
-        path /= OF_FOLDER
+    if not (path / "results.json").exists():
+        path = weights_in(path)
     if path.is_dir():
         results = located("ssl_bench.record.runs.read_results")(path)
         if results is None:

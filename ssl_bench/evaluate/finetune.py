@@ -27,7 +27,7 @@ from ssl_bench.distributed import all_sum, alone, average_gradients, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.target import Target
 from ssl_bench.evaluate.trained import Trained
-from ssl_bench.networks import torch_files
+from ssl_bench.networks import unpickler
 from ssl_bench.networks.encoder import full_precision
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.seeding import stream
@@ -212,13 +212,13 @@ class Training:
         log.info("fine-tuning: step %d of %d", self.step, self.last_step)
         files.make_folder(self.target.kept.parent)
         states = {name: part.state_dict() for name, part in self._parts().items()}
-        files.write_bytes(self.target.kept, torch_files.packed({"step": self.step, **states}))
+        files.write_bytes(self.target.kept, unpickler.packed({"step": self.step, **states}))
 
     def _resume(self) -> None:
         """Go on from the state that was kept, if all ranks can read it."""
         state: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # of a missing or damaged file, of many kinds
-            state = files.read_with(self.target.kept, torch_files.unpacked) if self.target.kept else {}
+            state = files.read_with(self.target.kept, unpickler.unpacked) if self.target.kept else {}
         if int(all_sum(torch.tensor(int(bool(state)), device=self.target.device))) < world():
             return
         for name, part in self._parts().items():

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.methods.base import Method, Norm, Outputs, StepResult
-from ssl_bench.networks.narrow import replace_narrow
+from ssl_bench.networks.encoder import replace_narrow
 from ssl_bench.objective.schedule import Progress
 
 

@@ -19,8 +19,7 @@ from ssl_bench.errors import require
 from ssl_bench.methods.base import Framework, Outputs, Term
 from ssl_bench.networks.encoder import Encoder, full_precision, unit
 from ssl_bench.networks.heads import MLP, FinalNorm
-from ssl_bench.networks.norm import joint_forward
-from ssl_bench.networks.shuffle import collect, deal
+from ssl_bench.networks.norm import collect, deal, joint_forward
 from ssl_bench.objective.contrast import Embedded
 
 

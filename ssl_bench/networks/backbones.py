@@ -1,5 +1,6 @@
 """Backbones: images [B, channels, H, W] to features [B, num_features]."""
 
+import re
 from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import Any, Literal, cast
@@ -9,7 +10,6 @@ from torch import Tensor, nn
 
 from ssl_bench.config.build import near
 from ssl_bench.errors import InvalidValue, reason, require
-from ssl_bench.networks.keras import start_as_keras
 
 
 class Backbone(nn.Module, ABC):
@@ -45,8 +45,7 @@ def timm_backbone(
         stem: ``cifar`` replaces a ResNet's 7 x 7 convolution by a 3 x 3 one of stride 1 and removes the max-pool.
         zero_init_residual: start each residual block's last BN at scale 0; None: timm's default.
         size: height and width of the images, for networks that accept one size only (ViT, Swin); None: timm's default.
-        args: further arguments of ``timm.create_model``, such as ``img_size`` and ``patch_size`` of a ViT; and
-            ``layer_norm_eps``, which timm has no argument for.
+        args: further arguments of ``timm.create_model``, such as ``img_size`` and ``patch_size`` of a ViT.
 
     Raises:
         InvalidValue: timm has no such network, or the network has no such option or no stem that can be replaced.
@@ -56,33 +55,25 @@ def timm_backbone(
     if not timm.is_model(name):
         raise InvalidValue("name", name, f"a network in timm.list_models(){near(name, timm.list_models())}")
     require(args is None or isinstance(args, dict), "args", args, "null, or arguments such as {drop_path_rate: 0.1}")
+    fault = re.search(r"(?<![\d.])\d{5}", str(args))  # so many layers need minutes and memory, even without weights
+    require(not fault, "args", args, "arguments below 10,000")
     options: dict[str, Any] = {} if zero_init_residual is None else {"zero_init_last": zero_init_residual}
-    args = dict(args or {})
-    eps = args.pop("layer_norm_eps", None)
-    require(eps is None or (isinstance(eps, float) and 0 < eps < 1), "args.layer_norm_eps", eps, "a number as 1e-12")
-    for argument, remedy in _TAKEN.items():
-        require(argument not in args, f"args.{argument}", args.get(argument), f"nothing: {remedy}")
+    args = args or {}
+    for argument in sorted(OF_THE_RUN & args.keys()):
+        raise InvalidValue(f"args.{argument}", args[argument], "nothing: dataset decides it, and init=FILE the weights")
     try:
         if size is not None and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
             options["img_size"] = size
         model: Any = timm.create_model(name, num_classes=0, in_chans=in_channels, **(options | args))
     except Exception as error:  # timm has no error class for arguments that do not fit
-        if isinstance(error, TypeError) and zero_init_residual is not None and "zero_init_last" in str(error):
-            remedy = f"null: name={name} has no such option"
-            raise InvalidValue("zero_init_residual", zero_init_residual, remedy) from error
-        if args:
-            raise InvalidValue("args", args, f"arguments that timm's {name} takes ({reason(error)})") from error
-        images = f"{in_channels} channels and dataset.size={size} ({reason(error)})"
-        raise InvalidValue("name", name, f"a network that timm can make for {images}") from error
+        given = f"args={args}, {in_channels} channels, dataset.size={size}, zero_init_residual={zero_init_residual}"
+        raise InvalidValue("name", name, f"a network that timm can make with {given} ({reason(error)})") from error
     patches = getattr(getattr(model, "patch_embed", None), "num_patches", None)
     if patches == 1:
         side = model.patch_embed.patch_size[0]
         one = f"a divisor of {side} below it: name={name} makes one patch of an image, and so one token"
         raise InvalidValue("args.patch_size", side, one)
     model.num_features = model.head_hidden_size  # width of the output: some networks have one more layer at their end
-    for module in model.modules() if eps is not None else ():
-        if isinstance(module, nn.LayerNorm):
-            module.eps = eps
     if stem == "cifar":
         conv = getattr(model, "conv1", None)
         if not isinstance(conv, nn.Conv2d) or not hasattr(model, "maxpool"):
@@ -143,13 +134,7 @@ def positions(rows: int, columns: int, width: int) -> Tensor:
     return torch.cat([f(angle) for angle in angles for f in (torch.sin, torch.cos)], 1)
 
 
-_TAKEN = {
-    "pretrained": "start from a file by init=FILE, whose hash identifies the run",
-    "checkpoint_path": "start from a file by init=FILE, whose hash identifies the run",
-    "in_chans": "the dataset says it",
-    "num_classes": "the network has no classifier",
-    "features_only": "the features are those of the last layer",
-}
+OF_THE_RUN = {"pretrained", "checkpoint_path", "in_chans", "num_classes", "features_only"}  # arguments of timm
 
 
 def wide_resnet50(width: int, in_channels: int, zero_init_residual: bool) -> Backbone:
@@ -265,3 +250,18 @@ def _conv(inputs: int, outputs: int, stride: int = 1, padding: int = 1) -> nn.Co
     conv = nn.Conv2d(inputs, outputs, 3, stride, padding, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
+
+
+def start_as_keras(network: nn.Module) -> None:
+    """Give convolutions and Linears new weights, and BNs new constants, in place: the defaults of Keras.
+
+    Weights are uniform in +- sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010), where an input or output of a
+    convolution counts once for each pixel of the kernel; there must be no biases. A BN adds 1e-3 to the variance, and
+    its running averages keep 0.99 of their values in each forward.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            assert module.bias is None
+            nn.init.xavier_uniform_(module.weight)
+        elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            module.eps, module.momentum = 1e-3, 0.01

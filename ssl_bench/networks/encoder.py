@@ -1,6 +1,6 @@
-"""Backbone and projection head as one network.
+"""Backbone and projection head as one network, unit vectors, and convolutions whose kernels compute right gradients.
 
-Shapes: B images; F width of the backbone; D width of the projection.
+Shapes: B images; F width of the backbone; D width of the projection; C channels; H x W pixels; s the stride.
 """
 
 import math
@@ -8,15 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import threshold
+from torch.nn.functional import conv2d, threshold
 
-from ssl_bench.networks.narrow import replace_narrow
+# uxlfoundation/oneDNN#6035, open in oneDNN 3.12 and 3.13 (torch 2.14 and 2.15): for channels-last images with fewer
+# channels than the kernel's block (8 with AVX2, 16 with AVX-512), the gradient of the weights is written past the end
+# of a workspace. With one thread the process dies; with two the gradient is wrong by 75% and nothing says so.
+BLOCK = 16
 
 
 class Encoder(nn.Module):
     """A backbone followed by a projection head; evaluators use the outputs of both.
 
-    A backbone with the attribute ``frozen`` (:func:`ssl_bench.networks.weights.freeze`) is never in training mode.
+    A backbone with the attribute ``frozen`` (:func:`freeze`) is never in training mode.
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
@@ -33,6 +36,12 @@ class Encoder(nn.Module):
         """[B, channels, H, W] -> ``backbone`` [B, F] and ``projection`` [B, D], neither normalised."""
         features = self.backbone(x)
         return {"backbone": features, "projection": self.head(features)}
+
+
+def freeze(backbone: nn.Module) -> None:
+    """Keep all weights and running statistics of a backbone as they are."""
+    backbone.requires_grad_(False).eval()
+    backbone.frozen = True  # type: ignore[assignment]  # read by Encoder, and kept by a copy of the network
 
 
 def unit(x: Tensor) -> Tensor:
@@ -67,3 +76,24 @@ class _Unit(torch.autograd.Function):
 def full_precision(x: Tensor) -> Tensor:
     """Convert ``x`` [...] to float32, float64 aside: vectors are never normalised in half precision."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+class NarrowConv2d(nn.Conv2d):
+    """A 1 x 1 convolution of stride s that reads every s-th pixel itself: the same sums, by the kernel of stride 1."""
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> [B, D, ceil(H / s), ceil(W / s)]
+        rows, columns = self.stride
+        return conv2d(x[:, :, ::rows, ::columns], self.weight, self.bias, groups=self.groups)
+
+
+def replace_narrow(network: nn.Module) -> nn.Module:
+    """Turn each strided 1 x 1 ``nn.Conv2d`` with fewer than 16 input channels a group into a :class:`NarrowConv2d`.
+
+    In place: parameters and their names stay. Wider ones stay as they are, since a slice costs time.
+    """
+    for conv in network.modules():
+        if type(conv) is not nn.Conv2d or conv.in_channels // conv.groups >= BLOCK:
+            continue
+        if conv.kernel_size == (1, 1) and conv.stride != (1, 1) and conv.padding in ((0, 0), "valid"):
+            conv.__class__ = NarrowConv2d
+    return network

@@ -1,13 +1,19 @@
-"""The backbone of a run as a state dict that timm loads, and the way back.
+"""The backbone of a run as a state dict that timm loads, and the way back; and as a folder to share.
 
 torchvision's ResNets have the same names and load the same file. A network that timm does not have becomes safetensors
 with its part of the configuration, for this package. Any export is loaded by :func:`load`, or without this package by
-the lines of Python in the JSON beside the file.
+the lines of Python in the JSON beside the file. A folder to share has the layout of timm's models on the Hugging Face
+hub: ``timm.create_model("local-dir:FOLDER", pretrained=True)`` builds the network and loads the weights, unless its
+stem was replaced; timm then refuses the weights because their shapes differ.
 """
 
+import hashlib
 import io
+import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import safetensors.torch
@@ -18,17 +24,17 @@ from ssl_bench import files
 from ssl_bench.config.build import build
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.backbones import moco_v3_vit, timm_backbone
-from ssl_bench.networks.trained_on import images_of
+from ssl_bench.networks.weights import images_of
 
 LARGEST = 2**36  # bytes of an export
+OF_OTHER_WEIGHTS = ("tag", "license", "description", "origin_url", "paper_name", "paper_ids", "notes")
 TIMM = ("name", "in_channels", "stem", "size", "args")  # what timm's network is built from
 
 
 def is_of_timm(config: Mapping[str, Any]) -> bool:
     """Whether timm can make the backbone of a run. The path of the module may have changed since the run."""
     node = config["backbone"]
-    of_timm = str(node["_target_"]).rpartition(".")[2] in (timm_backbone.__name__, moco_v3_vit.__name__)
-    return of_timm and "layer_norm_eps" not in (node.get("args") or {})
+    return str(node["_target_"]).rpartition(".")[2] in (timm_backbone.__name__, moco_v3_vit.__name__)
 
 
 def check_exportable(form: str, config: Mapping[str, Any]) -> None:
@@ -57,7 +63,7 @@ def export(
     node, ours = config["backbone"], library == "ssl_bench"
     path = Path(f"backbone_{library}.{'safetensors' if ours else 'pt'}")
     if ours:
-        content, lines = safetensors.torch.save(contiguous(weights)), lines_to_load(path.with_suffix(".json").name)
+        content, lines = packed(weights), lines_to_load(path.with_suffix(".json").name)
         network = our_config(config)
     else:
         buffer = io.BytesIO()
@@ -88,9 +94,9 @@ def lines_to_load(name: str) -> list[str]:
     ]
 
 
-def contiguous(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as safetensors stores them."""
-    return {name: value.contiguous() for name, value in weights.items()}
+def packed(weights: Mapping[str, Tensor]) -> bytes:
+    """The .safetensors file of a state dict."""
+    return safetensors.torch.save({name: value.contiguous() for name, value in weights.items()})
 
 
 def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
@@ -120,7 +126,13 @@ def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
 
 def lines_to_build(node: Mapping[str, Any], weights: Mapping[str, Tensor]) -> list[str]:
     """Lines of Python that build timm's network of a run's ``backbone`` as ``model``, without its ``weights``."""
-    lines = ["import timm", f"model = timm.create_model({timm_arguments(node)})"]
+    import timm  # heavy: only where it is used
+
+    size, given = node.get("size"), node.get("args") or {}
+    fixed = size is not None and getattr(timm.get_pretrained_cfg(node["name"]), "fixed_input_size", False)
+    arguments = {"num_classes": 0, "in_chans": node["in_channels"]} | ({"img_size": size} if fixed else {}) | given
+    further = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    lines = ["import timm", f"model = timm.create_model({node['name']!r}, {further})"]
     if node.get("stem") == "cifar":
         width = weights["conv1.weight"].shape[0]
         lines += [f"model.conv1 = torch.nn.Conv2d({node['in_channels']}, {width}, 3, 1, 1, bias=False)"]
@@ -128,12 +140,42 @@ def lines_to_build(node: Mapping[str, Any], weights: Mapping[str, Tensor]) -> li
     return lines
 
 
-def timm_arguments(node: Mapping[str, Any]) -> str:
-    """Arguments of ``timm.create_model``, as Python, for a run's ``backbone``; its stem may need more."""
+def timm_files(
+    model: nn.Module, dataset: Mapping[str, Any], eval_view: Mapping[str, Any], args: dict[str, Any] | None
+) -> dict[str, bytes]:
+    """The two files of a network of timm, by their names.
+
+    Args:
+        model: without a classifier.
+        dataset: the run's node.
+        eval_view: ``resize`` and ``size`` of the view for evaluation, if it cuts out the centre of the images.
+        args: of ``timm.create_model``.
+    """
     import timm  # heavy: only where it is used
 
-    size, given = node.get("size"), node.get("args") or {}
-    fixed = size is not None and getattr(timm.get_pretrained_cfg(node["name"]), "fixed_input_size", False)
-    arguments = ({"img_size": size} if fixed else {}) | given
-    further = [f"{key}={value!r}" for key, value in arguments.items()]
-    return ", ".join([repr(node["name"]), "num_classes=0", f"in_chans={node['in_channels']}", *further])
+    channels: Any = model.in_chans
+    mean, std = dataset["mean"] or [], dataset["std"] or []
+    size, resize = dataset["size"], eval_view.get("resize", dataset["size"])
+    crop = size / resize
+    crop = crop if math.floor(size / crop) == resize else math.nextafter(crop, 0)  # the size that timm resizes to
+    data = {
+        "input_size": (channels, size, size),
+        "mean": [*mean, *[0.0] * (channels - len(mean))],  # constants, such as added bits, are not normalised
+        "std": [*std, *[1.0] * (channels - len(std))],
+        "crop_pct": crop,
+        "interpolation": eval_view.get("interpolation", "bilinear"),
+    }
+    with TemporaryDirectory(prefix="ssl-bench-") as folder:
+        timm.models.save_for_hf(model, folder, model_args=args, safe_serialization=True, data_config=data)
+        weights = Path(folder, "model.safetensors").read_bytes()
+        config = json.loads(Path(folder, "config.json").read_text())
+    for key in OF_OTHER_WEIGHTS:  # timm takes them from the weights that it publishes for this network
+        config["pretrained_cfg"].pop(key, None)
+    return {"model.safetensors": weights, "config.json": files.as_json(config | images_of(dataset)).encode()}
+
+
+def package_files(model: nn.Module, config: dict[str, Any]) -> dict[str, bytes]:
+    """The two files of a network of this package; :func:`ssl_bench.networks.export.load` reads ``config.json``."""
+    weights = packed(model.state_dict())
+    named = {"weights": "model.safetensors", "sha256": hashlib.sha256(weights).hexdigest()}
+    return {"model.safetensors": weights, "config.json": files.as_json(config | named).encode()}

@@ -6,7 +6,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from ssl_bench.errors import require
-from ssl_bench.networks.keras import start_as_keras
+from ssl_bench.networks.backbones import start_as_keras
 
 FinalNorm = Literal["none", "plain", "scale", "affine"]
 

@@ -3,18 +3,25 @@
 Group k holds the k-th of G consecutive slices of the global batch, on any number of ranks: a rank holds G / W whole
 groups, or all ranks together hold one. The running averages follow the mean over the groups.
 
+Shuffled groups (:func:`deal`, :func:`collect`): images are dealt to groups for the momentum network, and its outputs
+return to them (MoCo). Group k of G then gets the images k, k + G, k + 2 G ... of the global batch, so that an image
+shares its batch statistics with other images than in the trained network. Ranks exchange only the images that change
+ranks, in one collective.
+
 Shapes: B rows of this rank; C channels; W ranks; G groups; g groups of this rank, of b rows; V views.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ssl_bench.distributed import all_sum, gather, world
+from ssl_bench.distributed import all_sum, gather, rank, world
 from ssl_bench.errors import require
 from ssl_bench.networks.encoder import full_precision
 
@@ -170,3 +177,48 @@ def _dense(x: Tensor, like: Tensor) -> Tensor:
     """``x`` without gaps in memory, channels last if ``like`` is."""
     last = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
     return x.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
+@torch.no_grad()
+def deal(x: Tensor, groups: int) -> Tensor:
+    """The images of this rank's groups, one group after the other, from the slice ``x`` [B, ...] of the global batch.
+
+    Under autocast they travel in its half precision, to which the network would convert them anyway.
+    """
+    rows = x.movedim(1, -1)  # dense for images whose channels are last in memory
+    if world() > 1:
+        if x.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type):
+            rows = rows.to(torch.get_autocast_dtype(x.device.type))
+        order, sent, received = _route(len(x), groups, rank(), world(), x.device)
+        rows = _exchange(rows[order], sent, received)  # in the order of the global batch, from group to group
+    return rows.unflatten(0, (-1, local_groups(groups))).transpose(0, 1).flatten(0, 1).movedim(-1, 1)
+
+
+@torch.no_grad()
+def collect(y: Tensor, groups: int) -> Tensor:
+    """The outputs [B, D] for this rank's slice of the global batch, from those for the images of :func:`deal`."""
+    rows = y.unflatten(0, (local_groups(groups), -1)).transpose(0, 1).flatten(0, 1)
+    if world() == 1:
+        return rows
+    order, sent, received = _route(len(y), groups, rank(), world(), y.device)
+    returned = torch.empty_like(rows)
+    returned[order] = _exchange(rows, received, sent)
+    return returned
+
+
+@functools.lru_cache(maxsize=8)
+def _route(
+    images: int, groups: int, rank: int, ranks: int, device: torch.device
+) -> tuple[Tensor, list[int], list[int]]:
+    """Order [B] that sorts the images of a rank by their destinations, and how many go to and come from each rank."""
+    destination = torch.arange(images * ranks) % groups // (groups // ranks)
+    local = destination[rank * images : (rank + 1) * images]
+    received = (destination == rank).view(ranks, images).sum(1)
+    return local.argsort(stable=True).to(device), local.bincount(minlength=ranks).tolist(), received.tolist()
+
+
+def _exchange(rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    """Send the first ``sent[0]`` rows to rank 0, the next to rank 1 and so on; return what arrives, in their order."""
+    arrived = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    dist.all_to_all_single(arrived, rows.contiguous(), received, sent)
+    return arrived

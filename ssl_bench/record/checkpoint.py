@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.errors import RunError, printable
-from ssl_bench.networks import torch_files
+from ssl_bench.networks import unpickler
 from ssl_bench.record import runs
 from ssl_bench.record.lease import Claim, Taken
 
@@ -46,7 +46,7 @@ def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
 
     files.make_folder(path.parent)
     try:
-        files.write_bytes(path, torch_files.packed(state), check)
+        files.write_bytes(path, unpickler.packed(state), check)
     except FileNotFoundError:  # a new owner has removed the temporary file
         check()
         raise
@@ -132,7 +132,7 @@ def read(path: Path) -> dict[str, Any]:
         FileSystemUnavailable: the file system does not answer.
     """
     try:
-        state: Any = files.read_with(path, torch_files.unpacked)
+        state: Any = files.read_with(path, unpickler.unpacked)
     except files.FileSystemUnavailable:
         raise
     except OSError as error:

@@ -27,10 +27,9 @@ from ssl_bench.evaluate.of_loss import Objective
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.methods.base import Framework, Method
 from ssl_bench.methods.contrastive import Contrastive, MissingNeed
-from ssl_bench.networks.names import described
-from ssl_bench.networks.trained_on import check_images
-from ssl_bench.networks.weight_files import read_weights
-from ssl_bench.networks.weights import freeze, load_weights
+from ssl_bench.networks.encoder import freeze
+from ssl_bench.networks.trial import try_on_meta
+from ssl_bench.networks.weights import check_images, load_weights, read_weights
 from ssl_bench.objective.positives import OtherView
 from ssl_bench.record import checkpoint
 from ssl_bench.training.precision import Precision
@@ -274,12 +273,14 @@ class Parts:
         """The backbone with the weights of ``init``, frozen if it is to be."""
         node, init = self.config["backbone"], self.config.get("init")
         require(type(node.get("freeze", False)) is bool, "backbone.freeze", node.get("freeze"), "true or false")
-        backbone: nn.Module = build({k: v for k, v in node.items() if k != "freeze"}, "backbone")
         if init and untrained(self.config):
             check_images(Path(init["path"]), self.config["dataset"])
         if init:
-            weights, path = initial_weights(init), init["path"]
-            self.taken = load_weights(backbone, weights, path, init.get("which"), described(Path(path)))
+            of_init = initial_weights(init), init["path"], init.get("which")
+            load_weights(try_on_meta(node, self.config["dataset"]["channels"], {}), *of_init)  # before it takes memory
+        backbone: nn.Module = build({k: v for k, v in node.items() if k != "freeze"}, "backbone")
+        if init:
+            self.taken = load_weights(backbone, *of_init)
         if node.get("freeze"):
             freeze(backbone)
         return backbone

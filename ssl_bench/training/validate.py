@@ -20,7 +20,7 @@ from ssl_bench.data.dataset import MissingData
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.run import check_evaluators
 from ssl_bench.hardware import check_devices
-from ssl_bench.networks.trial import try_backbone, try_map
+from ssl_bench.networks.trial import try_on_meta
 from ssl_bench.training.parts import NETWORKS, OBJECTIVE, Parts, text_without_seed
 from ssl_bench.training.precision import Precision
 
@@ -160,11 +160,8 @@ def _try_backbone(parts: Parts) -> None:
     sizes = {view.size: keys.get(view.size, "augment.size") for view in parts.views}
     if parts.evaluators:
         sizes[parts.dataset.size] = "dataset.size"
-    for size, key in sizes.items():
-        try_backbone(parts.backbone, config["backbone"], channels, size, key)
-    if "map" in getattr(find_target(config["framework"], "framework"), "needs", ()):
-        name, framework = parts.choices.get("backbone"), parts.choices.get("framework")
-        try_map(parts.backbone, str(name), f"framework={framework}", channels, parts.views[0].size)
+    needs_map = "map" in getattr(find_target(config["framework"], "framework"), "needs", ())
+    try_on_meta(config["backbone"], channels, sizes, f"framework={parts.choices.get('framework')}" if needs_map else "")
 
 
 def _check_pixels(parts: Parts) -> None:

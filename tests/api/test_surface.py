@@ -16,7 +16,7 @@ import ssl_bench
 from ssl_bench.api.features import Classified
 from ssl_bench.api.reading import WhatMatters
 from ssl_bench.api.views import BatchViews
-from ssl_bench.networks.candidates import Which
+from ssl_bench.networks.weights import Which
 from ssl_bench.results.matters import Matters
 from tests.test_layout import graph
 

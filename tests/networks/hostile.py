@@ -62,14 +62,12 @@ def get(place: int) -> bytes:
 
 
 def storage(
-    old: bool,
     kind: bytes = name("torch.FloatStorage"),
     key: bytes = text("0"),
     count: bytes = number(6),
-    view: bytes = b"N",
     what: bytes = text("storage"),
 ) -> bytes:
-    return group(what, kind, key, text("cpu"), count, *([view] if old else [])) + b"Q"
+    return group(what, kind, key, text("cpu"), count) + b"Q"
 
 
 def tensor(
@@ -94,14 +92,14 @@ LONG = text("x" * 200_000) + put(9) + b"0"
 MANY = listed(*[group(text("k"), b"N")] * 5_000) + put(9) + b"0"
 
 
-def expanded(old: bool) -> bytes:
+def expanded() -> bytes:
     """A tensor of 2^40 elements that are one; it is left at place 9."""
-    return tensor(storage(old), size=numbers(2**40), stride=numbers(0)) + put(9) + b"0"
+    return tensor(storage(), size=numbers(2**40), stride=numbers(0)) + put(9) + b"0"
 
 
-def programs(old: bool) -> Iterator[tuple[str, bytes, Names]]:
+def programs() -> Iterator[tuple[str, bytes, Names]]:
     """Pickles: a name, the opcodes before STOP, and the names of the tensors."""
-    good = tensor(storage(old))
+    good = tensor(storage())
     w, again, only = text("w") + good, get(9), {"w"}
     repeated = 20_000
     yield "as it should be", mapping(w), only
@@ -109,10 +107,10 @@ def programs(old: bool) -> Iterator[tuple[str, bytes, Names]]:
     yield "a call", mapping(w, text("x"), MKDIR), only
     yield "a call instead of a mapping", MKDIR, None
     yield "a call as a key", mapping(w, MKDIR, good), only
-    yield "a call as the size", mapping(text("w"), tensor(storage(old), size=MKDIR)), None
+    yield "a call as the size", mapping(text("w"), tensor(storage(), size=MKDIR)), None
     yield "a call as the storage", mapping(text("w"), tensor(MKDIR)), None
-    yield "a call as the kind of storage", mapping(text("w"), tensor(storage(old, kind=MKDIR))), None
-    yield "a function as the kind of storage", mapping(text("w"), tensor(storage(old, kind=name("os.mkdir")))), None
+    yield "a call as the kind of storage", mapping(text("w"), tensor(storage(kind=MKDIR))), None
+    yield "a function as the kind of storage", mapping(text("w"), tensor(storage(kind=name("os.mkdir")))), None
     yield (
         "a state",
         mapping(w, text("x"), call("os.mkdir", text("a")) + mapping(text("__setstate__"), name("eval")) + b"b"),
@@ -145,59 +143,41 @@ def programs(old: bool) -> Iterator[tuple[str, bytes, Names]]:
         ("a size of texts", {"size": group(text("2"), text("3"))}),
         ("a thousand dimensions", {"size": numbers(*[1] * 1000), "stride": numbers(*[1] * 1000)}),
     ):
-        yield label, mapping(text("w"), tensor(storage(old), **arguments)), None
+        yield label, mapping(text("w"), tensor(storage(), **arguments)), None
     yield (
         "an offset that is a large tensor",
-        expanded(old) + mapping(text("w"), tensor(storage(old), offset=again)),
+        expanded() + mapping(text("w"), tensor(storage(), offset=again)),
         None,
     )
     yield (
         "a size that is a large tensor",
-        expanded(old) + mapping(text("w"), tensor(storage(old), size=call("torch.Size", again))),
+        expanded() + mapping(text("w"), tensor(storage(), size=again)),
         None,
     )
     yield (
         "entries that are a large tensor",
-        expanded(old) + mapping(w, text("x"), call("collections.OrderedDict", again)),
+        expanded() + mapping(w, text("x"), call("collections.OrderedDict", again)),
         only,
     )
-    yield (
-        "a pair that is a large tensor",
-        expanded(old) + mapping(w, text("x"), call("collections.OrderedDict", listed(again))),
-        None,
-    )
-    yield (
-        "a sparse tensor of a large one",
-        expanded(old) + mapping(text("w"), call("torch._utils._rebuild_sparse_tensor", b"N", again)),
-        None,
-    )
+    yield "a tensor larger than its storage", expanded() + mapping(w, text("x"), again), only
     # persistent ids
     for label, pid in (
         ("an id that is a text", text("run") + b"Q"),
         ("an id that is a number", number(1) + b"Q"),
         ("an id of protocol 0", b"Prun\n"),
-        ("an id that is a large tensor", expanded(old) + again + b"Q"),
+        ("an id that is a large tensor", expanded() + again + b"Q"),
         ("an id of a module", group(text("module"), name("os.mkdir"), text(RUN), text("code")) + b"Q"),
-        ("a key outside", storage(old, key=text("../../etc/passwd"))),
-        ("a key that is a number", storage(old, key=number(0))),
-        ("a key that doubles", DOUBLED + storage(old, key=again)),
-        ("a key that is long", LONG + storage(old, key=again)),
+        ("a key outside", storage(key=text("../../etc/passwd"))),
+        ("a key that is a number", storage(key=number(0))),
+        ("a key that doubles", DOUBLED + storage(key=again)),
+        ("a key that is long", LONG + storage(key=again)),
     ):
         yield label, mapping(text("w"), tensor(pid)), None
-    if old:  # an archive has the sizes of its parts
-        for label, pid in (
-            ("a view outside", storage(old, view=group(text("v"), number(3), number(9)))),
-            ("a view of a large tensor", expanded(old) + storage(old, view=again)),
-            ("a count that is negative", storage(old, count=number(-6))),
-            ("a count that is huge", storage(old, count=number(HUGE))),
-            ("a count that is a large tensor", expanded(old) + storage(old, key=text("1"), count=again)),
-        ):
-            yield label, mapping(text("w"), tensor(pid)), None
     # time and memory
     yield "a key that is hashed for ages", DOUBLED + mapping(w, again, good), only
     yield "a key that is too deep to hash", DEEP + mapping(w, again, good), only
-    yield "a set", DOUBLED + mapping(w, text("x"), b"\x8f(" + again + b"\x90", text("y"), b"(" + again + b"\x91"), only
-    yield "a mapping by DICT", DOUBLED + b"(" + w + again + good + b"d", only
+    yield "a set", DOUBLED + mapping(w, text("x"), b"\x8f(" + again + b"\x90", text("y"), b"(" + again + b"\x91"), None
+    yield "a mapping by DICT", DOUBLED + b"(" + w + again + good + b"d", None
     yield "deep lists", LISTS + mapping(w, text("x"), again), only
     mappings = b"".join(mapping(text("x"), again, text("y"), again) + put(9) + b"0" for _ in range(40))
     yield "mappings that double", mapping(w) + put(9) + b"0" + mappings + again, None
@@ -221,7 +201,7 @@ def programs(old: bool) -> Iterator[tuple[str, bytes, Names]]:
         + b"t"
         + put(9)
         + b"0("
-        + (name("torch.Size") + again + b"R") * repeated
+        + (name("torch._utils._rebuild_parameter") + again + b"R") * repeated
         + b"l0"
         + mapping(w),
         None,
@@ -252,28 +232,18 @@ def archive(pickled: bytes) -> bytes:
     return content.getvalue()
 
 
-def old_file(pickled: bytes, keys: Any = ("0",), count: int = 6) -> bytes:
-    """A file in the format before torch 1.6 with another pickle."""
-    head = (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True})
-    values = struct.pack("<Q", count) + TENSOR.numpy().tobytes()
-    return b"".join(pickle.dumps(part, 2) for part in head) + pickled + pickle.dumps(list(keys), 2) + values
-
-
 def pickles() -> Iterator[tuple[str, bytes, Names]]:
-    for old, make in ((False, archive), (True, old_file)):
-        for label, program, names in programs(old):
-            yield f"{'old, ' if old else ''}{label}", make(b"\x80\x02" + program + b"."), names
-    good = b"\x80\x02" + mapping(text("w"), tensor(storage(True))) + b"."
-    yield "old, a storage without values", old_file(good, keys=()), None
-    yield "old, other values than its storages", old_file(good, keys=("1",)), None
-    yield "old, a storage of another size", old_file(good, count=5), None
-    yield "old, keys that are a mapping", old_file(good)[:-60] + old_file(good)[-60:].replace(b"]", b"}"), None
+    for label, program, names in programs():
+        yield label, archive(b"\x80\x02" + program + b"."), names
     yield "a pickle alone", pickle.dumps({"w": [1.0, 2.0]}), None
     yield "a pickle that is a call", b"\x80\x02" + MKDIR + b".", None
+    content = io.BytesIO()
+    torch.save({"w": TENSOR}, content, _use_new_zipfile_serialization=False)
+    yield "torch before 1.6", content.getvalue(), None
 
 
 def archives() -> Iterator[tuple[str, bytes, Names]]:
-    pickled = b"\x80\x02" + mapping(text("w"), tensor(storage(False))) + b"."
+    pickled = b"\x80\x02" + mapping(text("w"), tensor(storage())) + b"."
     good = archive(pickled)
 
     evil = pickle.dumps(os.mkdir)

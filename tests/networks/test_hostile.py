@@ -17,8 +17,7 @@ from torch import Tensor
 from ssl_bench.commands.evaluate import main
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.backbones import DigitsResNet
-from ssl_bench.networks.weight_files import read_weights
-from ssl_bench.networks.weights import load_weights
+from ssl_bench.networks.weights import load_weights, read_weights
 from tests.networks import hostile
 
 LONGEST = 2.0  # seconds for a file of less than a megabyte
@@ -44,7 +43,7 @@ def outcome(content: bytes, path: Path) -> dict[str, Tensor] | None:
     except ConfigError as error:
         sentence = str(error)
         assert sentence.startswith(f"init={path}: ") and "\n" not in sentence and len(sentence) < 1000
-        assert sentence.endswith((": set init to a state dict", ": set init to a file of weights by name"))
+        assert ": set init to a state dict" in sentence
     assert time.process_time() - start < LONGEST
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < MEMORY
     assert not Path(hostile.RUN).exists()
@@ -88,34 +87,14 @@ def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Tensor]:
     return tensors
 
 
-def saved(old: bool) -> bytes:
-    content = io.BytesIO()
-    torch.save(TENSORS, content, _use_new_zipfile_serialization=not old)
-    return content.getvalue()
-
-
 def test_an_archive_that_was_damaged_by_chance_is_refused_or_has_its_tensors() -> None:
-    content, refused = saved(old=False), 0
-    for label, changed in hostile.damaged(content, 20, seed=0):
+    content, refused = io.BytesIO(), 0
+    torch.save(TENSORS, content)
+    for label, changed in hostile.damaged(content.getvalue(), 60, seed=0):
         tensors = outcome(changed, Path("file.pth"))
         assert tensors is None or same(tensors, flat(TENSORS)), label
         refused += tensors is None
-    assert refused >= 30
-
-
-def test_an_old_file_that_was_damaged_by_chance_is_refused_or_has_what_torch_reads() -> None:
-    """It has no checksums: numbers may be others. A tensor whose function has another name now is left out."""
-    refused = 0
-    for label, changed in hostile.damaged(saved(old=True), 20, seed=0):
-        tensors = outcome(changed, Path("file.pth"))
-        refused += tensors is None
-        if tensors is not None:
-            try:
-                expected = flat(torch.load(io.BytesIO(changed), weights_only=True))
-            except Exception:
-                expected = {name: value for name, value in flat(TENSORS).items() if name in tensors}
-            assert same(tensors, expected), label
-    assert refused >= 20
+    assert refused >= 90
 
 
 def as_its_header_says(content: bytes) -> dict[str, Tensor]:
@@ -132,15 +111,15 @@ def as_its_header_says(content: bytes) -> dict[str, Tensor]:
 
 def test_a_safetensors_file_that_was_damaged_by_chance_is_refused_or_has_what_its_header_says() -> None:
     refused = 0
-    for label, changed in hostile.damaged(save({n: v.contiguous() for n, v in flat(TENSORS).items()}), 20, seed=0):
+    for label, changed in hostile.damaged(save({n: v.contiguous() for n, v in flat(TENSORS).items()}), 60, seed=0):
         tensors = outcome(changed, Path("file.safetensors"))
         refused += tensors is None
         assert tensors is None or same(tensors, as_its_header_says(changed)), label
-    assert refused >= 20
+    assert refused >= 60
 
 
 def test_a_command_refuses_a_hostile_file_in_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
-    wanted = {"a call instead of a mapping", "mappings that double", "old, a count that is huge", "a pickle alone"}
+    wanted = {"a call instead of a mapping", "mappings that double", "torch before 1.6", "a pickle alone"}
     for label, content, _ in hostile.pickles():
         if label in wanted:
             Path("file.pth").write_bytes(content)
@@ -151,14 +130,14 @@ def test_a_command_refuses_a_hostile_file_in_one_sentence(capfd: pytest.CaptureF
     assert not wanted and not Path("outputs").exists()
 
 
-def test_many_names_and_large_shapes_are_refused_in_time() -> None:
-    """Each prefix of a network's names costs a look at all names, and a conversion of colours its result."""
+def test_many_names_are_refused_in_time() -> None:
+    """All names are compared with each prefix that is looked at."""
     backbone = DigitsResNet(4, 1)
     first, value = next(iter(backbone.state_dict().items()))
-    large = value[:1, :1].expand(2**40, 3, 3, 3)
     numbered = {f"p{i}.{n}.0.weight": value for i in range(4_000) for n in range(5)}
     prefixes = {f"p{i}.{first}": value for i in range(20_000)}
-    for weights in (prefixes, numbered, {"." * 400 + first: value}, {first: large}):
+    clip = {f"p{i}.visual.class_embedding": value for i in range(20_000)}
+    for weights in (prefixes, numbered, clip, {"." * 400 + first: value}):
         start = time.process_time()
         with pytest.raises(ConfigError, match=r"^init=x: "):
             load_weights(backbone, weights, "x")

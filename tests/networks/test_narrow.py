@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from ssl_bench.hardware import move
 from ssl_bench.networks.backbones import DigitsResNet
-from ssl_bench.networks.encoder import Encoder
-from ssl_bench.networks.narrow import NarrowConv2d, replace_narrow
+from ssl_bench.networks.encoder import Encoder, NarrowConv2d, replace_narrow
 
 
 def resnet(name: str, width: int) -> nn.Module:

@@ -1,6 +1,7 @@
-"""The forward pass of two images before a run: what it refuses, and that it changes nothing."""
+"""The forward pass of two images before a run, without memory for weights: what it refuses."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from ssl_bench.errors import InvalidValue
 from ssl_bench.networks.backbones import Backbone
-from ssl_bench.networks.trial import try_backbone
+from ssl_bench.networks.trial import try_on_meta
 from ssl_bench.training import validate as module
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.validate import validate
@@ -22,27 +23,47 @@ Spoil = Callable[[Tensor], Any]
 class Own(Backbone):
     """A network of a plugin; ``spoil`` changes its features [2, 6]."""
 
-    def __init__(self, spoil: Spoil = lambda x: x, num_features: Any = 6) -> None:
+    spoil: Spoil = Tensor.clone
+    num_features: Any = 6
+
+    def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Conv2d(3, 6, 9), nn.BatchNorm2d(6), nn.Dropout(), nn.AdaptiveAvgPool2d(1))
-        self.spoil, self.num_features = spoil, num_features
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.spoil(self.layers(x).flatten(1))  # type: ignore[no-any-return]
+        return type(self).spoil(self.layers(x).flatten(1))  # type: ignore[no-any-return]
 
 
-def test_the_pass_changes_neither_the_network_nor_the_generator() -> None:
-    backbone = Own()
-    backbone.layers[0].requires_grad_(False).eval()
-    before = {name: value.clone() for name, value in backbone.state_dict().items()}
-    modes = [(module.training, [p.requires_grad for p in module.parameters()]) for module in backbone.modules()]
+@pytest.fixture(autouse=True)
+def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "tests")
+
+
+class Computing(Own):
+    """It cannot be built without memory for its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        assert self.layers[0].weight.sum().item() != 0
+
+
+@pytest.mark.parametrize(("network", "device"), [(Own, "meta"), (Computing, "cpu")])
+def test_a_network_is_built_without_memory_if_it_can_be(network: type[Own], device: str) -> None:
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    try_backbone(backbone, {"_target_": "mine.Own"}, 3, 16, "dataset.size")
+    tried = try_on_meta({"_target_": f"{__name__}.{network.__name__}"}, 3, {16: "dataset.size"})
+    assert next(tried.parameters()).device.type == device
     assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
-    assert modes == [(m.training, [p.requires_grad for p in m.parameters()]) for m in backbone.modules()]
-    assert all(p.grad is None for p in backbone.parameters())
+
+
+OPTIONS = sorted(path.stem for path in Path(__file__).parents[2].glob("conf/backbone/*.yaml"))
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_is_tried_without_memory(option: str) -> None:
+    words = [f"backbone={option}", "dataset=cifar10", *(["backbone.name=test_vit"] if option == "timm" else [])]
+    backbone = load(words)["backbone"]
+    assert next(try_on_meta(backbone, 3, {32: "dataset.size"}).parameters()).is_meta
 
 
 @pytest.mark.parametrize(
@@ -54,26 +75,28 @@ def test_the_pass_changes_neither_the_network_nor_the_generator() -> None:
         (Tensor.clone, 7, 16, "[2, 6] 7]"),
         (lambda x: x[:, :, None], 6, 16, "[2, 6, 1]"),
         (lambda x: (x, x), 6, 16, "tuple [2, 6]"),
-        (lambda x: x / 0, 6, 16, "finite"),
-        (Tensor.int, 6, 16, "finite"),
+        (Tensor.int, 6, 16, "floating-point"),
     ],
 )
-def test_a_network_without_features_is_refused(spoil: Spoil, width: Any, size: int, names: str) -> None:
+def test_a_network_without_features_is_refused(
+    spoil: Spoil, width: Any, size: int, names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Own, "spoil", spoil)
+    monkeypatch.setattr(Own, "num_features", width)
     with refused(f"backbone {names}", InvalidValue):
-        try_backbone(Own(spoil, width), {"_target_": "mine.Own"}, 3, size, "dataset.size")
+        try_on_meta({"_target_": f"{__name__}.Own"}, 3, {size: "dataset.size"})
 
 
 def test_a_network_is_tried_at_each_size_that_it_is_trained_or_evaluated_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tried: list[tuple[int, str]] = []
+    tried: list[dict[int, str]] = []
 
-    def noting(*arguments: Any) -> None:
-        tried.append(arguments[-2:])
-        try_backbone(*arguments)
+    def noting(node: Any, channels: int, sizes: dict[int, str], needs_map: str) -> Any:
+        tried.append(sizes)
+        return try_on_meta(node, channels, sizes, needs_map)
 
-    monkeypatch.setattr(module, "try_backbone", noting)
+    monkeypatch.setattr(module, "try_on_meta", noting)
     validate(Parts(load(["augment.size=18", "evaluate=[]"])), 1)
-    assert tried == [(18, "augment.size")]
     validate(Parts(load(["augment.size=18", "evaluate=knn"])), 1)
-    assert tried[1:] == [(18, "augment.size"), (20, "dataset.size")]
+    assert tried == [{18: "augment.size"}, {18: "augment.size", 20: "dataset.size"}]
