@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
@@ -90,15 +91,35 @@ class Interrupt:
         return self._agree(self.number)
 
 
+_came = list[int]()  # the signals for which a block of :func:`raised` has raised Interrupted
+
+
 @contextlib.contextmanager
 def raised() -> Iterator[None]:
     """Raise Interrupted where a signal comes, in a block in which nothing has to be saved: between runs."""
 
     def stop(number: int, frame: object) -> None:
+        _came.append(number)
         raise Interrupted(number)
 
-    with _handled(stop):
-        yield
+    def dropped(error: "sys.UnraisableHookArgs") -> None:
+        if error.exc_type is not Interrupted:  # which raise_again raises
+            former(error)
+
+    _came.clear()
+    former, sys.unraisablehook = sys.unraisablehook, dropped
+    try:
+        with _handled(stop):
+            yield
+            raise_again()
+    finally:
+        sys.unraisablehook = former
+
+
+def raise_again() -> None:
+    """Raise Interrupted if it was raised in the block of :func:`raised` and Python dropped it, as in a destructor."""
+    if _came:
+        raise Interrupted(_came[0])
 
 
 @contextlib.contextmanager

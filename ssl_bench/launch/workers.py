@@ -18,7 +18,7 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import started, starting
 from ssl_bench.launch.run import Run, carry_out, failed_since, keep_failure
 from ssl_bench.record import lease
-from ssl_bench.signals import STOPPED, Interrupted, passed_on, raised
+from ssl_bench.signals import STOPPED, Interrupted, passed_on, raise_again, raised
 
 Ends = dict[int, Outcome]  # how runs ended, by their numbers
 Said = Callable[[Run, Outcome], object]
@@ -45,6 +45,7 @@ def work(
     ends = Ends()
     for waits in (False, True) if wait else (False,):
         for run in [run for run in runs if run.number not in ends]:
+            raise_again()
             outcome = failed_since(run.folder, since) or carry_out(run, waits, True, shared, partial(begin, run))
             if outcome.state is State.BUSY:
                 continue
