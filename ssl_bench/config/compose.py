@@ -35,6 +35,7 @@ def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
         expand_home(cfg)
         if "dataset" in cfg:
             from_disk.find_images(cfg, choices)
+            from_disk.choose_stem(cfg)
             from_disk.find_weights(cfg)
             find_other_images(cfg, folder)
             from_disk.find_labels(cfg)

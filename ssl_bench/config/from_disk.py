@@ -18,7 +18,8 @@ from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, is_own
 from ssl_bench.errors import ConfigError, InvalidValue, require, shown
 
 FILES_OF_FOLDER = ("model.safetensors", "pytorch_model.bin")  # the weights in a folder that timm has written
-AUTO = "auto"  # the option of evaluate without the evaluators that need labels, where there are none
+AUTO = "auto"  # evaluators without those that need labels, where there are none; a stem that the images decide
+SMALL = 65  # images of fewer pixels get the small stem, as in published recipes
 
 
 def check_computed(config: Mapping[str, Any]) -> None:
@@ -59,6 +60,18 @@ def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:
         files.say_once(dataset.summary())
     place = Path(str(node.get("root") or node.get("path")))
     choices["dataset"] = f"{choices['dataset'].partition(':')[0]}:{place.name}"
+
+
+def choose_stem(cfg: DictConfig) -> None:
+    """Replace ``backbone.stem=auto``: by cifar for the user's own images below ``SMALL`` pixels, else by imagenet."""
+    backbone: Any = cfg.get("backbone")
+    if not isinstance(backbone, DictConfig) or backbone.get("stem") != AUTO:
+        return
+    small = is_own(cfg.dataset) and cfg.dataset.size < SMALL
+    backbone.stem = "cifar" if small else "imagenet"
+    if small:
+        size = f"backbone.stem=cifar, as the images have {cfg.dataset.size} pixels, fewer than {SMALL}"
+        files.say_once(f"{size}: backbone.stem=imagenet is faster and sees less detail")
 
 
 def find_prepared(config: dict[str, Any], training: bool = True) -> dict[str, Any]:

@@ -143,6 +143,17 @@ def test_the_number_of_classes_and_of_neighbours_comes_from_the_images(tmp_path:
     assert {"knn", "linear", "geometry"} <= config["evaluate"].keys()
 
 
+def test_small_images_get_the_small_stem_and_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = photos(tmp_path / "photos", "a", "b")
+
+    def stem(*overrides: str) -> str:
+        return str(own(root, "backbone=resnet50", *overrides)["backbone"]["stem"])
+
+    assert stem("dataset.size=65") == stem("backbone.stem=imagenet", "dataset.size=64") == "imagenet"
+    assert "backbone.stem" not in capsys.readouterr().err
+    assert stem("dataset.size=64") == "cifar" and "backbone.stem=imagenet" in capsys.readouterr().err
+
+
 def test_more_neighbours_than_a_tenth_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     small = ["batch_size.size=8", "backbone=resnet_digits"]
     validate(Parts(own(photos(tmp_path / "photos", "a", "b"), *small, "evaluate=knn", "evaluate.knn.k=5")), 1)
