@@ -52,16 +52,17 @@ class EvalView:
         x = torch.empty(len(images), picture, self.size, self.size, dtype=compute, device=images[0].device)
         # A GPU takes all images of one size together; on a CPU, a single image at a time stays in the cache.
         for group in [[i] for i in range(len(images))] if x.device.type == "cpu" else pixels.by_size(images, 1):
-            same = torch.stack([images[i][:picture] for i in group])  # [m, C, H, W]
-            same = same.to(compute, memory_format=torch.contiguous_format)
-            for i, centre in zip(group, self._centre(same, self.size), strict=True):
+            first = images[group[0]][None, :picture]  # one image alone is not copied
+            same = first if len(group) == 1 else torch.stack([images[i][:picture] for i in group])  # [m, C, H, W]
+            for i, centre in zip(group, self._centre(same, self.size, compute), strict=True):
                 x[i] = centre
         x = self.normalize(x.div_(pixels.white(images))).to(dtype)
         return x if extra is None else pixels.with_constants(x, extra)
 
-    def _centre(self, x: Tensor, size: int) -> Tensor:
+    def _centre(self, x: Tensor, size: int, dtype: torch.dtype) -> Tensor:
         """[m, C, H, W] -> [m, C, size, size], as torchvision's Resize and CenterCrop."""
         short = min(x.shape[2:])
         height, width = (self.resize * side // short for side in x.shape[2:])  # the long side is rounded down
         top, left = round((height - size) / 2), round((width - size) / 2)
-        return pixels.resize(x, (height, width), self.interpolation)[:, :, top : top + size, left : left + size]
+        x = pixels.resize(x, (height, width), self.interpolation, dtype)
+        return x[:, :, top : top + size, left : left + size]

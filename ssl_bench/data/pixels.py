@@ -4,6 +4,7 @@ n images  C channels of the picture  E extra channels, constant over the image  
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from ssl_bench.data.source import ImageBatch
 from ssl_bench.errors import require
 
 MOST_CHANNELS = 32  # of a picture
+BAND = 2**20  # pixels that a CPU resizes at a time
 
 
 class Normalize:
@@ -61,9 +63,19 @@ def white(images: ImageBatch) -> int:
     return 255 if images[0].dtype == torch.uint8 else 1
 
 
-def resize(x: Tensor, size: Sequence[int], interpolation: str) -> Tensor:
-    """[n, C, h, w] -> [n, C, *size], antialiased; ``interpolation`` is bilinear or bicubic."""
-    return interpolate(x, tuple(size), mode=interpolation, antialias=True)
+def resize(x: Tensor, size: Sequence[int], interpolation: str, dtype: torch.dtype) -> Tensor:
+    """[n, C, h, w] -> [n, C, *size] of ``dtype``, antialiased; ``interpolation`` is bilinear or bicubic.
+
+    On a CPU a large image is not converted as a whole: bands of its rows get their width one after the other, and then
+    all rows their height, as in torch's own order and to the same bits.
+    """
+    height, width = x.shape[2:]
+    rows = max(1, BAND // (len(x) * width)) if x.device.type == "cpu" else height
+    options: dict[str, Any] = {"mode": interpolation, "antialias": True}
+    if rows < height:
+        floats = (band.to(dtype, memory_format=torch.contiguous_format) for band in x.split(rows, 2))
+        x = torch.cat([interpolate(band, (band.shape[2], size[1]), **options) for band in floats], 2)
+    return interpolate(x.to(dtype, memory_format=torch.contiguous_format), tuple(size), **options)
 
 
 def by_size(images: ImageBatch, step: int) -> list[list[int]]:

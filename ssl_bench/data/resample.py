@@ -66,13 +66,13 @@ def resize_matrix(
     return weights.div_(weights.sum(-1, keepdim=True))  # [n, S, in]
 
 
-def resize_box(image: Tensor, size: int, interpolation: str) -> Tensor:
-    """[C, h, w] of floats -> [C, size, size], by torch's own operation if it has one for this interpolation."""
+def resize_box(image: Tensor, size: int, interpolation: str, dtype: torch.dtype) -> Tensor:
+    """[C, h, w] -> [C, size, size] of ``dtype``, by torch's own operation if it has one for this interpolation."""
     if interpolation != "bicubic_tf":
-        return pixels.resize(image[None], (size, size), interpolation)[0]
+        return pixels.resize(image[None], (size, size), interpolation, dtype)[0]
     start = torch.zeros(1, device=image.device)
     rows, columns = (
-        resize_matrix(start, start + side, None, side, size, interpolation, image.dtype) for side in image.shape[1:]
+        resize_matrix(start, start + side, None, side, size, interpolation, dtype) for side in image.shape[1:]
     )
     return resample(image[None], rows, columns)[0]
 

@@ -397,7 +397,7 @@ class Views:
         sides = [parameters.top, parameters.left, parameters.height, parameters.width, parameters.flip.long()]
         for x, image, (top, left, height, width, flip) in zip(out, images, torch.stack(sides, 1).tolist(), strict=True):
             box = image[:, top : top + height, left : left + width]
-            crop = resize_box(box.to(dtype, memory_format=torch.contiguous_format), self.size, self.interpolation)
+            crop = resize_box(box, self.size, self.interpolation, dtype)
             torch.div(crop.flip(-1) if flip and self.flip > 0 else crop, white(images), out=x)
         return self._clamped(out, images)
 
