@@ -63,11 +63,14 @@ def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:
 
 
 def choose_stem(cfg: DictConfig) -> None:
-    """Replace ``backbone.stem=auto``: by cifar for the user's own images below ``SMALL`` pixels, else by imagenet."""
+    """Replace ``backbone.stem=auto``: by cifar for the user's own images below ``SMALL`` pixels, else by imagenet.
+
+    A network with weights from elsewhere has the stem that it was published with.
+    """
     backbone: Any = cfg.get("backbone")
     if not isinstance(backbone, DictConfig) or backbone.get("stem") != AUTO:
         return
-    small = is_own(cfg.dataset) and cfg.dataset.size < SMALL
+    small = is_own(cfg.dataset) and cfg.dataset.size < SMALL and not cfg.get("init")
     backbone.stem = "cifar" if small else "imagenet"
     if small:
         size = f"backbone.stem=cifar, as the images have {cfg.dataset.size} pixels, fewer than {SMALL}"

@@ -13,7 +13,9 @@ from ssl_bench.errors import ConfigError, InvalidValue, reason, require
 OLDEST_TIMM = "1.0.24"  # of which all but two of 50 networks can be built on the device meta
 
 
-def try_on_meta(node: Mapping[str, Any], channels: int, sizes: Mapping[int, str], needs_map: str = "") -> nn.Module:
+def try_on_meta(
+    node: Mapping[str, Any], channels: int, sizes: Mapping[int, str], needs_map: str = "", option: str = ""
+) -> nn.Module:
     """Build the backbone of a configuration on the device meta, and refuse it if it computes no features there.
 
     A network of a plugin that cannot be built or computed there is tried on the CPU. The global generator stays as it
@@ -24,6 +26,7 @@ def try_on_meta(node: Mapping[str, Any], channels: int, sizes: Mapping[int, str]
         channels: of the images.
         sizes: of the images, each with the key that sets it.
         needs_map: the part of the run that needs a map of features, if there is one.
+        option: of the group ``backbone``, to name it.
 
     Returns:
         The network, to compare weights with.
@@ -35,10 +38,10 @@ def try_on_meta(node: Mapping[str, Any], channels: int, sizes: Mapping[int, str]
     with torch.random.fork_rng(devices=[]):
         try:
             with torch.device("meta"):
-                return _tried(node, channels, sizes, needs_map)
+                return _tried(node, channels, sizes, needs_map, option)
         except Exception as error:
             if not str(node["_target_"]).startswith("ssl_bench."):
-                return _tried(node, channels, sizes, needs_map)
+                return _tried(node, channels, sizes, needs_map, option)
             if isinstance(error, ConfigError) and not re.search(r"\bmeta\b", str(error)):
                 raise
             remedy = f"a network that can be built without weights, or install timm>={OLDEST_TIMM} ({reason(error)})"
@@ -46,25 +49,27 @@ def try_on_meta(node: Mapping[str, Any], channels: int, sizes: Mapping[int, str]
 
 
 @torch.no_grad()
-def _tried(node: Mapping[str, Any], channels: int, sizes: Mapping[int, str], needs_map: str) -> nn.Module:
+def _tried(node: Mapping[str, Any], channels: int, sizes: Mapping[int, str], needs_map: str, option: str) -> nn.Module:
     """As :func:`try_on_meta`, on the current device."""
     backbone: Any = build({key: value for key, value in node.items() if key != "freeze"}, "backbone")
-    name, width = node.get("name") or node["_target_"], getattr(backbone, "num_features", None)
-    name = f"{name} with args={node['args']}" if node.get("args") else name
+    name, width = node.get("name") or option or node["_target_"], getattr(backbone, "num_features", None)
+    args = node.get("args")
+    key_of_it, value, other = ("backbone.args", args, "others") if args else ("backbone", name, "another network")
     valid = type(width) is int and width > 0
     require(valid, "backbone", name, f"a network whose num_features is the width of its output: it is {width}")
     for size, key in sizes.items():
         try:
             features: Any = backbone(torch.zeros(2, channels, size, size))
         except Exception as error:  # networks have no error class for images of a wrong size
-            remedy = f"another size, or backbone to another network: {name} cannot take {size} x {size} pixels"
+            remedy = (
+                f"{_made_for(backbone, size)}, or {key_of_it} to {other}: {name} cannot take {size} x {size} pixels"
+            )
             raise InvalidValue(key, size, f"{remedy} ({reason(error)})") from error
         of_tensor = isinstance(features, Tensor)
         made = f"{features.dtype} {list(features.shape)}" if of_tensor else type(features).__name__
         fits = of_tensor and features.is_floating_point() and features.shape == (2, width)
-        require(
-            fits, "backbone", name, f"one that makes floating-point features [2, {width}] of two images: not {made}"
-        )
+        remedy = f"{other}: of two images, {name} makes {made}, not floating-point features [2, {width}]"
+        require(fits, key_of_it, value, remedy)
     if needs_map:
         try:
             cells = backbone.eval().forward_features(torch.zeros(2, channels, *[next(iter(sizes))] * 2))
@@ -76,3 +81,11 @@ def _tried(node: Mapping[str, Any], channels: int, sizes: Mapping[int, str], nee
         remedy = f"a network with a feature map of several cells, as resnet18 or resnet_digits, which {needs_map} needs"
         require(not fault, "backbone", name, f"{remedy} ({fault})")
     return backbone  # type: ignore[no-any-return]
+
+
+def _made_for(backbone: Any, size: int) -> str:
+    """Another size of images: the one that the backbone was built for, or that timm's network was published for."""
+    built = getattr(getattr(backbone, "patch_embed", None), "img_size", None)
+    published = (getattr(backbone, "pretrained_cfg", None) or {}).get("input_size")
+    sides = (sizes[-1] for sizes in (built, published) if isinstance(sizes, tuple | list))
+    return str(next((side for side in sides if side != size), "another size"))

@@ -80,13 +80,13 @@ def held(run: Path, wait: bool) -> Iterator[Claim | Owner]:
         ConfigError: the directory cannot be written.
     """
     lease = SoftFileLease(run / FILE, lease_duration=DURATION, heartbeat_interval=BEAT, on_compromise=_stop)
+    claim: Claim | Owner | None = None
     try:
-        files.make_folder(run)
-        other = _take(lease, run, wait)
-    except OSError as error:
-        raise files.unwritable(error) from error
-    claim = other or Claim(run.absolute(), lease.token or "")
-    try:
+        try:
+            files.make_folder(run)
+            claim = _take(lease, run, wait) or Claim(run.absolute(), lease.token or "")
+        except OSError as error:
+            raise files.unwritable(error) from error
         yield claim
     finally:
         try:
@@ -169,5 +169,5 @@ def _remove_temporary(run: Path) -> None:
     for folder in (run / name for name in WRITTEN):
         if folder == run or not os.path.islink(folder):
             files.remove_temporary(folder)
-    for path in run.glob(f"{FILE}.*"):
+    for path in files.retry(lambda: [*run.glob(f"{FILE}.*")], run):
         files.remove(path)

@@ -160,8 +160,9 @@ def _try_backbone(parts: Parts) -> None:
     sizes = {view.size: keys.get(view.size, "augment.size") for view in parts.views}
     if parts.evaluators:
         sizes[parts.dataset.size] = "dataset.size"
-    needs_map = "map" in getattr(find_target(config["framework"], "framework"), "needs", ())
-    try_on_meta(config["backbone"], channels, sizes, f"framework={parts.choices.get('framework')}" if needs_map else "")
+    maps = "map" in getattr(find_target(config["framework"], "framework"), "needs", ())
+    needs_map = f"framework={parts.choices.get('framework')}" if maps else ""
+    try_on_meta(config["backbone"], channels, sizes, needs_map, parts.choices.get("backbone", ""))
 
 
 def _check_pixels(parts: Parts) -> None:

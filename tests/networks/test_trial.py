@@ -92,7 +92,7 @@ def test_a_network_is_tried_at_each_size_that_it_is_trained_or_evaluated_on(
 ) -> None:
     tried: list[dict[int, str]] = []
 
-    def noting(node: Any, channels: int, sizes: dict[int, str], needs_map: str) -> Any:
+    def noting(node: Any, channels: int, sizes: dict[int, str], needs_map: str, option: str) -> Any:
         tried.append(sizes)
         return try_on_meta(node, channels, sizes, needs_map)
 

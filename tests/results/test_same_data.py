@@ -161,7 +161,7 @@ def test_what_an_earlier_version_left_unsaid_is_no_difference() -> None:
 
 
 def test_numbers_of_two_data_sets_are_not_compared(capfd: Capture) -> None:
-    """A data set is a block: no share of the variance, no pairs; the loss is compared within each."""
+    """A data set is a block, and no setting; the loss is compared within each."""
     for place, (content, start) in enumerate({"0123456789": 0.5, "9876543210": 0.8}.items()):
         for loss, more in (("infonce", 0.0), ("dcl", 0.1)):
             for seed in range(3):
@@ -172,9 +172,9 @@ def test_numbers_of_two_data_sets_are_not_compared(capfd: Capture) -> None:
                     **own(f"/here/{content}", content),
                 )
     record = json.loads(enter("compare g --format json", capfd).out)
-    assert {share["setting"] for share in record["shares"]} == {"loss", "rest"} and len(record["data_sets"]) == 2
     (setting,) = record["settings"]
-    assert setting["range"] == pytest.approx(10) and record["missing"] == 0 and record["combinations"] == 4
+    assert setting["setting"] == "loss" and len(record["data_sets"]) == 2
+    assert setting["difference"] == pytest.approx(10) and record["missing"] == 0 and record["combinations"] == 4
     for key in ("dataset", "dataset.root", "dataset.content"):
         answer = enter(f"compare g --by {key}", capfd)
         assert answer.code == 2 and f"--by {key}" in answer.err and "images" in answer.err, answer
