@@ -138,7 +138,9 @@ def find_weights(cfg: DictConfig) -> None:
         results = located("ssl_bench.record.runs.read_results")(path)
         if results is None:
             raise InvalidValue("init", given, remedy)
-        last, epochs = path / "checkpoints" / "last.pt", results["config"]["epochs"]
+        last, epochs = path / "checkpoints" / "last.pt", results["config"].get("epochs")
+        if epochs is None:
+            raise InvalidValue("init", given, remedy)
         if epochs == 0 and not last.exists():
             raise InvalidValue("init", given, "the file of weights that this run evaluates: it has trained nothing")
         digest = _of_run(path, files.mark(last.stat()) if last.exists() else None)

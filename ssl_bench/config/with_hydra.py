@@ -48,7 +48,7 @@ PATHS = r"init|paths\.\w+|dataset\.(root|path)|evaluate\.\w+\.(root|path|data|im
 PATH_KEY = re.compile(PATHS)
 TEXT_KEY = re.compile(
     rf"{PATHS}|name|plugins|tracking\.(project|entity|tags)|backbone\.name|augment\.interpolation"
-    r"|(dataset|evaluate\.on)\.(name|folder|train|test|classes|torchvision|pretrain|image|label|content)"
+    r"|(dataset|evaluate\.on)\.(name|folder|train|test|classes|torchvision|pretrain|image|label|content|group)"
     r"|evaluate\.on|evaluate\.\w+\.(interpolation|layers|reference)|launcher\.(partition|account|qos|constraint)"
 )
 SYNTAX = re.compile(r"""[][{}'"\\]|^\w+\(""")  # Hydra's own, of lists, mappings, quotes, interpolations and functions

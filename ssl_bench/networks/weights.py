@@ -58,9 +58,11 @@ class _Normalised(TypedDict):
     std: list[float] | None
 
 
-class Images(_Normalised):
+class Images(TypedDict):
     """The images that a network was trained on: their type, and how each channel was normalised."""
 
+    mean: list[float] | None
+    std: list[float] | None
     image_dtype: str
 
 

@@ -20,12 +20,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NotRequired, TypedDict
+from typing import Any, BinaryIO, Literal, NamedTuple, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.config import anchors, identity
 from ssl_bench.errors import in_one_line, one_line, printable
-from ssl_bench.evaluate.metric import Metric
 from ssl_bench.files import exists, of_run, status
 from ssl_bench.record import evaluations
 from ssl_bench.record.lease import Owner
@@ -60,6 +59,14 @@ class Config(TypedDict, total=False):
     epochs: float | None
 
 
+class Unit(TypedDict):
+    """A :class:`ssl_bench.evaluate.metric.Metric`, as it is recorded."""
+
+    unit: Literal["share", "number"]
+    better: Literal["high", "low", "neither"]
+    of: str
+
+
 class Results(TypedDict):
     """The keys of ``results.json`` that readers need."""
 
@@ -71,7 +78,7 @@ class Results(TypedDict):
     environment: NotRequired[dict]
     facts: NotRequired[dict]
     warnings: NotRequired[list[str]]
-    units: NotRequired[dict[str, dict[str, Metric]]]
+    units: NotRequired[dict[str, dict[str, Unit]]]
 
 
 class Progress(NamedTuple):

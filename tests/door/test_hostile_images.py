@@ -299,8 +299,7 @@ CHANGES: dict[str, tuple[Change, Any]] = {
     "other bytes": ({"image": [{"bytes": b"404", "path": None}] * 12}, "no image"),
     "half of them": ({"image": [None, {"bytes": shown(1), "path": None}] * 6}, "6 of 12 images"),
     "endless": ({"image": at("/dev/zero")}, "Not a regular file"),
-    "pipe": ({"image": at("pipe")}, "Not a regular file"),
-    "64 GiB": ({"image": at("large")}, "File too large"),
+    "relative to the folder": ({"image": at("pipe")}, "No such file or directory"),
     "address": ({"image": at("http://localhost:1/x.png")}, "No such file or directory"),
     "NaN": ({"label": [float("nan"), 0.0] * 6}, "6 of 12 rows of train have no label"),
     "infinite": ({"label": [float("inf"), 0.0] * 6}, "inf is no class"),
@@ -352,8 +351,8 @@ def test_parquet_files_are_read_right_or_refused(
             words = ["dataset=hf", f"dataset.path={path.parent}", "dataset.size=8", "dataset.workers=1"]  # noqa: B023
             dataset: Any = Parts(load(words)).dataset
             for source in map(dataset.split, ("train", "test")):
-                for (_, row), image in zip(source.ids, source.take(torch.arange(len(source))), strict=True):
-                    right = np.array(Image.open(io.BytesIO(shown(row))).convert("RGB"))
+                for name, image in zip(source.names, source.take(torch.arange(len(source))), strict=True):
+                    right = np.array(Image.open(io.BytesIO(shown(int(name.rpartition("/")[2])))).convert("RGB"))
                     assert np.array_equal(image.permute(1, 2, 0).numpy(), right)
             return list(dataset.class_names())
 

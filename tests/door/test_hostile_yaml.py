@@ -82,13 +82,13 @@ TEXTS: dict[str | bytes, Any] = {
     "# nothing": {},
     "3": "Invalid loaded object type: int",
     "true": "Invalid loaded object type: bool",
-    "[1]": [1],
+    "[1]": "set loss to one of its options",
     "a: *b": "undefined alias",
     "a:\n\t- b": "cannot start any token",
     "a: 1\n---\nb: 2": "another document",
     "%YAML 9.9\n--- 3": "incompatible YAML",
     "a: !!binary xx": "base64",
-    "a: !!set {b, c}": "a: value 'set' is not a supported primitive type",
+    "a: !!set {b, c}": "a: Value 'set' is not a supported primitive type",
     "a: !!omap [b: 1]": {"a": [["b", 1]]},
     "a: =": "tag:yaml.org,2002:value",
 }
@@ -116,7 +116,10 @@ def test_an_option_is_composed_or_refused(texts: list[str | bytes]) -> None:
         path, expected = put(f"{number}/loss/mine.yaml", as_bytes(text)), TEXTS[text]
         said, loss = outcome(lambda: compose.load(["loss=mine"], Path(f"{number}"))["loss"])  # noqa: B023
         if isinstance(expected, str):
-            assert expected in said and (str(path) in said or said.startswith(("loss.a: ", "a: "))), (text[:50], said)
+            assert expected in said and (str(path) in said or said.startswith(("loss.a: ", "a: ", "loss=[1]: "))), (
+                text[:50],
+                said,
+            )
         else:
             assert loss == expected, (text[:50], said)
 

@@ -205,11 +205,11 @@ def test_a_signal_to_one_rank_stops_both_after_the_same_step() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stopped", [[1], [0, 1]])
-def test_a_signal_in_an_evaluation_ends_both_ranks_and_loses_nothing(stopped: list[int]) -> None:
-    """They do not agree on a batch: one waits for the other, which is gone."""
-    run = [*SMALL, "max_steps=2", "evaluate=[knn,linear]"]
-    ranks = start_two_ranks(*run, "evaluate.linear.epochs=1000000", "paths.outputs=stopped")
+@pytest.mark.parametrize(("stopped", "evaluator"), [([1], "finetune"), ([0, 1], "linear")])
+def test_a_signal_in_an_evaluation_ends_both_ranks_and_loses_nothing(stopped: list[int], evaluator: str) -> None:
+    """They do not agree on a batch: where they exchange something, one waits for the other, which is gone."""
+    run = [*SMALL, "max_steps=2", f"evaluate=[knn,{evaluator}]"]
+    ranks = start_two_ranks(*run, f"evaluate.{evaluator}.epochs=1000000", "paths.outputs=stopped")
     wait_for(lambda: list(Path("stopped").glob("*/*/checkpoints/last.pt")))
     time.sleep(1)
     for number in stopped:
@@ -220,7 +220,7 @@ def test_a_signal_in_an_evaluation_ends_both_ranks_and_loses_nothing(stopped: li
     assert (only_run(Path("stopped")) / "failed.json").exists() == (stopped == [1])
     metrics = []
     for outputs in ("stopped", "whole"):
-        code, again = train_on_two_ranks(*run, "evaluate.linear.epochs=2", f"paths.outputs={outputs}")
+        code, again = train_on_two_ranks(*run, f"evaluate.{evaluator}.epochs=2", f"paths.outputs={outputs}")
         assert code == 0 and ("step 2/2" in again) == (outputs == "whole")
         metrics.append(json.loads((only_run(Path(outputs)) / "results.json").read_text())["metrics"])
     assert metrics[0] == metrics[1] and len(metrics[0]) > 4
