@@ -94,7 +94,7 @@ def with_numbers(table: DataFrame) -> DataFrame:
     values = [{names[key]: value for key, value in run.numbers.items()} for run in table["run"]]
     columns = {name: [of_run.get(name, math.nan) for of_run in values] for name in dict.fromkeys(names.values())}
     numbers = DataFrame(columns, index=table.index, dtype=float)
-    return table[[name for name in table if "/" not in name]].join(numbers)
+    return table[[name for name in table if "/" not in name and name not in numbers]].join(numbers)
 
 
 def _runs(outputs: Path, wanted: Wanted) -> list[Run]:
