@@ -142,7 +142,7 @@ def holm(p: np.ndarray, planned: int, error: float) -> tuple[np.ndarray, np.ndar
 
 @dataclass(frozen=True)
 class Answer:
-    """What a difference decides, in words, empty for undecided, and the interval of the question that this answers."""
+    """The verdict on a difference, empty for undecided, and the interval of the question that this answers."""
 
     verdict: str
     low: float
@@ -150,7 +150,7 @@ class Answer:
 
 
 def answers(estimate: Estimate, margin: float, planned: int, error: float) -> list[Answer]:
-    """What differences decide together, of ``planned`` ones of which these have run."""
+    """Verdicts on differences that hold together, of ``planned`` ones of which these have run."""
     differs, its_error = holm(2 * tail(estimate.t, estimate.degrees), planned, error)
     equals, other_error = holm(estimate.exceeds(margin), planned, error)
     two_sided, one_sided = estimate.interval(its_error), estimate.interval(2 * other_error)

@@ -119,7 +119,7 @@ def compare(
 
 
 class WhatMatters:
-    """What matters in a grid: as text that of ``ssl-bench compare``.
+    """The settings of a grid and how much each matters; as a text it is that of ``ssl-bench compare``.
 
     Attributes:
         settings: a table with a row for each setting: ``setting``, ``difference`` (the largest between the means of two

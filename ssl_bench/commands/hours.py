@@ -45,7 +45,7 @@ Config = Mapping[str, Any]
 
 
 class Estimate(NamedTuple):
-    """What is left to train of some runs, one after another.
+    """Steps and hours that are left to train of some runs, one after another.
 
     Attributes:
         steps: of each run; None for a data set of unknown size.

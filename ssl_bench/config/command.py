@@ -1,4 +1,4 @@
-"""What the overrides of a command ask for: one run or a grid, where it is carried out, and its runs."""
+"""The task of a command, from its overrides: one run or a grid, where it is carried out, and its runs."""
 
 import itertools
 import math

@@ -380,7 +380,7 @@ class OwnArrays(ArrayDataset):
 
     @cached_property
     def _facts(self) -> dict[str, dict[str, Any]]:
-        """What :func:`examined` finds in each file, by its name."""
+        """Facts of each file that is used, by its name, as :func:`examined` finds them."""
         used = self.files()
         pairs = [pair for split in self.splits for pair in zip(self._paths(split), self._opened(split), strict=True)]
         return {path.name: self._facts_of(path, array) for path, array in pairs if path in used}

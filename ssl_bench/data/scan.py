@@ -46,7 +46,7 @@ class Scanned(NamedTuple):
 
 
 class Scan(TypedDict):
-    """What :func:`scan_images` returns."""
+    """The result of :func:`scan_images`."""
 
     content: str
     broken: dict[str, str]

@@ -385,7 +385,7 @@ def _few(sentences: list[str]) -> str:
 
 
 def images_of(dataset: Mapping[str, Any]) -> Images:
-    """What is said of the images of a run's ``dataset``."""
+    """Type and normalisation of the images of a run, from the ``dataset`` of its configuration."""
     return {"image_dtype": dataset.get("dtype", UINT8), "mean": dataset["mean"], "std": dataset["std"]}
 
 
