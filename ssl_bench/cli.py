@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from ssl_bench import __version__, surroundings
 from ssl_bench.commands import COMMANDS
 from ssl_bench.commands.arguments import refuse
-from ssl_bench.config.build import near
+from ssl_bench.config.ranges import near
 from ssl_bench.record import streams
 
 USAGE = "usage: ssl-bench <command> ...\n\n" + "".join(f"  {name:<11} {text}\n" for name, text in COMMANDS.items())

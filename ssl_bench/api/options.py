@@ -8,7 +8,8 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config import anchors
-from ssl_bench.config.build import build, converted, directory, find_target, near, one_of
+from ssl_bench.config.build import build, directory, find_target
+from ssl_bench.config.ranges import converted, near, one_of
 from ssl_bench.errors import ConfigError, require
 
 Node = dict[str, Any]  # a class as ``_target_``, and its arguments

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.config.build import near, one_of
+from ssl_bench.config.ranges import near, one_of
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.files import given_path, unwritable, usual_outputs
 from ssl_bench.hardware import available_cores

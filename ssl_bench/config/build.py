@@ -6,18 +6,17 @@ against the constructor's annotations with an error that names the key.
 """
 
 import copy
-import difflib
 import importlib
 import inspect
 import re
 import sys
-import types
 import typing
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from ssl_bench.config import plugins
+from ssl_bench.config.ranges import converted, near
 from ssl_bench.errors import ConfigError, InvalidValue, require
 
 # What the targets of each group are subclasses of: names, since this room imports nothing of those below it.
@@ -175,67 +174,7 @@ def _signature(target: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any
     for call in constructors or [target]:
         of_call = inspect.signature(call).parameters
         parameters = {**{k: p for k, p in of_call.items() if p.kind in _NAMED and k != "self"}, **parameters}
-        hints = {**typing.get_type_hints(call), **hints}
+        hints = {**typing.get_type_hints(call, include_extras=True), **hints}
         if not any(p.kind is p.VAR_KEYWORD for p in of_call.values()):
             break
     return parameters, hints
-
-
-def converted(value: Any, hint: Any, key: str) -> Any:
-    """``value`` in the annotated type: an int becomes a float where one is annotated, a list becomes a tuple."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return value
-    if origin in (typing.Union, types.UnionType):
-        for option in inner:
-            try:
-                return converted(value, option, key)
-            except ConfigError:
-                continue
-    elif origin is typing.Literal:
-        one_of(key, value, inner)
-        return value
-    elif hint is type(None):
-        if value is None:
-            return None
-    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        require(abs(value) < 1e300, key, value, "a finite number")  # not so for NaN
-        return float(value)
-    elif hint in (int, str, bool) and type(value) is hint:
-        require(hint is not int or abs(value) < 2**32, key, value, "a smaller integer")
-        return value
-    elif origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
-        hints = [inner[0]] * len(value) if inner[-1:] == (...,) else list(inner)
-        if len(hints) == len(value):
-            return tuple(converted(v, h, key) for v, h in zip(value, hints, strict=True))
-    elif inspect.isclass(origin) and issubclass(origin, Iterable) and isinstance(value, list):
-        return [converted(v, inner[0], key) for v in value]
-    elif hint not in (int, float, str, bool) and origin is None:
-        return value
-    raise InvalidValue(key, value, _described(hint))
-
-
-def _described(hint: Any) -> str:
-    names = {int: "an integer", float: "a number", str: "text in quotes", bool: "true or false", type(None): "null"}
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return " or ".join(_described(option) for option in typing.get_args(hint))
-    if typing.get_origin(hint) is typing.Literal:
-        return " or ".join(typing.get_args(hint))
-    if typing.get_origin(hint) is tuple and (...) not in typing.get_args(hint):
-        return f"a list of {len(typing.get_args(hint))} values"
-    return names.get(hint, "a list")
-
-
-def one_of(key: str, value: Any, options: Sequence[str]) -> None:
-    """Raise InvalidValue unless ``value`` is one of ``options``."""
-    if value not in options:
-        raise InvalidValue(key, value, f"one of {', '.join(options)}{near(str(value), options)}")
-
-
-def near(word: str, options: Iterable[str]) -> str:
-    """`` (did you mean X?)`` for the closest option, or nothing; capitals do not count."""
-    by_lower_case = {option.lower(): option for option in options}
-    if "infonce" in by_lower_case:
-        word = re.sub(r"nt[-_]?xent", "infonce", word.lower())  # its other name
-    similar = [by_lower_case[name] for name in difflib.get_close_matches(word.lower(), by_lower_case, 1, 0.6)]
-    return f" (did you mean {similar[0]}?)" if similar else ""

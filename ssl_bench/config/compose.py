@@ -10,8 +10,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config import from_disk, plugins, schema, with_hydra
-from ssl_bench.config.build import find_target, has_argument, near
+from ssl_bench.config.build import find_target, has_argument
 from ssl_bench.config.identity import SCHEDULES, evaluators, is_plugins
+from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, require, shown
 from ssl_bench.files import given_path
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from ssl_bench.config.build import KINDS, checked_call, converted, near, one_of
+from ssl_bench.config.build import KINDS, checked_call
 from ssl_bench.config.identity import datasets_of, name_of_labels
+from ssl_bench.config.ranges import converted, near, one_of
 from ssl_bench.errors import ConfigError, require
 
 # Groups that a framework with an objective of its own leaves out.

@@ -29,7 +29,8 @@ from omegaconf.resolvers import oc
 
 from ssl_bench import files
 from ssl_bench.config import anchors
-from ssl_bench.config.build import directory, near
+from ssl_bench.config.build import directory
+from ssl_bench.config.ranges import near
 from ssl_bench.config.schema import leaves
 from ssl_bench.errors import ConfigError, InvalidValue, in_one_line, reason
 

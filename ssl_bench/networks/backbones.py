@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.config.build import near
+from ssl_bench.config.ranges import near
 from ssl_bench.errors import InvalidValue, reason, require
 
 

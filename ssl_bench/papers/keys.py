@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from ssl_bench.config.build import near
+from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.files import fits
 

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.config.build import one_of
+from ssl_bench.config.ranges import one_of
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import keys
 from ssl_bench.papers.cells import Cell, CellMetric, Table, flat, merge

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.config import schema
-from ssl_bench.config.build import converted, near
 from ssl_bench.config.compositions import compositions
 from ssl_bench.config.identity import NOT_IN_RUN_ID
+from ssl_bench.config.ranges import converted, near
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.files import given_path, usual_outputs
 from ssl_bench.papers import tables

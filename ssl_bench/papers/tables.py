@@ -14,7 +14,7 @@ import yaml
 
 from ssl_bench import files
 from ssl_bench.config import anchors
-from ssl_bench.config.build import near
+from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, in_one_line, reason, require
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ssl_bench.config.build import near
+from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, runs

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ssl_bench import files
-from ssl_bench.config.build import near
 from ssl_bench.config.identity import is_hashed
+from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.metric import NOT_HELPED, Metric
 from ssl_bench.launch.outcome import DIVERGED
