@@ -89,7 +89,7 @@ def open_dataset(node: Mapping[str, Any], data: str, key: str = "dataset") -> An
     share = node.get("share", 1.0)
     valid = isinstance(share, int | float) and 0 < share <= 1
     require(valid, f"{key}.share", share, "a share of the training images, above 0 and up to 1")
-    return made if share == 1 else located("ssl_bench.data.share.Share")(made, share)
+    return made if share == 1 else located("ssl_bench.data.dataset.Share")(made, share)
 
 
 def has_argument(node: Any, key: str, argument: str) -> bool:

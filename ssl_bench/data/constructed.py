@@ -405,7 +405,8 @@ class DigitOnImageNet(FolderDataset):
 
     def _marked(self, purpose: str, split: str, digits: int | None) -> tuple[Marked, Marked]:
         """Open a split twice, labelled by photo and by digit; ``digits`` limits the choice to MNIST's first images."""
-        photos = self.photos(split)
+        photos = super().split(split)
+        assert isinstance(photos, Photos)
         images, classes = digits_of(self.mnist, split)
         generator = torch.Generator().manual_seed(stream("digit_on_imagenet", self.seed, purpose))
         which = torch.randint(len(images[:digits]), (len(photos),), generator=generator)

@@ -25,7 +25,7 @@ class Originals:
 
     marks: Sequence[Hashable]
     digest: Callable[[int], Hashable]
-    name: Callable[[int], str]
+    name: Callable[[int], str] = str
 
     def chosen(self, ids: Sequence[int]) -> "Originals":
         """Some of these images, in another order."""
@@ -35,8 +35,7 @@ class Originals:
 def of_rows(rows: np.ndarray, split: str) -> Originals:
     """The images of an array, uint8 [N, D], of a split."""
     start = max(0, (rows.shape[1] - MARKED) // 2)
-    middles = rows[:, start : start + MARKED]
-    marks = [row.tobytes() for row in middles]
+    marks = [row.tobytes() for row in rows[:, start : start + MARKED]]
     return Originals(marks, lambda i: hashlib.sha256(rows[i]).digest(), lambda i: f"image {i} of {split}")
 
 
@@ -54,12 +53,8 @@ def twins(images: Originals) -> list[int]:
 
 def copies(images: Originals, among: Originals) -> dict[int, int]:
     """The images that others have copies of, each with the first of these."""
-    first: dict[Hashable, list[int]] = {}
-    shared = {*images.marks} & {*among.marks} - {None}
-    for i, mark in enumerate(among.marks):
-        if mark in shared:
-            first.setdefault(mark, []).append(i)
-    hashes = {mark: {among.digest(i): i for i in reversed(ids)} for mark, ids in first.items()}
-    alike = [i for i, mark in enumerate(images.marks) if mark in shared]
-    pairs = ((i, hashes[images.marks[i]].get(images.digest(i))) for i in alike)
-    return {i: other for i, other in pairs if other is not None}
+    count = len(among.marks)
+    both = Originals(
+        [*among.marks, *images.marks], lambda i: among.digest(i) if i < count else images.digest(i - count)
+    )
+    return {i: first for i, first in enumerate(twins(both)[count:]) if first < count}

@@ -1,16 +1,27 @@
 """The interface of a dataset: its splits, the properties of its images, and the tasks that it is evaluated on."""
 
+import hashlib
+import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from ssl_bench.data.content import content_of
+from msgspec import Meta
+
+from ssl_bench.config.ranges import Count
 from ssl_bench.data.copies import Originals
-from ssl_bench.data.source import Source
+from ssl_bench.data.source import Chosen, Source, stratified
 from ssl_bench.errors import ConfigError, require
+from ssl_bench.files import open_regular
+
+PIECE = 4096  # bytes of a file that are read at once for its hash
+PIECES = 1024  # of all files together
+DIGITS = 10
+MOST_NEIGHBOURS = 200
 
 
 class MissingData(ConfigError):
@@ -46,7 +57,7 @@ class Dataset(ABC):
         place: the key that says where the files are.
 
     Raises:
-        InvalidValue: ``mean`` and ``std`` do not fit each other or the channels, or a number is too small.
+        InvalidValue: ``mean`` and ``std`` do not fit each other or the channels.
     """
 
     one_label = True
@@ -58,23 +69,19 @@ class Dataset(ABC):
     def __init__(
         self,
         root: str,
-        size: int,
-        channels: int,
-        num_classes: int,
+        size: Count,
+        channels: Count,
+        num_classes: Annotated[int, Meta(ge=0)],
         mean: Sequence[float],
         std: Sequence[float],
-        train_images: int | None = None,
-        epochs: int | None = None,
-        knn_k: int | None = None,
+        train_images: Count | None = None,
+        epochs: Count | None = None,
+        knn_k: Count | None = None,
         labelled_images: int | None = None,
         least_labels: int | None = None,
         content: str | None = None,
         hashes: bool = False,
     ) -> None:
-        for name, value, least in (("size", size, 1), ("channels", channels, 1), ("num_classes", num_classes, 0)):
-            require(value >= least, name, value, f"{least} or more")
-        for name, number in (("train_images", train_images), ("epochs", epochs), ("knn_k", knn_k)):
-            require(number is None or number >= 1, name, number, "1 or more, or null")
         require(len(mean) <= channels, "mean", mean, f"at most {channels} numbers, one per channel from the first on")
         require(len(std) == len(mean), "std", std, f"as many numbers as mean has ({len(mean)})")
         self.root, self.size, self.channels, self.num_classes = Path(root), size, channels, num_classes
@@ -131,7 +138,7 @@ class Dataset(ABC):
 
     def pretrain(self) -> Source:
         """Open the images to pre-train on."""
-        raise NotImplementedError
+        return self.split("train")
 
     def split(self, name: str) -> Source:
         """Open the labelled ``train`` or ``test`` split, for evaluation."""
@@ -157,6 +164,29 @@ class Dataset(ABC):
         return {"": Probe(self.split("train"), self.split("test"), self.num_classes)}
 
 
+class PhotoDataset(Dataset):
+    """Base class of datasets of photos of any size. Views are crops of the photos; evaluation uses their centres.
+
+    Args:
+        resize: length of a photo's short side in evaluation, before its centre of ``size`` x ``size`` is cut out.
+        interpolation: of that resize.
+        workers: threads that decode; None shares the CPU cores among the processes of this machine.
+    """
+
+    def __init__(
+        self,
+        resize: int = 256,
+        interpolation: Literal["bilinear", "bicubic"] = "bilinear",
+        workers: Count | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        require(resize >= self.size, "resize", resize, f"dataset.size ({self.size}) or more")
+        require(self.channels == 3, "channels", self.channels, "3")
+        self.resize, self.workers = resize, workers
+        self.eval_view = {"resize": resize, "size": self.size, "interpolation": interpolation}
+
+
 @dataclass(frozen=True)
 class Probe:
     """One classification task: the labelled splits to train and test a classifier on, and the number of classes.
@@ -172,3 +202,104 @@ class Probe:
     test: Source
     num_classes: int
     choose: Source | None = None
+
+
+class Share:
+    """A dataset with a share of another one's training images, and all of its test images.
+
+    The share is the same in every run; a smaller share is a part of a larger one.
+
+    Args:
+        whole: the other data set.
+        share: in (0, 1), of each class, rounded, at least one image.
+    """
+
+    def __init__(self, whole: Dataset, share: float) -> None:
+        self.whole, self.share = whole, share
+
+    @cached_property
+    def _images(self) -> Chosen:
+        return self._part(self.whole.pretrain())
+
+    def _part(self, source: Source) -> Chosen:
+        return Chosen(source, stratified(source.labels, self.share, 0))
+
+    def check(self) -> int:
+        self.whole.check()
+        return len(self._images)
+
+    def settings_of_images(self) -> dict[str, Any]:
+        settings = self.whole.settings_of_images() | {"train_images": self.check()}
+        if "knn_k" in settings:
+            settings["knn_k"] = max(1, min(settings["knn_k"], settings["train_images"] // 50))
+        if least := settings.get("least_labels"):
+            settings["least_labels"] = max(1, round(self.share * least))
+        return settings
+
+    def pretrain(self) -> Source:
+        return self._images
+
+    def split(self, name: str) -> Source:
+        source = self.whole.split(name)
+        return self._part(source) if name == "train" else source
+
+    def originals(self, split: Literal["train", "test"]) -> Originals | None:
+        every = self.whole.originals(split)
+        return every.chosen(self._images.ids.tolist()) if every and split == "train" else every
+
+    def probes(self) -> dict[str, Probe]:
+        return {name: replace(probe, train=self._part(probe.train)) for name, probe in self.whole.probes().items()}
+
+    def __getattr__(self, name: str) -> Any:
+        """Take other attributes from the whole data set, such as the sentence about its images."""
+        if name == "whole":
+            raise AttributeError(name)
+        return getattr(self.whole, name)
+
+
+def counts_of(labels: Sequence[int], classes: int) -> dict[str, Any]:
+    """The arguments of a dataset that follow from the labels of its training images and the number of its classes."""
+    count, of_class = len(labels), Counter(labels)
+    return {
+        "num_classes": classes,
+        "train_images": count,
+        "least_labels": min(map(of_class.__getitem__, range(classes)), default=None),
+        "knn_k": max(1, min(MOST_NEIGHBOURS, count // 50)),
+    }
+
+
+def content_of(paths: Sequence[Path], root: Path, whole: bool) -> str:
+    """Hash the names of all files, and the bytes of some: it takes tens of milliseconds.
+
+    At most 1,024 files are read, equally spaced in the list, with the first and the last. Hashed are the size of each
+    and pieces of it, equally spaced from its start to its end: two, or if the files are few, 1,024 in all files
+    together. A file that is no longer than its pieces is read wholly.
+
+    Args:
+        paths: of the files, in a fixed order.
+        root: the folder that their names do not depend on.
+        whole: read all bytes of all files instead.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    digest = hashlib.sha256("\0".join(os.path.relpath(path, root) for path in paths).encode(errors="surrogateescape"))
+    chosen = [paths[i] for i in _equally_spaced(len(paths), len(paths) if whole else PIECES)]
+    for path in chosen:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(b"\0%d\0" % size)
+            count = max(2, PIECES // len(chosen))
+            if whole or size <= count * PIECE:
+                digest.update(hashlib.file_digest(file, "sha256").digest())  # type: ignore[arg-type]
+                continue
+            for start in _equally_spaced(size - PIECE + 1, count):
+                digest.update(os.pread(file.fileno(), PIECE, start))
+    return digest.hexdigest()[:DIGITS]
+
+
+def _equally_spaced(length: int, count: int) -> list[int]:
+    """At most ``count`` of the numbers from 0 to ``length`` - 1, equally spaced, with the first and the last."""
+    if length <= count:
+        return list(range(length))
+    return [i * (length - 1) // (count - 1) for i in range(count)]

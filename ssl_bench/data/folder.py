@@ -1,32 +1,67 @@
-"""Photos in a folder per class, ``<root>/<folder>/{train,val}/<class>/*.JPEG``, as ImageNet is commonly unpacked."""
+"""Photos in folders: ``dataset=imagenet`` and its kin, as ImageNet is commonly unpacked, and ``dataset=folder``, images
+of the user's own, with classes and splits in the names of folders or in a file of labels.
+"""
 
-import logging
+import io
+import itertools
+import json
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from ssl_bench.data.dataset import Dataset, MissingData
+from ssl_bench.data.dataset import MissingData, PhotoDataset
+from ssl_bench.data.own import OwnImages
 from ssl_bench.data.packed import Packed
 from ssl_bench.data.photos import FORMATS, LARGEST, Photos, endings
 from ssl_bench.data.source import Source
-from ssl_bench.data.splits import difference, few
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.data.splits import TRAIN, Listing, arrange, difference, few, find_splits, refuse_like_splits
+from ssl_bench.errors import ConfigError, InvalidValue, reason, require
 from ssl_bench.files import Mark, mark, open_regular, read_bytes
 
-log = logging.getLogger("ssl_bench")
 JUNK = {"__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information", "lost+found", "__pycache__"}
 JUNK |= {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r"}
 LAYOUT = (
     "ImageNet is ILSVRC2012_img_train.tar, which holds one tar per class, each to be unpacked as train/<class>/*.JPEG, "
     "and ILSVRC2012_img_val.tar, whose images are to be sorted into val/<class>/"
 )
+Path_ = tuple[str, ...]  # of a file or folder, in parts
+CLASS_FILE = "a text file in UTF-8 with one class per line"
+LABEL_FILES = ("metadata.csv", "labels.csv")
+SAY_COLUMN = "write train, and test, validation or val, into its column split"
+SAY_SPLITS = (
+    "set dataset.train and dataset.test to folders below dataset.root, or dataset.classes to folders if they are "
+    "classes, or else to none"
+)
+
+
+def is_visible(name: str) -> bool:
+    """Whether a file or folder is used: it is not hidden, and no operating system has put it there by itself."""
+    return not name.startswith(".") and name.lower() not in JUNK
+
+
+def is_image(name: str) -> bool:
+    """Whether a visible file is taken for an image, by its ending."""
+    return name.lower().endswith(endings())
+
+
+def image_names(folder: Path) -> list[str]:
+    """List the names of a folder's images, sorted."""
+    return _image_names(folder.absolute(), mark(folder.stat()))
+
+
+@lru_cache(2**15)  # a run needs it more than once, and listing ImageNet takes seconds
+def _image_names(folder: Path, changed: Mark) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if is_visible(name) and is_image(name))
 
 
 class Files(Photos):
@@ -65,75 +100,22 @@ class Folder(Files):
 
     def __init__(self, folder: Path, classes: Sequence[str], workers: int | None) -> None:
         self.classes = classes
-        listed = [_listed(folder / name) for name in classes]
-        if left := sum((others for _, others in listed), Counter[str]()):
-            log.warning("%s: left out, no image of %s: %s", folder, ", ".join(FORMATS), text_of_counts(left))
-        labels = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(names) for names, _ in listed]))
-        names = [f"{name}/{file}" for name, (files, _) in zip(classes, listed, strict=True) for file in files]
+        listed = [image_names(folder / name) for name in classes]
+        labels = torch.arange(len(classes)).repeat_interleave(torch.tensor([*map(len, listed)]))
+        names = [f"{name}/{file}" for name, files in zip(classes, listed, strict=True) for file in files]
         super().__init__(folder, names, labels, workers)
 
 
-def image_names(folder: Path) -> list[str]:
-    """List the names of a folder's images, sorted.
-
-    Raises:
-        ConfigError: the folder cannot be read.
-    """
-    return _listed(folder)[0]
-
-
-def _listed(folder: Path) -> tuple[list[str], Counter[str]]:
-    """The names of a folder's images, sorted, and how many other files it has of each ending."""
-    try:
-        return _scanned(folder.absolute(), mark(folder.stat()))
-    except OSError as error:
-        raise _unreadable(folder, error) from error
-
-
-def _unreadable(folder: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{folder} cannot be read ({error.strerror}): make it readable, or set paths.data to another")
-
-
-@lru_cache(2**15)  # a run needs it more than once, and listing ImageNet takes seconds
-def _scanned(folder: Path, changed: Mark) -> tuple[list[str], Counter[str]]:
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if is_visible(entry.name))
-    return [name for name in names if is_image(name)], Counter(ending(name) for name in names if not is_image(name))
-
-
-def is_visible(name: str) -> bool:
-    """Whether a file or folder is used: it is not hidden, and no operating system has put it there by itself."""
-    return not name.startswith(".") and name.lower() not in JUNK
-
-
-def is_image(name: str) -> bool:
-    """Whether a visible file is taken for an image, by its ending."""
-    return name.lower().endswith(endings())
-
-
-def ending(name: str) -> str:
-    """The ending of a file's name in lower case, for messages."""
-    return Path(name).suffix.lower() or "without an ending"
-
-
-def text_of_counts(left: Counter[str]) -> str:
-    """The number of files of each ending in words, the most first: ``12 .heic, 3 .txt``."""
-    return ", ".join(f"{count} {name}" for name, count in left.most_common())
-
-
-class FolderDataset(Dataset):
-    """Photos in a folder per class. Views are crops of the photos; evaluation uses their centres.
+class FolderDataset(PhotoDataset):
+    """Photos in ``<root>/<folder>/{train,val}/<class>/*.JPEG``.
 
     Args:
         folder: name of the folder under ``root``.
         train, test: names of its subfolders for pre-training and for evaluation.
         classes: file that lists the classes to keep, one per line: a file of this package, or an absolute path. None
             keeps all.
-        workers: threads that decode; None shares the CPU cores among the processes of this machine.
-        resize: length of a photo's short side in evaluation, before its centre of ``size`` x ``size`` is cut out, and
-            the largest length of a short side in packed files.
-        interpolation: of the resize in evaluation.
-        packed: read the packed files of ``ssl-bench prepare``, with photos shrunk and encoded again.
+        packed: read the packed files of ``ssl-bench prepare``, with photos shrunk to a short side of at most ``resize``
+            and encoded again.
     """
 
     def __init__(
@@ -142,20 +124,13 @@ class FolderDataset(Dataset):
         train: str = "train",
         test: str = "val",
         classes: str | None = None,
-        workers: int | None = None,
-        resize: int = 256,
-        interpolation: Literal["bilinear", "bicubic"] = "bilinear",
         packed: bool = False,
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        require(resize >= self.size, "resize", resize, f"dataset.size ({self.size}) or more")
-        require(workers is None or workers >= 1, "workers", workers, "1 or more, or null")
-        require(self.channels == 3, "channels", self.channels, "3")
-        self.folder, self.workers, self.resize, self.packed = self.root / folder, workers, resize, packed
+        self.folder, self.packed = self.root / folder, packed
         self.split_folders = {"train": train, "test": test}
         self.class_file = Path(__file__).parent / classes if classes else None
-        self.eval_view = {"resize": resize, "size": self.size, "interpolation": interpolation}
         self._key = f"dataset.folder={folder}"
         self._opened: dict[str, Photos] = {}
 
@@ -170,18 +145,11 @@ class FolderDataset(Dataset):
     def check(self) -> int:
         self.check_content()
         if self.packed:
-            self.photos("test")
-            return len(self.photos("train"))
+            self.split("test")
+            return len(self.split("train"))
         return sum(len(image_names(self.folder / self.split_folders["train"] / name)) for name in self.classes())
 
-    def pretrain(self) -> Source:
-        return self.photos("train")
-
     def split(self, name: str) -> Source:
-        return self.photos(name)
-
-    def photos(self, name: str) -> Photos:
-        """Open the photos of the ``train`` or ``test`` split, once."""
         if name not in self._opened:
             self.check_content()
             self._opened[name] = self._open_packed(name) if self.packed else self.source(name)
@@ -190,10 +158,8 @@ class FolderDataset(Dataset):
     def _open_packed(self, name: str) -> Packed:
         packed = Packed(self.packed_path(name), self.workers)
         if (count := int(packed.labels.max()) + 1) != self.num_classes:
-            raise ConfigError(
-                f"dataset.num_classes={self.num_classes}: {packed.path} has {count} classes; set dataset.num_classes "
-                f"to {count}"
-            )
+            wrong = f"dataset.num_classes={self.num_classes}: {packed.path} has {count} classes"
+            raise ConfigError(f"{wrong}; set dataset.num_classes to {count}")
         return packed
 
     def source(self, name: str, folder: Path | None = None) -> Folder:
@@ -207,8 +173,7 @@ class FolderDataset(Dataset):
         return self.folder / "packed" / f"{classes}_{self.resize}" / self.split_folders[name]
 
     def class_names(self) -> list[str]:
-        photos = self.photos("train")
-        return list(photos.classes) if isinstance(photos, Folder) else []
+        return [] if self.packed else self.classes()
 
     def classes(self, folder: Path | None = None) -> list[str]:
         """List the classes of both splits, sorted.
@@ -218,50 +183,269 @@ class FolderDataset(Dataset):
             ConfigError: a class is missing, a split is empty, the splits have different classes, or their number is
                 not ``num_classes``.
         """
-        folder, kept = folder or self.folder, self._kept_classes()
-        train, test = (folder / name for name in self.split_folders.values())
-        present = {path: self._folders(path) for path in (train, test)}
-        for path, names in present.items():
-            if kept is not None and (absent := sorted(kept - names)):
-                raise ConfigError(f"{self._key}: {path} lacks classes of {self.class_file}: {few(absent)}")
-        of_train, of_test = (names if kept is None else kept for names in present.values())
+        train, test = ((folder or self.folder) / name for name in self.split_folders.values())
+        try:
+            listed = read_bytes(self.class_file).decode("utf-8-sig").split() if self.class_file else []
+            require(bool(listed) or not self.class_file, "dataset.classes", str(self.class_file), CLASS_FILE)
+        except (OSError, UnicodeError) as error:
+            raise InvalidValue("dataset.classes", str(self.class_file), f"{CLASS_FILE}: {reason(error)}") from error
+        of_train, of_test = (self._folders(path, {*listed}) for path in (train, test))
         if of_train != of_test:
             differ = difference(of_train, of_test, str(train), str(test))
             raise ConfigError(f"{self._key}: both splits must have the same classes: {differ}")
-        if len(of_train) != self.num_classes:
-            raise ConfigError(
-                f"dataset.num_classes={self.num_classes}: {train} has {len(of_train)} classes; set dataset.num_classes "
-                f"to {len(of_train)}, or dataset.folder to another folder"
-            )
-        for path in (path / name for path in present for name in sorted(of_train)):
+        if (count := len(of_train)) != self.num_classes:
+            wrong = f"dataset.num_classes={self.num_classes}: {train} has {count} classes"
+            raise ConfigError(f"{wrong}; set dataset.num_classes to {count}, or dataset.folder to another folder")
+        for path in (path / name for path in (train, test) for name in sorted(of_train)):
             if not image_names(path):
                 raise ConfigError(f"{self._key}: {path} has no images ({', '.join(FORMATS)})")
         return sorted(of_train)
 
-    def _folders(self, path: Path) -> set[str]:
+    def _folders(self, path: Path, listed: set[str]) -> set[str]:
+        """The folders of a split's classes; only those that are ``listed``, if any are."""
         if not path.is_dir():
             raise MissingData(
                 f"{self._key}: {path} is missing; {LAYOUT}; set SSL_BENCH_DATA or paths.data to the folder that "
                 f"has {self.folder.name}, or dataset.folder, dataset.train and dataset.test to its names"
             )
-        try:
-            with os.scandir(path) as entries:
-                names = {entry.name for entry in entries if entry.is_dir() and is_visible(entry.name)}
-        except OSError as error:
-            raise _unreadable(path, error) from error
+        names = {each.name for each in path.iterdir() if each.is_dir() and is_visible(each.name)}
+        if absent := sorted(listed - names):
+            raise ConfigError(f"{self._key}: {path} lacks classes of {self.class_file}: {few(absent)}")
         if not names:
             raise ConfigError(f"{self._key}: {path} has no folders, one for each class; {LAYOUT}")
-        return names
+        return listed or names
 
-    def _kept_classes(self) -> set[str] | None:
-        if self.class_file is None:
+
+# ---- Images of the user's own
+
+
+class Tree(NamedTuple):
+    """What is below a folder, by paths relative to it.
+
+    Attributes:
+        images: mark of each image, by its path; None: it cannot be opened, as a link to nothing.
+        folders: all folders.
+        others: the number of other files, by their ending.
+    """
+
+    images: dict[str, Mark | None]
+    folders: list[str]
+    others: Counter[str]
+
+    def text_of_others(self) -> str:
+        """The number of other files of each ending, the most first: ``12 .heic, 3 .txt left out``."""
+        return ", ".join(f"{count} {name}" for name, count in self.others.most_common()) + " left out"
+
+
+def walk(root: Path) -> Tree:
+    """Find all images below a folder, in the order of their names, also behind links, except to folders above them.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    images, folders, others, home = dict[str, Mark | None](), list[str](), Counter[str](), os.path.realpath(root)
+    above = {str(root): {home}}  # the real paths of a folder and of those that it is in
+
+    def is_below(folder: str, name: str) -> bool:
+        path, real = f"{folder}/{name}", os.path.realpath(f"{folder}/{name}")
+        above[path] = above[folder] | {real}
+        return real not in above[folder] and not home.startswith(f"{real.rstrip('/')}/")
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for folder, inside, names in os.walk(root, onerror=fail, followlinks=True):
+        below = f"{os.path.relpath(folder, root)}/".removeprefix("./")
+        inside[:] = [name for name in sorted(filter(is_visible, inside)) if is_below(folder, name)]
+        folders += [below + name for name in inside]
+        for name in sorted(filter(is_visible, names)):
+            if not is_image(name):
+                others[Path(name).suffix.lower() or "without an ending"] += below + name not in LABEL_FILES
+                continue
+            try:
+                images[below + name] = mark(os.stat(f"{folder}/{name}"))
+            except OSError:
+                images[below + name] = None
+    return Tree(dict(sorted(images.items())), folders, +others)
+
+
+def find_layout(
+    names: Sequence[str], tree: Tree, classes: str, train: str | None, test: str | None
+) -> tuple[list[str | None], list[str], str, list[str]]:
+    """Find classes and splits in the paths of images, of which there is at least one.
+
+    Splits are ``train`` with ``test``, ``validation`` or ``val``, with or without classes in them, or what the
+    arguments say; else the first folders beside each other are classes. A folder alone in its folder is passed over.
+
+    Args:
+        names: paths of the images.
+        tree: the folder that has them.
+        classes: ``auto``, ``folders`` or ``none``.
+        train, test: folders of the splits, "." for the whole; None: they are found.
+
+    Returns:
+        The class of each image or None, the split of each image, the training split, and the test splits.
+
+    Raises:
+        ConfigError: the folders look like other splits, or a class has no image.
+        InvalidValue: there are no classes, and ``classes`` is ``folders``, or no image in ``train`` or ``test``.
+    """
+    paths, given = [tuple(name.split("/")) for name in names], train or test
+    top = () if given else paths[0][: _depth(paths, 0)]
+    found = None if given else find_splits({path[len(top)] for path in paths if len(path) > len(top) + 1})
+    first, tests = Path(train or ".").parts, [Path(test).parts] if test else []
+    if found:
+        first, tests = (*top, found[0]), [(*top, name) for name in found[1]]
+    elif classes == "auto" and not given:
+        for _, beside in itertools.groupby(sorted(tree.folders, key=os.path.dirname), os.path.dirname):
+            refuse_like_splits(beside, SAY_SPLITS)
+
+    def split_of(path: Path_) -> Path_:
+        unused = path[len(top) : -1][:1]
+        return next((split for split in (*tests, first) if path[: len(split)] == split), unused)
+
+    splits = [*map(split_of, paths)]
+    for key, split, value in (("train", first, train or "."), *(("test", split, test) for split in tests)):
+        require(split in splits, f"dataset.{key}", value, "a folder below dataset.root that has images")
+    of_train = [path for path, split in zip(paths, splits, strict=True) if split == first]
+    base = of_train[0][len(first) : _depth(of_train, len(first))]  # folders between a split and its classes
+    inside = [path[len(first) + len(base) : -1] for path in of_train]
+    has = all(inside) and len({path[0] for path in inside}) > 1
+    remedy = "auto or none: it takes two folders or more, and no image beside them"
+    require(has or classes != "folders", "dataset.classes", classes, remedy)
+    has = has and classes != "none"
+    bases, full = {(*split, *base) for split in (first, *tests)}, {p[:level] for p in paths for level in range(len(p))}
+    empty = [folder for folder in tree.folders if (p := tuple(folder.split("/")))[:-1] in bases and p not in full]
+    if has and empty:
+        remedy = "add some, remove it, or begin its name with a dot if it is no class"
+        wrong = f"no image that can be read ({tree.text_of_others()}), as the other classes have"
+        raise ConfigError(f"{few(sorted(empty))}: {wrong}: {remedy}")
+    labels = [
+        (path[len(split) + len(base) : -1] or (None,))[0] if has else None
+        for path, split in zip(paths, splits, strict=True)
+    ]
+    return labels, ["/".join(split) for split in splits], "/".join(first), ["/".join(split) for split in tests]
+
+
+def _depth(paths: Sequence[Path_], at: int) -> int:
+    """The first depth, from ``at`` on, at which there are several folders or an image."""
+    while all(len(path) > at + 1 and path[at] == paths[0][at] for path in paths):
+        at += 1
+    return at
+
+
+class OwnFolder(OwnImages):
+    """All images below a folder, also in folders inside folders. Hidden files and folders are left out.
+
+    A file ``metadata.csv`` or ``labels.csv`` in the folder has the columns ``file_name``, and if it likes ``label``,
+    ``split`` and ``group``; its images are used, and its columns count in place of folders.
+
+    Args:
+        root: the folder.
+        classes: ``folders``: an image's class is the highest folder, below ``root`` or below a split, that it is in,
+            not counting folders that stand alone; ``none``: there are none; ``auto``: ``folders`` if there are two or
+            more of them, and no image beside them.
+        train, test: folders of the splits below ``root``; None: those of :func:`find_layout`.
+        group: what the images of one patient, slide or video share, which stay on one side of a split that is drawn: a
+            column of the file, or a pattern (a regular expression) of the name; None: the column ``group``, if any.
+    """
+
+    key = "root"
+
+    def __init__(
+        self,
+        root: str | None,
+        classes: Literal["auto", "folders", "none"] = "auto",
+        train: str | None = None,
+        test: str | None = None,
+        group: str | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(root=str(root), **common)
+        self.in_folder(root)
+        self.classes, self.train, self.test, self.group = classes, train, test, group
+
+    @cached_property
+    def _tree(self) -> Tree:
+        return walk(self.location)
+
+    def listing(self) -> Listing:
+        tree, table = self._tree, self._table()
+        others = [tree.text_of_others()] if tree.others else []
+        if not tree.images:
+            raise ConfigError(f"there is no image in it ({', '.join(FORMATS)}){': '.join(['', *others])}")
+        listing = self._arranged(tree, table)
+        return replace(listing, notes=[*listing.notes, *others])
+
+    def _arranged(self, tree: Tree, table: pd.DataFrame | None) -> Listing:
+        names, given = [*tree.images], pd.DataFrame() if table is None else table
+        if table is not None:
+            names = [name for name in names if name in table.index]
+        train, test = (".", None) if "split" in given else (self.train, self.test)
+        classes = "none" if "label" in given else self.classes
+        labels, splits, first, tests = find_layout(names, tree, classes, train, test)
+        if "label" in given and given["label"].nunique() > 1:
+            labels = [*given["label"][names]]
+        if "split" in given:
+            splits = [*given["split"][names]]
+            first, tests = find_splits({*splits}) or (TRAIN, [])
+            if wrong := {*splits} - {first, *tests}:
+                raise ConfigError(f"the file of labels has the split {few(sorted(wrong))}: {SAY_COLUMN}")
+        unused = len(tree.images) - len(names)
+        listing = arrange(
+            names, labels, splits, first, tests, [f"not used: {unused} that the file of labels lacks"] * (unused > 0)
+        )
+        remedy = "a folder with classes of dataset.train"
+        require(test is None or listing.test is not None, "dataset.test", test, remedy)
+        stated = json.dumps(listing.test or [False] * len(listing.names)) if "split" in given else ""
+        column = self.group or "group"
+        if column in given:
+            values = given[column][listing.names]
+            groups = [value if isinstance(value, str) else f"\0{name}" for name, value in values.items()]
+            return replace(listing, groups=groups, stated=stated + json.dumps(groups))
+        return replace(listing, groups=self.group and self._groups_of(listing.names), stated=stated)
+
+    def _table(self) -> pd.DataFrame | None:
+        """The file of labels by the names of the images, without empty columns; None without one."""
+        present = [name for name in LABEL_FILES if (self.location / name).is_file()]
+        if len(present) > 1:
+            raise ConfigError(f"it has {present[0]} and {present[1]}: remove one")
+        if not present:
             return None
-        remedy = "set dataset.classes to a file with one class per line"
         try:
-            classes = set(read_bytes(self.class_file).decode("utf-8-sig").split())
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
-            raise ConfigError(f"dataset.classes: {self.class_file} cannot be read ({reason}): {remedy}") from error
-        if not classes:
-            raise ConfigError(f"dataset.classes: {self.class_file} is empty: {remedy}")
-        return classes
+            content = io.BytesIO(read_bytes(self.location / present[0]))
+            table = pd.read_csv(content, dtype=str, keep_default_na=False, na_values=[""]).dropna(axis=1, how="all")
+            table = table.set_index("file_name")
+        except (OSError, ValueError, KeyError) as error:
+            wrong = "it has no column file_name" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+            remedy = "write the columns file_name, label, split and group, or begin its name with a dot"
+            raise ConfigError(f"{present[0]}: {wrong}: {remedy}") from error
+        for wrong, names in (
+            ("more than one row", table.index[table.index.duplicated()]),
+            ("no image of that name", table.index[~table.index.isin([*self._tree.images])]),
+            *((f"no {name}", table.index[table[name].isna()]) for name in ("label", "split") if name in table),
+        ):
+            if len(names):
+                raise ConfigError(f"{present[0]}: {len(names)} images have {wrong}: {few([*map(str, names)])}")
+        return table
+
+    def _groups_of(self, names: Sequence[str]) -> list[str]:
+        """What the pattern of groups finds in each name."""
+        try:
+            matches = [re.search(str(self.group), name) for name in names]
+        except re.error as error:
+            remedy = f"a column of a file of labels, or a pattern: {error}"
+            raise InvalidValue("dataset.group", self.group, remedy) from error
+        without = [name for name, match in zip(names, matches, strict=True) if match is None]
+        remedy = f"a column of a file of labels, or a pattern that every name has: {few(without)} do not"
+        require(not without, "dataset.group", self.group, remedy)
+        return ["\0".join(map(str, match.groups())) or match[0] for match in matches if match]
+
+    def open_image(self, name: str) -> BinaryIO:
+        return open_regular(self.location / name, LARGEST)
+
+    def stamp(self) -> dict[str, Mark | None]:
+        return self._tree.images
+
+    def photos(self, names: Sequence[str], labels: Tensor) -> Photos:
+        return Files(self.location, names, labels, self.workers, upright=True)

@@ -1,10 +1,9 @@
 """A dataset of Hugging Face on disk, ``dataset=hf``: a folder that ``save_to_disk`` of the package ``datasets`` has
 written, or one of parquet files or of other files that ``load_dataset`` reads. The package finds its splits."""
 
-import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,28 +12,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssl_bench.data.own_images import Listing, OwnImages
+from ssl_bench.data.own import OwnImages
 from ssl_bench.data.photos import LARGEST, Photos
-from ssl_bench.data.splits import few, find_splits, in_order
-from ssl_bench.errors import ConfigError, InvalidValue, reason, require
+from ssl_bench.data.splits import TRAIN, Listing, arrange, few, find_splits
+from ssl_bench.errors import ConfigError, reason, require
 from ssl_bench.files import Mark, mark, open_regular
 
 SPLIT = "split"  # a column that says the split of each row
 IMAGES = ("image", "img", "images", "picture", "photo", "jpg", "jpeg", "png", "webp")  # columns, if none has images
 LABELS = ("label", "labels", "cls", "class", "target", "fine_label")  # columns, if none has classes
-OTHER_COLUMN = "remove its rows, or set dataset.label to another column"
-Value = int | str | None  # of a label
+RENAME = "save the one to train on as train, and the other one as test"
 
 
 class StoredImages(Photos):
     """Rows of a dataset of Hugging Face, turned upright.
 
     Args:
-        read: returns the encoded image of a row by its name; an OSError if it cannot be read.
+        read: opens the encoded image of a row by its name; an OSError if it cannot be read.
         names: of the rows, ``<split>/<row>``.
     """
 
-    def __init__(self, read: Callable[[str], bytes], names: Sequence[str], labels: Tensor, workers: int | None) -> None:
+    def __init__(
+        self, read: Callable[[str], BinaryIO], names: Sequence[str], labels: Tensor, workers: int | None
+    ) -> None:
         super().__init__(labels, workers, upright=True)
         self.read, self.names = read, names
 
@@ -45,7 +45,7 @@ class StoredImages(Photos):
         return self.names[i].rpartition("/")[2]
 
     def encoded(self, i: int) -> Tensor:
-        return torch.from_numpy(np.frombuffer(self.read(self.names[i]), dtype=np.uint8).copy())
+        return torch.frombuffer(bytearray(self.read(self.names[i]).read()), dtype=torch.uint8)
 
 
 class HuggingFace(OwnImages):
@@ -55,7 +55,7 @@ class HuggingFace(OwnImages):
 
     Args:
         path: the folder.
-        image: the column of the images; None: the only one with images.
+        image: the column of the images; None: the only one with images, or one of the names in ``IMAGES``.
         label: the column of the labels, whose values are the classes: whole numbers, text, or true and false; None: the
             only one with classes, or one of the names in ``LABELS``; no column: no classes.
     """
@@ -64,150 +64,90 @@ class HuggingFace(OwnImages):
 
     def __init__(self, path: str | None, image: str | None = None, label: str | None = None, **common: Any) -> None:
         super().__init__(**common)
-        require(bool(path), "path", path, "the folder that save_to_disk has written, or one of parquet files")
-        self.path, self.image, self.label = Path(str(path)), image, label
+        self.in_folder(path)
+        self.image, self.label = image, label
+        self._rows: dict[str, Any] = {}  # the splits with a column "image" of encoded images
 
-    @property
-    def location(self) -> Path:
-        return self.path.absolute()
+    def listing(self) -> Listing:
+        try:
+            return self._listed()
+        except ConfigError:
+            raise
+        except ImportError as error:
+            raise ConfigError('it needs the package datasets: pip install "ssl-bench[hf]"') from error
+        except Exception as error:  # the package and pyarrow raise many kinds of errors
+            raise ConfigError(f"no dataset of Hugging Face can be read there ({reason(error)})") from error
 
-    @cached_property
-    def _opened(self) -> tuple[dict[str, Any], str, dict[str, list[Value]], list[str], list[str]]:
-        """The splits with an undecoded image column only, the name of that column, the labels of the splits, the names
-        of the classes, and notes.
-        """
+    def _listed(self) -> Listing:
         from datasets import Image
 
         splits, notes = _splits_on_disk(self.location, _marks(self.location))
         splits = splits if self.label == SPLIT else _by_column(splits)
         features = next(iter(splits.values())).features
-        readable = [name for name, feature in features.items() if _holds_images(feature)]
-        images = [name for name in readable if isinstance(features[name], Image)]
-        image = self._column("image", self.image, images or [name for name in readable if name.lower() in IMAGES])
-        of_images = f"the column of the images, one of {', '.join(readable) or 'none: no column can have any'}"
-        require(image in readable, "dataset.image", self.image, of_images)
-        classes = [name for name, feature in features.items() if hasattr(feature, "names")]
-        label = self._column("label", self.label, classes or [name for name in features if name.lower() in LABELS])
-        others = [name for name in features if name != image]
-        of_labels = f"the column of the labels, one of {', '.join(others)}"
-        require(label is None or label in others, "dataset.label", self.label, of_labels)
-        if label is None and others:
+        images = [name for name in features if isinstance(features[name], Image)]
+        image = self._column("image", self.image, images, IMAGES, features)
+        require(image is not None, "dataset.image", None, f"the column of the images, one of {few([*features])}")
+        classes = [name for name in features if hasattr(features[name], "names")]
+        label = self._column("label", self.label, classes, LABELS, features)
+        if label is None and (others := [name for name in features if name != image]):
             notes = [*notes, f"dataset.label can be one of {few(others)}"]
         if len({str(split.features.get(label)) for split in splits.values()}) > 1:
             raise ConfigError(f"dataset.label={label}: this column has another type or other classes in each split")
-        rows, labels = dict[str, Any](), dict[str, list[Value]]()
-        for name, split in splits.items():
-            rows[name] = split.select_columns([image]).cast_column(image, Image(decode=False))
-            values = split[label] if label else [None] * len(split)
-            labels[name] = [_label(value, str(label)) for value in values]
-        return rows, str(image), labels, list(getattr(features.get(label), "names", None) or []), notes
+        train, tests = find_splits(splits, RENAME) or (TRAIN if TRAIN in splits else next(iter(splits)), [])
+        if not tests and TRAIN not in splits and len(splits) > 1:
+            raise ConfigError(f"which of the splits {few(list(splits))} is to be trained on is not clear: {RENAME}")
+        names, labels, of_row = list[str](), list[int | str | None](), list[str]()
+        for name in dict.fromkeys((train, *tests, *splits)):
+            rows = splits[name].select_columns([image]).cast_column(image, Image(decode=False))
+            self._rows[name] = rows.rename_columns({image: "image"})
+            names += [f"{name}/{i}" for i in range(len(rows))]
+            labels += [_label(value, label) for value in splits[name][label]] if label else [None] * len(rows)
+            of_row += [name] * len(rows)
+        listing = arrange(names, labels, of_row, train, tests, notes)
+        if texts := getattr(features.get(label), "names", None):
+            listing.classes[:] = [texts[int(value)] for value in listing.classes]
+        return listing
 
     @staticmethod
-    def _column(key: str, given: str | None, found: list[str]) -> str | None:
-        """The column that is given, else the only one that was found, or None."""
-        several = f"the column of the {key}s, one of {', '.join(found)}"
-        require(given is not None or len(found) < 2, f"dataset.{key}", None, several)
+    def _column(key: str, given: str | None, found: list[str], usual: Sequence[str], features: Any) -> str | None:
+        """The column that is given, else the only one that was found or has a usual name, or None."""
+        found = found or [name for name in features if name.lower() in usual]
+        valid = given in features if given else len(found) < 2
+        require(valid, f"dataset.{key}", given, f"the column of the {key}s, one of {few(found or [*features])}")
         return given or next(iter(found), None)
 
-    def listing(self) -> Listing:
-        require(self.location.is_dir(), "dataset.path", str(self.path), "a folder: there is none of that name")
-        with _failures_refused(self.location):
-            _, _, labels, names_of_classes, notes = self._opened
-            rename = "save the one to train on as train, and the other one as test"
-            splits = find_splits(labels, rename)
-            if splits is None and "train" not in labels and len(labels) > 1:
-                raise ConfigError(f"which of the splits {few(list(labels))} is to be trained on is not clear: {rename}")
-            train, tests = splits or ("train" if "train" in labels else next(iter(labels)), [])
-            without, count = labels[train].count(None), len(labels[train])
-            if not count:
-                raise ConfigError(f"{train} has no rows")
-            if 0 < without < count:
-                raise ConfigError(f"{without} of {count} rows of {train} have no label: {OTHER_COLUMN}")
-            # A test split that hides its labels is not used.
-            test = next((name for name in tests if labels[name] and (None in labels[name]) == bool(without)), None)
-            used = [train, test] if test else [train]
-            values = sorted({value for value in labels[train] if value is not None})  # type: ignore[type-var]
-            classes = in_order(str(value) for value in values) if values and isinstance(values[0], str) else values
-            number: dict[Any, int] = {value: i for i, value in enumerate(classes)} | {None: -1}
-            if unknown := [value for value in labels[test or train] if value not in number]:
-                raise ConfigError(f"{test} has the class {unknown[0]}, which {train} does not have: {OTHER_COLUMN}")
-        names = [f"{split}/{i}" for split in used for i in range(len(labels[split]))]
-        is_test = [split == test for split in used for _ in labels[split]] if test else None
-        unused = [f"not used: {len(labels[name])} in {name}" for name in labels if name not in used]
-        numbers = [number[value] for split in used for value in labels[split]]
-        texts: dict[Value, str] = dict(enumerate(names_of_classes))
-        class_names = [str(texts.get(value, value)) for value in classes]
-        return Listing(names, numbers, is_test, class_names, [*notes, *unused], test or "")
-
-    def open_image(self, listing: Listing, i: int) -> BinaryIO:
-        return BytesIO(self.read(listing.names[i]))
-
-    def read(self, name: str) -> bytes:
-        """The encoded image of the row ``<split>/<row>``. Raises OSError if it has none, or if it cannot be read."""
-        rows, column, *_ = self._opened
+    def open_image(self, name: str) -> BinaryIO:
         split, _, row = name.rpartition("/")
         try:
-            value = rows[split][int(row)][column]
+            value = self._rows[split][int(row)]["image"]
         except Exception as error:  # pyarrow raises many kinds of errors
             raise OSError(0, f"the row cannot be read: {reason(error)}") from error
         if value and value["bytes"] is None and value["path"]:
-            try:
-                with open_regular(self.location / value["path"], LARGEST) as file:
-                    return file.read()
-            except ValueError as error:  # a path with a null byte
-                raise OSError(0, f"the path of the image is none: {reason(error)}") from error
+            return open_regular(self.location / value["path"], LARGEST)
         if not value or not value["bytes"]:
             raise OSError(0, "no image in this row")
-        return bytes(value["bytes"])
+        return BytesIO(value["bytes"])
 
-    def stamp(self, listing: Listing) -> dict[str, Mark | None]:
+    def stamp(self) -> dict[str, Mark | None]:
         return {str(path.relative_to(self.location)): mark for path, mark in _marks(self.location)}
 
-    def photos(self, listing: Listing, ids: Sequence[int]) -> Photos:
-        names, labels = [listing.names[i] for i in ids], torch.tensor([listing.labels[i] for i in ids])
-        return StoredImages(self.read, names, labels, self.workers)
+    def photos(self, names: Sequence[str], labels: Tensor) -> Photos:
+        return StoredImages(self.open_image, names, labels, self.workers)
 
 
-def _holds_images(feature: Any) -> bool:
-    """Whether a column may have images: encoded, or their paths."""
-    kind = type(feature).__name__
-    if isinstance(feature, dict):  # as pandas has written an image
-        return feature.keys() == {"bytes", "path"}
-    return kind == "Image" or (
-        kind == "Value" and feature.dtype in ("binary", "large_binary", "string", "large_string")
-    )
-
-
-def _label(value: Any, column: str) -> Value:
+def _label(value: Any, column: str | None) -> int | str | None:
     if value is None or value in (-1, "") or value != value:  # NaN
         return None
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, int | str):
         return value
-    raise ConfigError(
-        f"dataset.label={column}: {str(value)[:40]} is no class: set dataset.label to a column of whole numbers or text"
-    )
-
-
-@contextlib.contextmanager
-def _failures_refused(folder: Path) -> Iterator[None]:
-    """Refuse a folder in which the package ``datasets`` fails; it and pyarrow raise many kinds of errors."""
-    try:
-        yield
-    except InvalidValue:
-        raise
-    except ConfigError as error:
-        raise ConfigError(f"dataset.path={folder}: {error}") from error
-    except ImportError as error:
-        raise ConfigError('dataset=hf needs the package datasets: pip install "ssl-bench[hf]"') from error
-    except Exception as error:
-        why = f"no dataset of Hugging Face can be read there ({reason(error)})"
-        raise ConfigError(f"dataset.path={folder}: {why}") from error
+    remedy = "set dataset.label to a column of whole numbers or text"
+    raise ConfigError(f"dataset.label={column}: {str(value)[:40]} is no class: {remedy}")
 
 
 def _marks(folder: Path) -> tuple[tuple[Path, Mark], ...]:
-    """The files below a folder, none if there is no folder, with what changes when they are written again."""
+    """The files below a folder with what changes when they are written again."""
     return tuple((path, mark(path.stat())) for path in sorted(folder.rglob("*")) if path.is_file())
 
 
@@ -225,17 +165,10 @@ def _splits_on_disk(folder: Path, marks: tuple[tuple[Path, Mark], ...]) -> tuple
         written = [str(folder), *((str(path), mark[2:]) for path, mark in marks)]
         name = hashlib.sha256(repr(written).encode(errors="surrogateescape")).hexdigest()[:16]
         cache, local = Path(datasets.config.HF_DATASETS_CACHE, name), datasets.DownloadConfig(local_files_only=True)
-        builder = datasets.load_dataset_builder(str(folder), cache_dir=str(cache), download_config=local)
-        builder.download_and_prepare(download_config=local)
-        opened, read = (
-            builder.as_dataset(),
-            {Path(file) for split in builder.config.data_files.values() for file in split},
-        )
-        ends = {path.suffix for path in read}
-        unread = [str(path.relative_to(folder)) for path, _ in marks if path.suffix in ends and path not in read]
-        notes = [f"a copy is in {cache}", *([f"not used: {few(unread)}"] if unread else [])]
+        opened = datasets.load_dataset(str(folder), cache_dir=str(cache), download_config=local)
+        notes = [f"a copy is in {cache}"]
     opened = opened.with_format(None)  # that of torch or NumPy, with which it may be saved, has other types
-    return dict(opened) if isinstance(opened, dict) else {"train": opened}, notes
+    return dict(opened) if isinstance(opened, dict) else {TRAIN: opened}, notes
 
 
 def _by_column(splits: dict[str, Any]) -> dict[str, Any]:
@@ -244,14 +177,10 @@ def _by_column(splits: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: there are several splits beside it, and a value of the column is in more than one of them.
     """
-    values: dict[str, list[str]] = {}
-    for name, split in splits.items():
-        if SPLIT in split.features:
-            texts = dict(enumerate(getattr(split.features[SPLIT], "names", [])))
-            values[name] = [str(texts.get(value, value)) for value in split[SPLIT]]
+    values = {name: np.array(split[SPLIT], dtype=str) for name, split in splits.items() if SPLIT in split.features}
     if len(splits) == 1 and values:
-        column = np.array(values[name])
-        return {value: split.select(np.flatnonzero(column == value)) for value in sorted({*column.tolist()})}
-    if sum(len({*of_split}) for of_split in values.values()) > len(set().union(*values.values())):
+        ((name, column),) = values.items()
+        return {value: splits[name].select(np.flatnonzero(column == value)) for value in np.unique(column).tolist()}
+    if sum(len({*of_split}) for of_split in values.values()) > len({*np.concatenate([[], *values.values()])}):
         raise ConfigError(f"the column {SPLIT} and the splits {few(list(splits))} do not agree: remove one of them")
     return splits

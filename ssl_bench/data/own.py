@@ -1,319 +1,219 @@
-"""``dataset=folder``: every image below a folder, with classes and splits in the names of folders or in a file."""
+"""The user's own encoded images: a folder of them, or a dataset of Hugging Face.
 
-import io
-import json
-import os
-import re
+Without a test split a share of the images is held out. What the images decide, such as the number of classes, is
+written into the configuration (:func:`ssl_bench.config.from_disk.find_images`), with a hash that is part of the run's
+identity: of the images' names and sizes and of the first and last 4 KiB of each. Neither times nor the path of the
+folder count, so a copy is the same dataset.
+"""
+
+import hashlib
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
-import pandas as pd
 import torch
+from msgspec import Meta
+from torch import Tensor
 
-from ssl_bench.data.folder import Files, ending, is_image, is_visible, text_of_counts
-from ssl_bench.data.own_images import Listing, OwnImages
-from ssl_bench.data.photos import FORMATS, LARGEST, Photos
-from ssl_bench.data.splits import TESTS, TRAIN, difference, few, find_splits, in_order, like_splits
-from ssl_bench.errors import ConfigError, InvalidValue, require
-from ssl_bench.files import Mark, mark, open_regular, read_bytes
+from ssl_bench.data.copies import Originals
+from ssl_bench.data.dataset import PhotoDataset, counts_of
+from ssl_bench.data.photos import Photos
+from ssl_bench.data.scan import hash_of, scan_images
+from ssl_bench.data.splits import Listing, connected, few, held_out
+from ssl_bench.errors import ConfigError, InvalidValue, printable, require
+from ssl_bench.files import Mark
 
-LABEL_FILES = ("metadata.csv", "labels.csv")
-SAY_SPLITS = (
-    "set dataset.train and dataset.test to folders below dataset.root, or dataset.classes to folders if they are "
-    "classes, or else to none"
+SPLITS = ("train", "test")
+DEEP = (
+    "; more than 8 bits: dataset=arrays takes uint16 and floats: images = numpy.stack([cv2.resize(cv2.imread(path, "
+    "-1), (64, 64)) for path in paths]); numpy.save('FOLDER/train_images.npy', images)"
 )
-SPLITS = "write train, and test, validation or val, into its column split"
-Parts = tuple[str, ...]  # of a path below the folder: names of folders, then possibly that of a file
 
 
-@dataclass
-class Tree:
-    """Files below a folder, by paths relative to it.
-
-    Attributes:
-        images: status of each image, by its path; None: it cannot be opened, as a link to nothing.
-        others: the number of other files in each folder, by their ending.
-        loops: links to a folder above them, which are not followed.
-    """
-
-    images: dict[str, os.stat_result | None] = field(default_factory=dict)
-    others: dict[str, Counter[str]] = field(default_factory=dict)
-    loops: list[str] = field(default_factory=list)
-
-    def others_below(self, folder: str = "") -> str:
-        """The other files in a folder and below it, counted in words."""
-        counts = (c for path, c in self.others.items() if not folder or f"{path}/".startswith(f"{folder}/"))
-        return text_of_counts(sum(counts, Counter[str]()))
-
-
-def walk(root: Path) -> Tree:
-    """Find all images below a folder, in the order of their names, also behind links.
-
-    Raises:
-        OSError: a folder cannot be read.
-    """
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    tree = Tree()
-    for folder, folders, names in os.walk(root, followlinks=True, onerror=fail):
-        below = Path(folder).relative_to(root)
-        links = [name for name in filter(is_visible, folders) if os.path.islink(f"{folder}/{name}")]
-        above = [Path(os.path.realpath(root / each)) for each in (below, *below.parents)] if links else []
-        loops = {name for name in links if any(p.is_relative_to(os.path.realpath(f"{folder}/{name}")) for p in above)}
-        tree.loops += [str(below / name) for name in sorted(loops)]
-        folders[:] = sorted(name for name in folders if is_visible(name) and name not in loops)
-        others = tree.others["" if folder == str(root) else str(below)] = Counter()
-        for name in sorted(filter(is_visible, names)):
-            if below == Path() and name in LABEL_FILES:
-                continue
-            if not is_image(name):
-                others[ending(name)] += 1
-                continue
-            try:
-                tree.images[str(below / name)] = os.stat(f"{folder}/{name}")
-            except OSError:
-                tree.images[str(below / name)] = None
-    tree.images = dict(sorted(tree.images.items()))
-    return tree
-
-
-def find_layout(tree: Tree, classes: str, train: str | None = None, test: str | None = None) -> Listing:
-    """Find classes and splits in the paths of the images, of which there is at least one.
-
-    Splits are ``train`` with ``test``, ``validation`` or ``val``, with or without classes in them, or what the
-    arguments say; else the first folders beside each other are classes. A folder alone in its folder is passed over.
+class OwnImages(PhotoDataset):
+    """Base class of datasets whose classes and splits follow from the data.
 
     Args:
-        classes: ``auto``, ``folders`` or ``none``.
-        train, test: folders of the splits, "." for the whole; None: they are found.
-
-    Raises:
-        ConfigError: the folders look like other splits, or a split or a class has no image.
-        InvalidValue: there are no classes, and ``classes`` is ``folders``, or no image in ``train`` or ``test``.
-    """
-    paths = [tuple(name.split("/")) for name in tree.images]
-    full = {path[:level] for path in paths for level in range(len(path))}
-    inside = dict[Parts, list[str]]()
-    for folder in sorted(tuple(name.split("/")) for name in tree.others if name):
-        inside.setdefault(folder[:-1], []).append(folder[-1])
-    given, top = train or test, () if train or test else paths[0][: _depth(paths, 0)]
-    found = None if given else find_splits([name for name in inside.get(top, []) if (*top, name) in full])
-    for folder, beside in inside.items() if classes == "auto" and not given else ():
-        if len(alike := like_splits(beside)) > 1 and not (folder == top and found):
-            raise ConfigError(f"{few(['/'.join((*folder, name)) for name in alike])} look like splits: {SAY_SPLITS}")
-    first, tests = Path(train or ".").parts, [Path(test).parts] if test else []
-    if found:
-        first, tests = (*top, found[0]), [(*top, name) for name in found[1]]
-    members = {split: [path for path in paths if path[: len(split)] == split] for split in tests}
-    tested = {path for of_split in members.values() for path in of_split}
-    members[first] = [path for path in paths if path[: len(first)] == first and path not in tested]
-    for key, split, value in (("train", first, train or "."), ("test", tests[0] if tests else first, test)):
-        require(bool(members[split]), f"dataset.{key}", value, "a folder below dataset.root that has images")
-    base = {split: of_split[0][: _depth(of_split, len(split))] for split, of_split in members.items()}
-    names = {split: _classes(of_split, len(base[split]), classes) for split, of_split in members.items()}
-    # A test folder without the classes of the training split, as in a competition, is not used.
-    of_test = next((split for split in tests if names[split] == names[first]), None)
-    if tests and of_test is None:
-        differ = difference(names[first], names[tests[0]], "/".join(first) or "train", "/".join(tests[0]))
-        remedy = "rename the folders of one, or set dataset.classes to none"
-        raise ConfigError(f"both splits must have the same classes, but {differ}: {remedy}")
-    used = {path: split for split in (first, of_test) if split is not None for path in members[split]}
-    for folder in ((*base[split], name) for split in {*used.values()} for name in inside.get(base[split], [])):
-        if names[first] and folder not in full:
-            name, remedy = "/".join(folder), "add some, remove it, or begin its name with a dot if it is no class"
-            holds = tree.others_below(name) or "no file"
-            raise ConfigError(
-                f"{name} has no image that can be read ({holds}), as the classes beside it have: {remedy}"
-            )
-    unused = Counter(path[len(top)] if len(path) > len(top) + 1 else "" for path in paths if path not in used)
-    notes = [f"not used: {count} in {name}" if name else f"not used: {count} beside" for name, count in unused.items()]
-    if classes == "auto" and not names[first] and len(beside := inside.get(base[first], [])) > 1:
-        notes.append(f"the folders {few(beside)} are no classes, since images lie beside them")
-    label = {name: i for i, name in enumerate(names[first])}
-    ordered = [path for path in paths if path in used]
-    return Listing(
-        ["/".join(path) for path in ordered],
-        [label[path[len(base[used[path]])]] if label else -1 for path in ordered],
-        [used[path] == of_test for path in ordered] if of_test is not None else None,
-        names[first],
-        notes,
-        "/".join(of_test or ())[len("/".join((*top, ""))) if found else 0 :],
-    )
-
-
-def _depth(paths: Sequence[Parts], at: int) -> int:
-    """The first depth, from ``at`` on, at which there are several folders or an image."""
-    while all(len(path) > at + 1 and path[at] == paths[0][at] for path in paths):
-        at += 1
-    return at
-
-
-def _classes(paths: Sequence[Parts], at: int, wanted: str) -> list[str]:
-    """The names of the classes: of the folders at the depth ``at``, if there are several and no image beside them."""
-    names = in_order({path[at] for path in paths if len(path) > at + 1})
-    beside = any(len(path) == at + 1 for path in paths)
-    if wanted == "folders" and (beside or len(names) < 2):
-        remedy = "auto or none: it takes two folders or more, and no image beside them"
-        raise InvalidValue("dataset.classes", wanted, remedy)
-    return names if wanted != "none" and len(names) > 1 and not beside else []
-
-
-def _with_table(listing: Listing, table: pd.DataFrame) -> Listing:
-    """The images of a file of labels, with its labels and splits.
-
-    Raises:
-        ConfigError: its splits are others, or a class is only in the test split.
-    """
-    test = listing.test or [False] * len(listing.names)
-    rows = [row for row in zip(listing.names, listing.labels, test, strict=True) if row[0] in table.index]
-    left, notes, test_name = len(listing.names) - len(rows), list(listing.notes), listing.test_name
-    notes += [f"not used: {left} that the file of labels lacks"] if left else []
-    if "split" in table:
-        split = {name: str(table.at[name, "split"]) for name, _, _ in rows}
-        counts = Counter(split.values())
-        found = find_splits(counts.keys()) or (TRAIN, [""])
-        used = found[0], found[1][0]
-        if found[0] not in counts or any(name.lower() not in (TRAIN, *TESTS) for name in counts):
-            raise ConfigError(f"the splits of the file of labels are {few(sorted(counts))}: {SPLITS}")
-        notes += [f"not used: {count} of {name}" for name, count in counts.items() if name not in used]
-        rows = [(name, label, split[name] == used[1]) for name, label, _ in rows if split[name] in used]
-        test_name = used[1]
-    names, labels, test = [name for name, _, _ in rows], [label for _, label, _ in rows], [test for *_, test in rows]
-    classes = listing.classes
-    if "label" in table:
-        values = [str(table.at[name, "label"]) for name in names]
-        of_train = {value for value, tested in zip(values, test, strict=True) if not tested}
-        if {*values} - of_train:
-            differ = difference(of_train, {*values}, TRAIN, test_name)
-            raise ConfigError(f"both splits must have the same classes, but {differ}")
-        classes = in_order(of_train) if len(of_train) > 1 else []
-        label_of = {name: i for i, name in enumerate(classes)}
-        labels = [label_of.get(value, -1) for value in values]
-    stated = json.dumps(test) if "split" in table else ""
-    return Listing(names, labels, test if test_name else None, classes, notes, test_name, None, stated)
-
-
-class OwnFolder(OwnImages):
-    """All images below a folder, also in folders inside folders. Hidden files and folders are left out.
-
-    A file ``metadata.csv`` or ``labels.csv`` in the folder has the columns ``file_name``, and if it likes ``label``,
-    ``split`` and ``group``; its images are used, and its columns count in place of folders.
-
-    Args:
-        root: the folder.
-        classes: ``folders``: an image's class is the highest folder, below ``root`` or below a split, that it is in,
-            not counting folders that stand alone; ``none``: there are none; ``auto``: ``folders`` if there are two or
-            more of them, and no image beside them.
-        train, test: folders of the splits below ``root``; None: those of :func:`find_layout`.
-        group: what the images of one patient, slide or video share, which stay on one side of a split that is drawn: a
-            column of the file, or a pattern (a regular expression) of the name; None: the column ``group``, if any.
+        test_share: share of the images of each class that is held out for the tests if there is no test split.
+        split_seed: draws them by their names, so that a new image moves no other one to another split.
+        skip_broken: largest share of broken images that are left out; more are refused.
+        hashes: hash all bytes of each image for the identity of the data, instead of its first and last 4 KiB.
+        resize: as of :class:`PhotoDataset`; None: 8 / 7 of ``size``, as 256 is of 224.
+        content: hash of the images; None: it is not checked.
+        num_classes: None: as many as the data has.
     """
 
-    key = "root"
+    key: str  # the argument that says where the data is
 
     def __init__(
         self,
-        root: str | None,
-        classes: Literal["auto", "folders", "none"] = "auto",
-        train: str | None = None,
-        test: str | None = None,
-        group: str | None = None,
+        size: int,
+        test_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1,
+        split_seed: int = 0,
+        skip_broken: Annotated[float, Meta(ge=0, lt=1)] = 0.0,
+        resize: int | None = None,
+        num_classes: int | None = None,
         **common: Any,
     ) -> None:
-        require(bool(root), "root", root, "the folder of your images")
-        super().__init__(root=str(root), **common)
-        self.classes, self.train, self.test, self.group = classes, train, test, group
+        super().__init__(size=size, num_classes=num_classes or 0, resize=resize or round(size * 8 / 7), **common)
+        self.test_share, self.split_seed, self.skip_broken = test_share, split_seed, skip_broken
+        self.given_classes = num_classes
 
-    @property
-    def location(self) -> Path:
-        return self.root.absolute()
+    def in_folder(self, given: str | None) -> None:
+        """Set where the data is."""
+        require(bool(given), self.key, given, "the folder of your images")
+        self.location, self._key = Path(str(given)).absolute(), f"dataset.{self.key}={given}"
+
+    @abstractmethod
+    def listing(self) -> Listing:
+        """List all images. Raises ConfigError if there are none."""
+
+    @abstractmethod
+    def open_image(self, name: str) -> BinaryIO:
+        """Open an image of the listing. Raises OSError if it cannot be read."""
+
+    @abstractmethod
+    def stamp(self) -> Mapping[str, Mark | None]:
+        """The marks of all files, by their names; None: it cannot be opened."""
+
+    @abstractmethod
+    def photos(self, names: Sequence[str], labels: Tensor) -> Photos:
+        """Some images of the listing as a split."""
+
+    def settings_of_images(self) -> dict[str, Any]:
+        classes = len(self._listing.classes)
+        require(self.given_classes in (None, classes), "dataset.num_classes", self.given_classes, f"{classes} or null")
+        labels = [self._listing.labels[i] for i in self._splits[0]]
+        return {self.key: str(self.location), "content": self._identity} | counts_of(labels, classes)
+
+    def summary(self) -> str:
+        """Describe the classes and splits in a sentence."""
+        (train, test), listing, scan, drawn = self._splits, self._listing, self._scan, self._listing.test is None
+        kind = f"{len(listing.classes)} classes ({few(listing.classes)})" if listing.classes else "no classes"
+        tested = f"held out: dataset.test_share={self.test_share:g}" if drawn else listing.test_name
+        counts = [
+            (len(scan["broken"]), f"broken left out: {_reasons(scan['broken'])}"),
+            (scan["pages"], "files have several pages or frames: the first is used"),
+            (drawn * len(self._copies), "are copies of others and in the same split as those"),
+            (drawn * len({*(listing.groups or ())}), "groups, each in one split"),
+        ]
+        notes = [f"{self.location}: {kind}, {len(train)} images to train on, {len(test)} to test ({tested})"]
+        notes += [*listing.notes, *(f"{count} {text}" for count, text in counts if count)]
+        return printable("; ".join([*notes, *self.doubts()]))
+
+    def class_names(self) -> list[str]:
+        return self._listing.classes
+
+    def originals(self, split: Literal["train", "test"]) -> Originals:
+        names, marks = self._listing.names, self._scan["marks"]
+        every = Originals(marks, lambda i: hash_of(self.open_image, names[i]), lambda i: printable(names[i]))
+        return every.chosen(self._splits[SPLITS.index(split)])
+
+    def doubts(self) -> list[str]:
+        """Count copies of training images in a given test split, and copies in another class."""
+        (train, test), twins, listing, sentences = self._splits, self._scan["twins"], self._listing, list[str]()
+        trained = {twins[i]: i for i in reversed(train)}
+        if copies := [i for i in test if twins[i] in trained]:
+            pair = f"{listing.names[copies[0]]} is {listing.names[trained[twins[copies[0]]]]}"
+            sentences.append(f"{len(copies)} of {len(test)} test images are copies of training images ({pair})")
+        if other := [i for i in self._copies if listing.labels[i] != listing.labels[twins[i]]]:
+            of_image = Counter((twins[i], listing.labels[i]) for i in test)
+            right = sum({twin: count for (twin, _), count in reversed(of_image.most_common())}.values())
+            bound = f": no method can have more than {right / len(test):.1%} of the test images right"
+            pair = f"{listing.names[other[0]]} is {listing.names[twins[other[0]]]}"
+            which = f"images are copies of images of another class ({pair})"
+            sentences.append(f"{len(other)} {which}{bound * (right < len(test))}")
+        return [*map(printable, sentences)]
 
     @cached_property
-    def _tree(self) -> Tree:
-        remedy = "a folder of images: there is none of that name"
-        require(self.location.is_dir(), "dataset.root", str(self.root), remedy)
+    def _listing(self) -> Listing:
+        require(
+            self.location.is_dir(), f"dataset.{self.key}", str(self.location), "a folder: there is none of that name"
+        )
         try:
-            return walk(self.location)
-        except OSError as error:
-            raise self._refusal(f"{error.filename}: {error.strerror}") from error
-        except RecursionError as error:  # of os.walk before Python 3.12
-            raise self._refusal("its folders are nested too deeply: move some up") from error
-
-    def listing(self) -> Listing:
-        others = self._tree.others_below()
-        if not self._tree.images:
-            has = f": it has {others}" if others else ""
-            raise self._refusal(f"there is no image in it ({', '.join(FORMATS)}){has}")
-        table = self._table()
-        columns = () if table is None else tuple(table.columns)
-        train, test = (".", None) if "split" in columns else (self.train, self.test)
-        try:
-            listing = find_layout(self._tree, "none" if "label" in columns else self.classes, train, test)
-            listing = listing if table is None else _with_table(listing, table)
+            return self.listing()
         except InvalidValue:
             raise
-        except ConfigError as error:
+        except (ConfigError, OSError, RecursionError) as error:
             raise self._refusal(str(error)) from error
-        loops = self._tree.loops
-        notes = [*listing.notes, *([f"{others} left out"] if others else [])]
-        notes += [f"{len(loops)} links to a folder above them left out: {few(sorted(loops))}"] if loops else []
-        return self._with_groups(replace(listing, notes=notes), table)
 
-    def _table(self) -> pd.DataFrame | None:
-        """The file of labels by the names of the images, without empty columns; None without one."""
-        present = [name for name in LABEL_FILES if (self.location / name).is_file()]
-        if len(present) > 1:
-            raise self._refusal(f"it has {present[0]} and {present[1]}: remove one")
-        if not present:
-            return None
-        try:
-            content = io.BytesIO(read_bytes(self.location / present[0]))
-            table = pd.read_csv(content, dtype=str, keep_default_na=False, na_values=[""]).dropna(axis=1, how="all")
-            table = table.set_index("file_name")
-        except (OSError, ValueError, KeyError) as error:
-            wrong = "it has no column file_name" if isinstance(error, KeyError) else str(error).partition("\n")[0]
-            remedy = "write the columns file_name, label, split and group, or begin its name with a dot"
-            raise self._refusal(f"{present[0]}: {wrong}: {remedy}") from error
-        for wrong, names in (
-            ("more than one row", table.index[table.index.duplicated()]),
-            ("no image of that name", table.index[~table.index.isin([*self._tree.images])]),
-            *((f"no {name}", table.index[table[name].isna()]) for name in ("label", "split") if name in table),
-        ):
-            if len(names):
-                raise self._refusal(f"{present[0]}: {len(names)} images have {wrong}: {few([*map(str, names)])}")
-        return table
+    @cached_property
+    def _scan(self) -> dict[str, Any]:
+        """Scan all images; too many broken ones are refused."""
+        names, labels = self._listing.names, self._listing.labels
+        scan = scan_images(names, labels, self.open_image, self.hashes, str(self.location), self.stamp())
+        broken, count = scan["broken"], len(names)
+        if len(broken) > self.skip_broken * count:
+            share = max(0.001, -(-1000 * len(broken) // count) / 1000)
+            remedy = f", or set dataset.skip_broken to {share:g} to leave them out" if share < 1 else ""
+            remedy += DEEP if any("8 bits" in wrong for wrong in broken.values()) else ""
+            wrong = f"{len(broken)} of {count} images in {self.location} are broken, {_reasons(broken)}"
+            raise ConfigError(f"dataset.skip_broken={self.skip_broken:g}: {wrong}: replace or remove them{remedy}")
+        return scan
 
-    def _with_groups(self, listing: Listing, table: pd.DataFrame | None) -> Listing:
-        column = self.group or "group"
-        if table is not None and column in table:
-            values = {name: table.at[name, column] for name in listing.names}
-            groups = [value if isinstance(value, str) else f"\0{name}" for name, value in values.items()]
-            return replace(listing, groups=groups, stated=listing.stated + json.dumps(groups))
-        if self.group is None:
-            return listing
-        try:
-            matches = [re.search(self.group, name) for name in listing.names]
-        except re.error as error:
-            remedy = f"a column of a file of labels, or a pattern: {error}"
-            raise InvalidValue("dataset.group", self.group, remedy) from error
-        without = [name for name, match in zip(listing.names, matches, strict=True) if match is None]
-        remedy = f"a column of a file of labels, or a pattern that every name has: {few(without)} do not"
-        require(not without, "dataset.group", self.group, remedy)
-        groups = ["\0".join(map(str, match.groups())) or match[0] for match in matches if match]
-        return replace(listing, groups=groups)
+    @cached_property
+    def _copies(self) -> list[int]:
+        """The images that have the same bytes as an earlier one."""
+        return [i for i, first in enumerate(self._scan["twins"]) if first != i]
 
-    def open_image(self, listing: Listing, i: int) -> BinaryIO:
-        return open_regular(self.location / listing.names[i], LARGEST)
+    @cached_property
+    def _units(self) -> list[int]:
+        """The first one of the images that each image is in one split with: copies, and images of one group."""
+        twins, groups = self._scan["twins"], self._listing.groups
+        return connected(twins, groups) if groups else twins
 
-    def stamp(self, listing: Listing) -> dict[str, Mark | None]:
-        return {name: status and mark(status) for name, status in self._tree.images.items()}
+    @cached_property
+    def _identity(self) -> str:
+        """The hash of the images. Sets with copies have another one since copies are not held out alone."""
+        copies = " with copies" if self._listing.test is None and self._copies else ""
+        more, content = copies + self._listing.stated, self._scan["content"]
+        return hashlib.sha256(f"{content}{more}".encode(errors="surrogateescape")).hexdigest()[:10] if more else content
 
-    def photos(self, listing: Listing, ids: Sequence[int]) -> Photos:
-        names, labels = [listing.names[i] for i in ids], torch.tensor([listing.labels[i] for i in ids])
-        return Files(self.location, names, labels, self.workers, upright=True)
+    @cached_property
+    def _splits(self) -> tuple[list[int], list[int]]:
+        """The images to train and to test on, without broken ones."""
+        listing, broken, twins = self._listing, self._scan["broken"], self._scan["twins"]
+        if self.content not in (None, self._identity):
+            changed = f"these are not the images of this run any more ({self._identity}, not {self.content})"
+            raise self._refusal(f"{changed}: set dataset.{self.key} to where they are")
+        left = [i for i, name in enumerate(listing.names) if name not in broken]
+        if listing.test is None:
+            test = held_out(left, listing.names, listing.labels, self._units, self.test_share, self.split_seed)
+        else:
+            test = {i for i in left if listing.test[i]}
+        train = [i for i in left if i not in test]
+        if lost := {*range(len(listing.classes))}.difference(listing.labels[i] for i in train):
+            names = few([listing.classes[label] for label in sorted(lost)])
+            why = "they are broken, or in a group that is held out"
+            raise self._refusal(f"no image of {names} is left to train on: {why}")
+        if not train or not test:
+            raise self._refusal(f"{len(train)} images to train on and {len(test)} to test: add some")
+        if {twins[i] for i in test} <= {twins[i] for i in train}:
+            remedy = f"put others there, or remove {listing.test_name}: a part of the images is then held out"
+            raise self._refusal(
+                f"all {len(test)} images of {listing.test_name} are copies of images to train on: {remedy}"
+            )
+        return train, sorted(test)
+
+    def _refusal(self, wrong: str) -> ConfigError:
+        return ConfigError(f"{self._key}: {wrong}")
+
+    def check(self) -> int:
+        return len(self._splits[0])
+
+    def pretrain(self) -> Photos:
+        return self.split("train")
+
+    def split(self, name: str) -> Photos:
+        ids = self._splits[SPLITS.index(name)]
+        labels, units = (torch.tensor([each[i] for i in ids]) for each in (self._listing.labels, self._units))
+        photos = self.photos([self._listing.names[i] for i in ids], labels)
+        photos.twins = units if len(units.unique()) < len(units) else None
+        return photos
+
+
+def _reasons(broken: Mapping[str, str]) -> str:
+    return few([f"{name} ({wrong})" for name, wrong in broken.items()])

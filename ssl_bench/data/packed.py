@@ -16,7 +16,6 @@ from torch import Tensor
 from ssl_bench import files
 from ssl_bench.data.dataset import MissingData
 from ssl_bench.data.photos import Photos
-from ssl_bench.data.source import check_whole
 from ssl_bench.errors import ConfigError
 
 QUALITY = 90
@@ -48,18 +47,12 @@ class Packed(Photos):
                 self._bytes = np.memmap(self.path, dtype=np.uint8, mode="c")  # copy-on-write: the file stays unchanged
             self._check(labels)
         except FileNotFoundError as error:
-            raise MissingData(
-                f"dataset.packed=true: {error.filename} is missing; make it with the same arguments after "
-                "`ssl-bench prepare`, or set dataset.packed=false"
-            ) from error
-        except OSError as error:
-            file, reason = error.filename or index, error.strerror or error
-            raise ConfigError(f"dataset.packed=true: {file} cannot be read ({reason})") from error
+            remedy = "make it with the same arguments after `ssl-bench prepare`, or set dataset.packed=false"
+            raise MissingData(f"dataset.packed=true: {error.filename} is missing; {remedy}") from error
         except Exception as error:  # zipfile and NumPy raise many kinds of errors, and advise to unpickle the file
-            raise ConfigError(
-                f"dataset.packed=true: {index} is damaged, or does not belong to {self.path.name}: remove both, and "
-                "make them with the same arguments after `ssl-bench prepare`"
-            ) from error
+            why = getattr(error, "strerror", None) or f"it is damaged, or does not belong to {self.path.name}"
+            remedy = "remove both, and make them with the same arguments after `ssl-bench prepare`"
+            raise ConfigError(f"dataset.packed=true: {index} cannot be read ({why}): {remedy}") from error
         super().__init__(torch.from_numpy(labels), workers)
 
     def _check(self, labels: np.ndarray) -> None:
@@ -76,7 +69,6 @@ class Packed(Photos):
         return f"{self.path}[{i}]"
 
     def encoded(self, i: int) -> Tensor:
-        check_whole([self._bytes])
         return torch.from_numpy(self._bytes[self.offsets[i] : self.offsets[i + 1]])
 
 

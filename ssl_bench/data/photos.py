@@ -6,10 +6,9 @@ processes. An image is decoded once per step, for any number of views.
 
 import contextlib
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property
+from functools import cache
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -39,8 +38,8 @@ RGB = 3  # torchvision.io.ImageReadMode.RGB
 MOST_PIXELS, SHORTEST = 2**25, 1024
 
 
-class TooManyPixels(ValueError):
-    """A photo has more pixels than Pillow decodes."""
+class Unsupported(ValueError):
+    """A photo has more pixels or bits than are read."""
 
 
 class Photos(Source):
@@ -49,13 +48,13 @@ class Photos(Source):
     Args:
         labels: int64 [N].
         workers: threads that decode; None shares the CPU cores among the processes of this machine.
-        upright: turn the images as EXIF's orientation says.
+        upright: turn the images as EXIF's orientation says, as those of the user's own are.
     """
 
     def __init__(self, labels: Tensor, workers: int | None, upright: bool = False) -> None:
         self.labels, self.upright = labels, upright
         self.workers = workers or cores_per_process()
-        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(self.workers, "decode")
 
     def encoded(self, i: int) -> Tensor:
         """Read the bytes of image i, uint8 [k].
@@ -82,21 +81,18 @@ class Photos(Source):
         # Few pieces, as each costs time, but small enough that the threads finish at about the same time.
         size = max(1, len(ids) // (4 * self.workers))
         pieces = (ids[start : start + size] for start in range(0, len(ids), size))
-        with self._lock:
-            pool = self._pool  # made once: several threads read batches
-        mapped = pool.map(lambda piece: [function(self._image(i)) for i in piece], pieces)
+        mapped = self._pool.map(lambda piece: [function(self._image(i)) for i in piece], pieces)
         return list(chain.from_iterable(mapped))
-
-    @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.workers, "decode")
 
     def _image(self, i: int) -> Tensor:
         try:
             return decode(self.encoded(i), self.upright)
         except (RuntimeError, OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or reason(error)
-            raise RunError(f"{self.name(i)} cannot be decoded ({why}): replace or remove it") from error
+            remedy = "replace or remove it"
+            if self.upright:
+                remedy += "; dataset.skip_broken leaves out only what its first or last bytes show to be broken"
+            raise RunError(f"{self.name(i)} cannot be decoded ({why}): {remedy}") from error
 
 
 def decode(data: Tensor, upright: bool = False) -> Tensor:
@@ -122,19 +118,18 @@ def decode(data: Tensor, upright: bool = False) -> Tensor:
 
 def _by_pillow(data: Tensor, upright: bool) -> "Image":
     """Decode with Pillow, whose image at full size is freed here: of 80 megapixels it has 320 MB."""
-    with open_photo(BytesIO(data.numpy().tobytes())) as opened:
+    with open_photo(BytesIO(data.numpy().data)) as opened:
         return to_rgb(opened, upright)
 
 
 @cache
 def _native() -> Callable[[Tensor, int, bool], Tensor] | None:
     """torchvision's decoder, or None if this version of torchvision has none (it is deprecated since 0.29)."""
-    try:
+    with contextlib.suppress(ImportError, AttributeError):
         import torchvision.io  # noqa: F401  # registers the operator, which unlike its wrapper does not warn
 
         return torch.ops.image.decode_image  # type: ignore[no-any-return]
-    except (ImportError, AttributeError):
-        return None
+    return None
 
 
 def _shrink_factor(height: int, width: int) -> int:
@@ -161,7 +156,7 @@ def to_rgb(image: "Image", upright: bool = False) -> "Image":
     from PIL import ImageOps
 
     if is_deep(image):
-        raise ValueError("more than 8 bits: dataset=arrays takes uint16 and floats")
+        raise Unsupported("more than 8 bits")
     factor = _shrink_factor(image.height, image.width)
     image.load()
     if upright:
@@ -197,9 +192,8 @@ def open_photo(file: BinaryIO) -> "Iterator[Image]":
     except UnidentifiedImageError as error:  # its message has the object in memory, not the file
         raise UnidentifiedImageError("cannot identify image file") from error
     except Image.DecompressionBombError as error:
-        raise TooManyPixels(
-            f"more than the {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels that Pillow decodes"
-        ) from error
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise Unsupported(f"more than the {most:,} pixels that Pillow decodes") from error
     except (OSError, ValueError, MemoryError):
         raise
     except Exception as error:  # plugins of Pillow raise many kinds of errors

@@ -5,7 +5,6 @@ ImageNet comes from a folder: ``dataset=imagenet64`` shrinks it to arrays, and `
 packs it into one file per split.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -71,10 +70,9 @@ def _missing_splits(dataset: ArrayDataset) -> list[str]:
         try:
             dataset.arrays(split)
         except MissingData:
-            missing.append(split)
-            paths = [dataset.folder / f"{split}_{kind}.npy" for kind in ("images", "labels")]
-            if there := [path for path in paths if os.path.lexists(path)]:
+            if there := list(dataset.folder.glob(f"{split}_*.npy")):
                 raise ConfigError(f"{there[0]} lacks the other file of its split: add it, or move this one") from None
+            missing.append(split)
     return missing
 
 

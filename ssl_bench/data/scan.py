@@ -13,24 +13,20 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from io import SEEK_END
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypedDict
+from typing import Any, BinaryIO, NamedTuple
 
 from ssl_bench import files
 from ssl_bench.data.copies import Originals, twins
-from ssl_bench.data.photos import TooManyPixels, is_deep, open_photo, to_rgb
+from ssl_bench.data.photos import Unsupported, is_deep, open_photo, to_rgb
 from ssl_bench.hardware import available_cores
 
 EDGE = 4096  # bytes at the start and at the end of an image that its checksum depends on
 END = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
-MOST_PIXELS_OF_A_BYTE = 512  # of a JPEG: a bit for 8 x 8 of them
-VERSION = 7  # of the result of a scan, so that a result of an earlier version is not read
+VERSION = 8  # of the result of a scan, so that a result of an earlier version is not read
 SETTLED = 60  # seconds: a file may change once more without another time or size so soon after a change
 MANY = 2000  # images that take more than a second or so: a progress bar
-
-_RESULTS: dict[Path, dict[str, Any]] = {}  # of this process
 
 
 class Scanned(NamedTuple):
@@ -40,78 +36,57 @@ class Scanned(NamedTuple):
     ends: str = ""
     checksum: str = ""
     wrong: str = ""  # why it is broken
-    deep: bool = False  # more than 8 bits
     pages: bool = False  # several of them, or frames
     opened: bool = True
-
-
-class Scan(TypedDict):
-    """The result of :func:`scan_images`."""
-
-    content: str
-    broken: dict[str, str]
-    deep: list[str]
-    pages: int
-    twins: list[Any]
-    marks: list[Any]
 
 
 def scan_image(file: BinaryIO, whole: bool = False) -> Scanned:
     """Scan one image. The checksum is the CRC-32 of both ends, or if ``whole`` the SHA-256 of all."""
     size = file.seek(0, SEEK_END)
     start, end = (file.read(EDGE) for at in (0, max(0, size - EDGE)) if file.seek(at) == at)
-    ends = checksum = f"{zlib.crc32(start + end):08x}"
-    if whole:
-        file.seek(0)
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BytesIO is one, too
-    wrong, deep, pages = "", False, False
+    ends, wrong, pages = f"{zlib.crc32(start + end):08x}", "", False
+    checksum = _sha256(file) if whole else ends
     try:
         file.seek(0)
         with open_photo(file) as image:
-            deep, mark = is_deep(image), END.get(image.format or "")
             # Of the JPEGs in an MPO all but the first are the camera's own.
             pages = image.format != "MPO" and bool(getattr(image, "is_animated", False))
-            if not deep and (mark is None or mark not in end):
+            mark = END.get(image.format or "")
+            if is_deep(image) or mark is None or mark not in end:
                 to_rgb(image)
-            elif not deep and image.width * image.height > MOST_PIXELS_OF_A_BYTE * size:
-                if mark == END["JPEG"]:  # which would be decoded as grey
-                    raise ValueError("cut short")
-                image.load()
-    except TooManyPixels as error:
-        wrong = str(error)
     except (OSError, ValueError) as error:
         wrong = "empty" if not size else "no image" if "cannot identify" in str(error) else "damaged"
-    return Scanned(size, ends, checksum, wrong, deep, pages)
+        wrong = str(error) if isinstance(error, Unsupported) else wrong
+    return Scanned(size, ends, checksum, wrong, pages)
 
 
 def scan_images(
     names: Sequence[str],
     labels: Sequence[int],
-    open_image: Callable[[int], BinaryIO],
+    open_image: Callable[[str], BinaryIO],
     whole: bool,
     place: str,
     written: Mapping[str, files.Mark | None],
-) -> Scan:
+) -> dict[str, Any]:
     """Scan all images, in threads, with a progress bar on a terminal.
 
     Args:
         names: of the images, which do not depend on where they are stored.
         labels: of the images.
-        open_image: opens image i.
+        open_image: opens an image by its name.
         whole: hash all bytes.
         place: where the files are.
         written: marks of the files, by their names; None: there is no such file.
 
     Returns:
         ``content``, a hash of ten digits of the names, labels, sizes and checksums of the images that are not broken;
-        ``broken``, what is wrong with the others by name; ``deep``, the names of images of more than 8 bits;
-        ``pages``, how many images have several; ``twins``, for each image the first one with the same bytes; and
-        ``marks``, of each image what copies of it have in common.
+        ``broken``, what is wrong with the others by name; ``pages``, how many images have several; ``twins``, for each
+        image the first one with the same bytes; and ``marks``, of each image what copies of it have in common.
     """
 
-    def scan(i: int) -> Scanned:
+    def scan(name: str) -> Scanned:
         try:
-            with open_image(i) as file:
+            with open_image(name) as file:
                 return scan_image(file, whole)
         except OSError as error:
             return Scanned(wrong=error.strerror or str(error), opened=False)
@@ -122,7 +97,7 @@ def scan_images(
 
         content, console = hashlib.sha256(), Console(stderr=True)
         with ThreadPoolExecutor(4 * available_cores()) as pool:  # more than cores: a network disk answers slowly
-            images, quiet = pool.map(scan, range(len(names))), len(names) < MANY or not console.is_terminal
+            images, quiet = pool.map(scan, names), len(names) < MANY or not console.is_terminal
             shown = track(images, f"scanning {len(names)} images", len(names), console=console, disable=quiet)
             scanned = list(shown)
         for name, label, image in zip(names, labels, scanned, strict=True):
@@ -133,47 +108,48 @@ def scan_images(
         return {
             "content": content.hexdigest()[:10],
             "broken": {name: image.wrong for name, image in zip(names, scanned, strict=True) if image.wrong},
-            "deep": [name for name, image in zip(names, scanned, strict=True) if image.deep],
             "pages": sum(image.pages for image in scanned),
-            "twins": twins(Originals(marks, partial(hash_of, open_image), str)),
+            "twins": twins(Originals(marks, lambda i: hash_of(open_image, names[i]))),
             "marks": marks,
             "opened": all(image.opened for image in scanned),
         }
 
     newest = max((mark[3] for mark in written.values() if mark), default=0)
-    key = [place, whole, names, labels, written]
-    return remembered(key, scan_all, newest, Scan)  # type: ignore[return-value]
+    return remembered([place, whole, names, labels, written], scan_all, newest)
 
 
-def remembered(key: Any, find: Callable[[], dict[str, Any]], newest: int = 0, shape: Any = dict) -> dict[str, Any]:
+def remembered(key: Any, find: Callable[[], dict[str, Any]], newest: int = 0) -> dict[str, Any]:
     """The result of reading files, kept in the cache folder.
 
     Args:
         key: plain values that change whenever the result may have changed.
         find: makes it, of plain values.
         newest: when one of the files has last changed, in nanoseconds; nothing is kept so soon after a change.
-        shape: of what is kept.
     """
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     text = json.dumps([VERSION, key]).encode(errors="surrogateescape")
     path = Path(folder, "ssl_bench", f"images-{hashlib.sha256(text).hexdigest()[:20]}.json")
-    settled = time.time_ns() - newest > SETTLED * 10**9
-    if settled and (kept := _RESULTS.get(path) or files.read_json(path, shape, named=False)) is not None:
-        return kept
+    # A user without a home has no cache folder.
+    settled = os.path.isabs(folder) and time.time_ns() - newest > SETTLED * 10**9
+    if settled and (kept := files.read_json(path, dict, named=False)) is not None:
+        return kept  # type: ignore[no-any-return]
     result = find()
     if settled and result.pop("opened", True):  # a file that could not be opened may be there the next time
-        _RESULTS[path] = result
         with contextlib.suppress(OSError):  # the home directory may be read-only
-            if os.path.isabs(folder):  # else the user has no home
-                path.parent.mkdir(parents=True, exist_ok=True)
-                files.write_text(path, json.dumps(result))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_text(path, json.dumps(result))
     return result
 
 
-def hash_of(open_image: Callable[[int], BinaryIO], i: int) -> str:
+def hash_of(open_image: Callable[[str], BinaryIO], name: str) -> str:
     """The hash of all bytes of an image; a text of its own if it cannot be read any more."""
     try:
-        with open_image(i) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BytesIO is one, too
+        with open_image(name) as file:
+            return _sha256(file)
     except OSError:
-        return f"{i} cannot be read"
+        return f"{name} cannot be read"
+
+
+def _sha256(file: BinaryIO) -> str:
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BytesIO is one, too

@@ -1,29 +1,14 @@
 """Images of a split, read by their index."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ssl_bench.errors import RunError
-
 ImageBatch = Tensor | list[Tensor]  # uint8 or float32 [n, C, H, W], or n uint8 images [C, h, w] if their sizes differ
 ROWS = 1024  # images that are copied to a device at a time
-
-
-def check_whole(mapped: Sequence[np.ndarray]) -> None:
-    """Refuse mapped files that have become shorter: reading them would end the process without a word.
-
-    Raises:
-        RunError: naming the file. One that was replaced stays whole where it is mapped.
-    """
-    for array in mapped:
-        if isinstance(array, np.memmap) and (whole := array._mmap).size() < len(whole):  # type: ignore[attr-defined]
-            raise RunError(
-                f"{array.filename} was cut short while it was read: get it again, then the same command resumes"
-            )
 
 
 class Source:
@@ -63,13 +48,10 @@ class Images(Source):
         parts: each [n, C, H, W], channels last in memory, possibly memory-mapped. All are uint8, or none is: numbers of
             other types are read as float32.
         labels: [N] or [N, num_classes].
-        check: called before they are read; raises RunError if they cannot be, as when a mapped file has been cut short,
-            which would end the process without a word.
     """
 
     parts: list[Tensor]
     labels: Tensor
-    check: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         for part in self.parts:
@@ -98,7 +80,6 @@ class Images(Source):
 
     def take(self, ids: Tensor) -> Tensor:
         """Read the images ``ids`` [n] as [n, C, H, W] of :attr:`dtype`, channels last in memory."""
-        self.check()
         if len(self.parts) == 1:
             return self._rows(self.parts[0], ids)
         first = self.parts[0]

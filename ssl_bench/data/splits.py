@@ -1,18 +1,95 @@
-"""Names of splits and of classes, for folders, files of labels and datasets of Hugging Face alike."""
+"""Classes and splits of the user's own images: one rule for folders, files of labels and data sets of Hugging Face."""
 
+import hashlib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
 from ssl_bench.errors import ConfigError
 
 TRAIN, TESTS = "train", ("test", "validation", "val")  # in any case; of several test splits the first one is used
 LONGEST = 300  # characters of a name in a sentence: a class of a data set of Hugging Face is any text
-# Names that are hardly those of classes if several of them are beside each other.
+# Names that are hardly those of classes if a data set has several of them.
 _LIKE_A_SPLIT = re.compile(
     r"(train(ing|val)?|trn|test(ing)?|tst|val(id(ation)?)?|eval(uation)?|dev|hold-?out|(un)?label?led)"
     r"[\W_]*(set|data|images|imgs|\d+|[a-z])?",
     re.IGNORECASE,
 )
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images of a dataset that are used, in a fixed order, with their classes and splits.
+
+    Attributes:
+        names: of each image, without the path of the dataset.
+        labels: of each image, -1 without classes.
+        test: whether each image is of the test split; None if the dataset has none.
+        classes: name of each class.
+        notes: sentences for the user, such as those about images that are not used.
+        test_name: of the test split.
+        groups: of each image; images of one group stay on one side of a split that is drawn.
+        stated: what splits and groups depend on beside the names of the images and the configuration.
+    """
+
+    names: list[str]
+    labels: list[int]
+    test: list[bool] | None
+    classes: list[str]
+    notes: list[str]
+    test_name: str
+    groups: Sequence[str] | None = None
+    stated: str = ""
+
+
+def arrange(
+    names: Sequence[str],
+    labels: Sequence[int | str | None],
+    splits: Sequence[str],
+    train: str,
+    tests: Sequence[str],
+    notes: Sequence[str] = (),
+) -> Listing:
+    """Number the classes of the training split, and choose the test split.
+
+    A test split without labels, as in a competition, is not used where the training split has labels.
+
+    Args:
+        names, labels, splits: of each image; None: it has no label.
+        train: name of the training split.
+        tests: names of the test splits, the best first.
+        notes: of the listing.
+
+    Raises:
+        ConfigError: some images to train on have a label and others none, or a class is only in the test split.
+    """
+    found: dict[str, Counter[int | str | None]] = {}
+    for label, split in zip(labels, splits, strict=True):
+        found.setdefault(split, Counter())[label] += 1
+    trained = found.get(train, Counter())
+    if not trained:
+        raise ConfigError(f"{train} has no images")
+    if 0 < trained[None] < trained.total():
+        raise ConfigError(f"{trained[None]} of {trained.total()} images of {train} have no label")
+    usable = [name for name in tests if name in found and (None in found[name]) == (None in trained)]
+    test = next((name for name in usable if found[name].keys() <= trained.keys()), next(iter(usable), None))
+    if test is not None and not found[test].keys() <= trained.keys():
+        differ = difference(map(str, trained), map(str, found[test]), train or "train", test)
+        raise ConfigError(f"both splits must have the same classes, but {differ}")
+    values = sorted(value for value in trained if value is not None)  # type: ignore[type-var]
+    classes = in_order(values) if values and isinstance(values[0], str) else values  # type: ignore[arg-type]
+    number: dict[int | str | None, int] = {value: i for i, value in enumerate(classes)} | {None: -1}
+    rows = [row for row in zip(names, labels, splits, strict=True) if row[2] in (train, test)]
+    left = {name: count.total() for name, count in found.items() if name not in (train, test)}
+    return Listing(
+        [name for name, _, _ in rows],
+        [number[label] for _, label, _ in rows],
+        None if test is None else [split == test for *_, split in rows],
+        [str(value) for value in classes],
+        [*notes, *(f"not used: {count} in {name or 'the folder itself'}" for name, count in left.items())],
+        test or "",
+    )
 
 
 def find_splits(names: Collection[str], remedy: str = "") -> tuple[str, list[str]] | None:
@@ -29,24 +106,27 @@ def find_splits(names: Collection[str], remedy: str = "") -> tuple[str, list[str
     tests = sorted((n for n in names if n.lower() in TESTS), key=lambda n: (TESTS.index(n.lower()), n))
     if len(trains) == 1 and tests:
         return trains[0], tests
-    if remedy and len(alike := like_splits(names)) > 1:
-        raise ConfigError(
-            f"{few(alike)} look like splits, but they are not train with test, validation or val: {remedy}"
-        )
+    if remedy:
+        refuse_like_splits(names, remedy)
     return None
 
 
-def like_splits(names: Iterable[str]) -> list[str]:
-    """The names that look like those of splits, sorted."""
-    return sorted(filter(_LIKE_A_SPLIT.fullmatch, names))
+def refuse_like_splits(names: Iterable[str], remedy: str) -> None:
+    """Raise ConfigError if several names look like those of splits."""
+    if len(alike := sorted({name for name in names if _LIKE_A_SPLIT.fullmatch(name.rpartition("/")[2])})) > 1:
+        raise ConfigError(
+            f"{few(alike)} look like splits, but they are not train with test, validation or val: {remedy}"
+        )
 
 
-def difference(of_train: Collection[str], of_test: Collection[str], train: str, test: str) -> str:
+def difference(of_train: Iterable[str], of_test: Iterable[str], train: str, test: str) -> str:
     """Say which classes only one of two splits has, with the code points of names that are not plain ASCII."""
-    pairs = ((train, {*of_train} - {*of_test}), (test, {*of_test} - {*of_train}))
-    plain = re.compile(r"[!-~]+( [!-~]+)*").fullmatch
-    sides = [(name, [c if plain(c) else f"{c} ({c!a})" for c in sorted(only)]) for name, only in pairs if only]
-    return ", and ".join(f"only {name} has {few(classes)}" for name, classes in sides)
+    one, other, plain = {*of_train}, {*of_test}, re.compile(r"[!-~]+( [!-~]+)*").fullmatch
+    sides = [
+        (name, [c if plain(c) else f"{c} ({c!a})" for c in sorted(only)])
+        for name, only in ((train, one - other), (test, other - one))
+    ]
+    return ", and ".join(f"only {name} has {few(classes)}" for name, classes in sides if classes)
 
 
 def few(names: Sequence[str]) -> str:
@@ -60,5 +140,46 @@ def in_order(names: Iterable[str]) -> list[str]:
     as_text = sorted(names)
     if not all(name.isascii() and name.isdigit() for name in as_text):
         return as_text
-    digits = {name: name.lstrip("0") for name in as_text}
-    return sorted(as_text, key=lambda name: (len(digits[name]), digits[name]))  # not int: it takes 4300 digits
+    return sorted(as_text, key=lambda name: (len(name.lstrip("0")), name.lstrip("0")))  # not int: it takes 4300 digits
+
+
+def connected(*keys: Sequence[Hashable]) -> list[int]:
+    """The first image that each image is connected with, by an equal key in one of several lists, also in steps."""
+    first, before = list(range(len(keys[0]))), list[int]()
+    while first != before:
+        before = first
+        for of_image in keys:
+            lowest = dict[Hashable, int]()
+            for i, key in enumerate(of_image):
+                lowest[key] = min(first[i], lowest.get(key, i))
+            first = [lowest[key] for key in of_image]
+    return first
+
+
+def held_out(
+    ids: Sequence[int], names: Sequence[str], labels: Sequence[int], units: Sequence[int], share: float, seed: int
+) -> set[int]:
+    """Draw a share of the images of each class, at least one image of a class with several, by their names.
+
+    All images of a unit are on one side, so that no copy of a test image, and nothing of its group, is trained on.
+
+    Args:
+        ids: the images to draw from.
+        names, labels: of all images.
+        units: the first image of the unit of each one.
+        share: between 0 and 1.
+        seed: with the names it orders the images.
+    """
+
+    def random_key(i: int) -> str:
+        return hashlib.sha256(f"{seed}/{names[units[i]]}".encode(errors="surrogateescape")).hexdigest()
+
+    drawn, members = set[int](), dict[int, list[int]]()
+    for i in ids:
+        members.setdefault(labels[i], []).append(i)
+    for of_class in members.values():
+        count = max(round(share * len(of_class)), int(len(of_class) > 1))
+        order = [units[i] for i in sorted(of_class, key=random_key)]
+        chosen, left = {*order[:count]}, {*order[count:]}
+        drawn |= chosen - left if left <= chosen else chosen  # some of a class stay to train on
+    return {i for i in ids if units[i] in drawn}

@@ -13,7 +13,7 @@ from PIL import Image
 
 from ssl_bench.config.compose import load
 from ssl_bench.config.from_disk import find_prepared
-from ssl_bench.data.content import content_of
+from ssl_bench.data.dataset import content_of
 from ssl_bench.data.source import Chosen, without_copies
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts

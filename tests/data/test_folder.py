@@ -74,7 +74,7 @@ def test_images_and_labels_equal_torchvisions_imagefolder(tmp_path: Path) -> Non
     (root / "train" / "list.csv").write_text("not a class")
     made = dataset(tmp_path)
     expected = ImageFolder(str(root / "train"))
-    images = made.photos("train")
+    images = made.split("train")
     assert made.check() == len(images) == len(expected) == 24 and images.nbytes is None
     assert images.labels.tolist() == expected.targets
     assert [images.name(i) for i in range(24)] == [path for path, _ in expected.samples]
@@ -114,10 +114,10 @@ def test_imagenet100_selects_its_classes(tmp_path: Path) -> None:
     assert names[:2] == ["n02869837", "n01749939"]
     imagenet(tmp_path, 1, 1, [*names, "n00000001", "n99999999"])
     assert made.check() == 100 and made.classes() == sorted(names)
-    assert made.photos("test").name(0).endswith(f"val/{min(names)}/{min(names)}_0000.JPEG")
+    assert made.split("test").name(0).endswith(f"val/{min(names)}/{min(names)}_0000.JPEG")
 
 
-def test_hidden_files_are_no_images_and_others_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_hidden_files_are_no_images(tmp_path: Path) -> None:
     root = imagenet(tmp_path)
     (root / "train" / "n01" / "._n01_0000.JPEG").write_bytes(b"resource fork")
     (root / "train" / "__MACOSX").mkdir()
@@ -125,9 +125,7 @@ def test_hidden_files_are_no_images_and_others_are_counted(tmp_path: Path, caplo
     (root / "train" / "n03" / "b.HEIC").touch()
     (root / "val" / "n01" / "1.jfif").write_bytes(jpeg(0, 20, 30))
     made = dataset(tmp_path)
-    assert made.check() == len(made.photos("train")) == 24 and len(made.photos("test")) == 10
-    (message,) = caplog.messages
-    assert message.startswith(f"{root}/train: ") and message.endswith(": 2 .heic")
+    assert made.check() == len(made.split("train")) == 24 and len(made.split("test")) == 10
     assert made.class_names() == CLASSES
 
 
@@ -200,7 +198,7 @@ def test_packed_photos_are_the_encoded_originals(tmp_path: Path, capfd: pytest.C
     damaged.write_bytes(kept)
     assert prepare(packed) == 0 and "packed/all_20 is ready: 24 " in capfd.readouterr().out
     made = dataset(Path("data"), "dataset.packed=true")
-    images, originals = made.photos("train"), dataset(Path("data")).photos("train")
+    images, originals = made.split("train"), dataset(Path("data")).split("train")
     assert isinstance(images, Packed) and made.check() == 24 and torch.equal(images.labels, originals.labels)
     for i, original in enumerate(originals.take(torch.arange(24))):
         (image,) = images.take(torch.tensor([i]))
@@ -230,7 +228,7 @@ def test_imagenet64_is_made_with_a_box_filter(tmp_path: Path, capsys: pytest.Cap
     assert prepare([*arguments, "--source", str(root)]) == 0
     assert "data/imagenet64 is ready: 24 " in capsys.readouterr().out
     images, labels = (np.load(f"data/imagenet64/train_{what}.npy", mmap_mode="r") for what in ("images", "labels"))
-    originals = dataset(tmp_path / "photos").photos("train")
+    originals = dataset(tmp_path / "photos").split("train")
     assert images.shape == (24, 64, 64, 3) and labels.tolist() == originals.labels.tolist()
     for array, original in zip(images, originals.take(torch.arange(24)), strict=True):
         assert np.array_equal(array, box(original, 64))

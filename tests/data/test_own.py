@@ -15,8 +15,8 @@ from PIL import Image
 
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
-from ssl_bench.data.own import OwnFolder
-from ssl_bench.data.own_images import held_out
+from ssl_bench.data.folder import OwnFolder
+from ssl_bench.data.splits import held_out
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.runs import read_results
 from ssl_bench.training.parts import Parts
@@ -205,10 +205,10 @@ def test_an_image_that_could_not_be_opened_is_looked_at_again(tmp_path: Path, mo
     opened: Any = OwnFolder.open_image
 
     class Closing(OwnFolder):
-        def open_image(self, listing: Any, i: int) -> Any:
-            if closed[0] and i == 3:
+        def open_image(self, name: str) -> Any:
+            if closed[0] and name == "a/3.jpg":
                 raise PermissionError(13, "Permission denied")
-            return opened(self, listing, i)
+            return opened(self, name)
 
     given: Any = {"root": str(root), "size": 16, "channels": 3, "mean": [0.5] * 3, "std": [0.5] * 3}
     first = Closing(**given, skip_broken=0.1)

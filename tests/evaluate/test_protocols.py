@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 from ssl_bench.config import schema
 from ssl_bench.config.build import build
 from ssl_bench.config.compose import load
-from ssl_bench.data.share import Share
+from ssl_bench.data.dataset import Share
 from ssl_bench.data.source import stratified
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.accuracy import Accuracy

@@ -13,7 +13,7 @@ from PIL import Image
 from ssl_bench.config.compose import load
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import on_disk, recipe_id, run_id
-from ssl_bench.data.content import content_of
+from ssl_bench.data.dataset import content_of
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cell_runs import finished, trained
 from ssl_bench.training.finished import load_run, read_config
