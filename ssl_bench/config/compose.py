@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ssl_bench.config import from_disk, plugins, schema, with_hydra
 from ssl_bench.config.build import find_target, has_argument
 from ssl_bench.config.identity import SCHEDULES, evaluators, is_plugins
-from ssl_bench.config.ranges import near
+from ssl_bench.config.ranges import leaves, near
 from ssl_bench.errors import ConfigError, require, shown
 from ssl_bench.files import given_path
 
@@ -46,7 +46,6 @@ def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
         raise ConfigError(with_hydra.explain(error)) from error
     if OmegaConf.is_interpolation(cfg, "name"):
         config["name"] = shown(config["name"])  # such as ${seed}
-    schema.check_keys(config)
     listed = plugins.versions(config.pop("plugins", []))
     plugins.check_listed(config, listed)
     if "_target_" in (tracking := config.get("tracking") or {}):  # W&B's settings may stand in conf/local
@@ -118,7 +117,7 @@ def _other_images(cfg: DictConfig, given: Any, folder: Path | None) -> dict[str,
 
 def expand_home(cfg: DictConfig) -> None:
     """Replace ``~`` at the beginning of every path by the home folder."""
-    for key, value in schema.leaves(OmegaConf.to_container(cfg, resolve=False)):
+    for key, value in leaves(OmegaConf.to_container(cfg, resolve=False)):
         if isinstance(value, str) and value.startswith("~") and with_hydra.PATH_KEY.fullmatch(key):
             OmegaConf.update(cfg, key, str(given_path(value)), force_add=True)
 
@@ -152,7 +151,7 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         for key, override in given.items():
             if OmegaConf.select(root, key, default=_MISSING) is _MISSING:
                 names = ", ".join(evaluators(root.evaluate)) or "none"
-                keys, beside = schema.leaves(OmegaConf.to_container(root.evaluate), "evaluate"), key.rpartition(".")[0]
+                keys, beside = leaves(OmegaConf.to_container(root.evaluate), "evaluate"), key.rpartition(".")[0]
                 hint = near(key, [path for path, _ in keys if path.startswith(f"{beside}.")])
                 remedy = f"the run's evaluators are {names}; evaluate=[NAME,...] takes others"
                 raise ConfigError(f"there is no key {key}{hint}: {remedy}")

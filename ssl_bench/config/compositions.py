@@ -17,7 +17,7 @@ from ssl_bench import files
 from ssl_bench.config.build import directory
 from ssl_bench.errors import ConfigError
 
-NAME = re.compile(r"compositions-[0-9a-f]{16}\.json")
+INPUTS = ""  # the key of the file that holds a hash of what its configurations depend on
 SEED = 907_340_511  # stands for the seed until one is chosen
 # What is found on the disk and may change at any time: plugins, the user's own images, weights to start from.
 FOUND = ('"plugins": {', '"content": "', '"init": {')
@@ -46,9 +46,10 @@ def compositions(
     Args:
         progress: iterates over the new configurations, of which there are ``count``.
     """
-    path = _file() if folder is None else Path(os.devnull)
+    path, inputs = (_file() if folder is None else Path(os.devnull)), _inputs()
     texts = {request: json.dumps(request) for request in requests}
     cached: dict[str, str] = (files.read_json(path, dict[str, str], named=False) if texts else None) or {}
+    cached = cached if cached.get(INPUTS) == inputs else {INPUTS: inputs}
     new = [request for request, text in texts.items() if text not in cached]
     made = {request: _compose(request, folder) for request in progress(new, len(new))}
     composed = {texts[request]: one.text for request, one in made.items() if isinstance(one, Composition)}
@@ -57,21 +58,22 @@ def compositions(
         if kept:
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write_json(path, cached | kept)
-            for other in path.parent.iterdir():  # made of other sources
-                if NAME.fullmatch(other.name) and other != path:
-                    other.unlink()
     return {request: Composition(cached[text]) if text in cached else made[request] for request, text in texts.items()}
 
 
-def _file() -> Path:
-    """The cache, whose name is a hash of everything that a configuration depends on apart from the overrides."""
+def _inputs() -> str:
+    """A hash of everything that a configuration depends on apart from the overrides."""
     sources = [*sorted(directory().rglob("*.yaml")), *sorted(Path(__file__).parent.glob("*.py"))]
     texts = [path.read_text() for path in sources]
     variables = sorted({name for text in texts for name in re.findall(r"oc\.env:(\w+)", text)})
     inputs = texts, [os.environ.get(name) for name in variables], version("hydra-core"), version("omegaconf")
-    name = f"compositions-{hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]}.json"
+    return hashlib.sha256(repr(inputs).encode()).hexdigest()
+
+
+def _file() -> Path:
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(folder, "ssl_bench", name) if os.path.isabs(folder) else Path(os.devnull)  # a user without a home
+    is_home = os.path.isabs(folder)  # not so for a user without a home
+    return Path(folder, "ssl_bench", "compositions.json") if is_home else Path(os.devnull)
 
 
 def _compose(request: Request, folder: Path | None) -> Composition | ConfigError:

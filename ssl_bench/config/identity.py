@@ -10,7 +10,7 @@ is the rest.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,7 @@ def is_plugins(node: Mapping[str, Any]) -> bool:
 
 def text(content: Any) -> str:
     """JSON without the modules of classes, whole numbers without a decimal point."""
-    return json.dumps(_plain(_with_targets(content, lambda target: target.rpartition(".")[2])), sort_keys=True)
+    return json.dumps(_plain(content), sort_keys=True)
 
 
 def _digits(text: str) -> str:
@@ -210,9 +210,10 @@ def _digits(text: str) -> str:
 
 
 def _plain(node: Any) -> Any:
-    """``node`` with every whole number as an integer."""
+    """``node`` with every whole number as an integer, and classes without their modules."""
     if isinstance(node, Mapping):
-        return {key: _plain(value) for key, value in node.items()}
+        plain = {key: _plain(value) for key, value in node.items()}
+        return plain | {k: v.rpartition(".")[2] for k, v in plain.items() if k == "_target_" and isinstance(v, str)}
     if isinstance(node, list):
         return [_plain(entry) for entry in node]
     return int(node) if isinstance(node, float) and node.is_integer() else node
@@ -221,16 +222,6 @@ def _plain(node: Any) -> Any:
 def _without(node: Any, keys: Set[str]) -> Any:
     """A node without some of its keys."""
     return {k: v for k, v in node.items() if k not in keys} if isinstance(node, Mapping) else node
-
-
-def _with_targets(node: Any, change: Callable[[str], str]) -> Any:
-    """``node`` with each ``_target_`` changed."""
-    if isinstance(node, Mapping):
-        return {
-            k: change(v) if k == "_target_" and isinstance(v, str) else _with_targets(v, change)
-            for k, v in node.items()
-        }
-    return [_with_targets(entry, change) for entry in node] if isinstance(node, list) else node
 
 
 def run_dir(config: Mapping[str, Any]) -> Path:

@@ -21,6 +21,7 @@ from ssl_bench.errors import InvalidValue
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
+ZeroOrMore = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 TwoOrMore = Annotated[int, Meta(ge=2)]
 
@@ -68,8 +69,9 @@ def converted(value: Any, hint: Any, key: str) -> Any:
         raise InvalidValue(key, value, described(hint)) from error
     except TypeError:
         return value
-    for number in _numbers(made) if hint is not Any else ():
-        if not abs(number) < (1e300 if isinstance(number, float) else 2**32):  # not so for NaN
+    for _, number in leaves(made) if hint is not Any else ():
+        largest = 1e300 if isinstance(number, float) else 2**32
+        if isinstance(number, int | float) and not abs(number) < largest:  # not so for NaN
             raise InvalidValue(key, value, "a finite number" if isinstance(number, float) else "a smaller integer")
     return made
 
@@ -100,12 +102,16 @@ def _within(kind: Any, bounds: Meta) -> str:
     return f"{_NAMES[kind]} {low} {high}".replace("  ", " ")
 
 
-def _numbers(value: Any) -> Iterator[float]:
-    if isinstance(value, list | tuple):
-        for one in value:
-            yield from _numbers(one)
-    elif isinstance(value, int | float):
-        yield value
+def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a configuration that is no mapping and no list, with its path."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from leaves(value, path)
+    else:
+        yield path, node
 
 
 def one_of(key: str, value: Any, options: Sequence[str]) -> None:

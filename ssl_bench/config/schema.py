@@ -5,20 +5,26 @@ Groups (``loss``, ``dataset`` ...) are open here: each is typed by the construct
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from ssl_bench.config.build import KINDS, checked_call
 from ssl_bench.config.identity import datasets_of, name_of_labels
-from ssl_bench.config.ranges import converted, near, one_of
+from ssl_bench.config.ranges import Count, TwoOrMore, ZeroOrMore, converted, near, one_of
 from ssl_bench.errors import ConfigError, require
 
 # Groups that a framework with an objective of its own leaves out.
 OPTIONAL = ("head", "loss", "negatives", "temperature")
 OF_RUN = ("folder", "config", "run_id", "facts", "lines")  # arguments of a dashboard that are no settings
-MOST_THREADS = 1024  # with a thousand times as many, torch ends in a segmentation fault
 WANDB_NAME = re.compile(r"[^/\\#?%:@]{1,128}")
+# Shares of the labelled images; a list of images is a mapping of its file and its hash.
+LABELS = Annotated[
+    list[Annotated[float, Meta(gt=0, le=1)] | dict[str, Any]],
+    Meta(min_length=1, description="shares of the labelled images above 0 and up to 1, such as [0.01,0.1,1.0]"),
+]
 Types = Mapping[str, Any]  # an annotation for each key, or those of the keys below it
 TRACKING: Types = {  # the keys of W&B and TensorBoard
     "mode": Literal["offline", "online", "tensorboard", "off"],
@@ -27,9 +33,10 @@ TRACKING: Types = {  # the keys of W&B and TensorBoard
 }
 LAUNCHERS: Mapping[str, Types] = {
     "here": {},
-    "local": {"jobs": int | None, "runs_per_gpu": int},
+    "local": {"jobs": Count | None, "runs_per_gpu": Count},
     "slurm": {  # by submitit's names but for jobs
-        **dict.fromkeys(("jobs", "nodes", "tasks_per_node", "timeout_min", "signal_delay_s", "max_num_timeout"), int),
+        **dict.fromkeys(("jobs", "nodes"), Count),
+        **dict.fromkeys(("tasks_per_node", "timeout_min", "signal_delay_s", "max_num_timeout"), int),
         **dict.fromkeys(("gpus_per_node", "cpus_per_task", "cpus_per_gpu", "gpus_per_task"), int | None),
         **dict.fromkeys(("partition", "account", "qos", "constraint", "exclude", "gres", "comment"), str | None),
         **dict.fromkeys(("mem_per_gpu", "mem_per_cpu", "python"), str | None),
@@ -45,8 +52,10 @@ TOP_LEVEL: Types = {
     **dict.fromkeys((key for key in KINDS if "." not in key), Any),
     **dict.fromkeys(("init", "plugins", "launcher"), Any),
     **dict.fromkeys(("tf32", "compile", "compile_views"), bool),
-    **dict.fromkeys(("seed", "epochs", "devices", "log_every", "timeout"), int),
-    **dict.fromkeys(("max_steps", "threads"), int | None),
+    **dict.fromkeys(("seed", "epochs"), ZeroOrMore),
+    **dict.fromkeys(("devices", "log_every", "timeout"), Count),
+    "max_steps": Count | None,
+    "threads": Annotated[int, Meta(ge=1, le=1024)] | None,  # with many more, torch ends in a segmentation fault
     "name": str,
     "scale": Literal["full", "reduced"],
     "precision": Literal["auto", "fp32", "fp16", "bf16", "fp64"],
@@ -56,18 +65,10 @@ TOP_LEVEL: Types = {
     "cosines": Literal["auto", "dense", "tiled"],
     "device": Literal["auto", "cpu"],
     "images_on": Literal["auto", "device", "host"],
-    "diagnostics": {"npc_histogram": bool, "gradient_snr": float | None},
-    "checkpoint": {"every": int},
+    "diagnostics": {"npc_histogram": bool, "gradient_snr": Annotated[float, Meta(gt=0, lt=1)] | None},
+    "checkpoint": {"every": Count},
     "paths": {"data": str, "outputs": str},
-    "batch_size": {"size": int, "chunk": int | None},
-}
-
-
-LEAST = {  # of integers
-    "batch_size.size": 2,
-    **dict.fromkeys(("devices", "threads", "max_steps", "log_every", "timeout", "checkpoint.every"), 1),
-    **dict.fromkeys(("launcher.jobs", "launcher.runs_per_gpu", "launcher.nodes"), 1),
-    **dict.fromkeys(("epochs", "seed", "evaluate.every", "evaluate.watch"), 0),
+    "batch_size": {"size": TwoOrMore, "chunk": int | None},
 }
 
 
@@ -81,12 +82,7 @@ def check(config: Mapping[str, Any]) -> None:
     check_keys({"plugins": {}, "launcher": {}} | given)  # which runs of earlier versions lack
     check_launcher(config["choices"].get("launcher", "here"), given.get("launcher", {}))
     _check_evaluate(config["evaluate"])
-    _check_least(given)
-    require((config["threads"] or 1) <= MOST_THREADS, "threads", config["threads"], f"{MOST_THREADS} or less, or null")
     check_tracking(config["tracking"])
-    decay = config["diagnostics"]["gradient_snr"]
-    valid = decay is None or 0 < decay < 1
-    require(valid, "diagnostics.gradient_snr", decay, "a decay between 0 and 1, such as 0.99, or null")
     size, chunk, devices = config["batch_size"]["size"], config["batch_size"]["chunk"], config["devices"]
     divides = chunk is None or (chunk >= 1 and size % chunk == 0 and chunk % devices == 0)
     remedy = f"a divisor of batch_size.size={size} that is a multiple of devices={devices}, or to null"
@@ -106,12 +102,6 @@ def check_launcher(name: str, settings: Mapping[str, Any]) -> None:
     """
     one_of("launcher", name, tuple(LAUNCHERS))
     check_keys(settings, LAUNCHERS[name], "launcher.")
-    _check_least({"launcher": settings})
-
-
-def _check_least(config: Mapping[str, Any]) -> None:
-    for key, value in leaves(config):
-        require(value is None or key not in LEAST or value >= LEAST[key], key, value, f"{LEAST.get(key)} or more")
 
 
 def check_keys(node: Mapping[str, Any], types: Types = TOP_LEVEL, prefix: str = "") -> None:
@@ -142,14 +132,12 @@ def check_keys(node: Mapping[str, Any], types: Types = TOP_LEVEL, prefix: str = 
 
 def _check_evaluate(node: Mapping[str, Any]) -> None:
     """Refuse settings that are those of no evaluator: ``every``, ``watch`` and ``baselines``."""
-    converted(node.get("every"), int, "evaluate.every")
-    converted(node.get("watch"), int, "evaluate.watch")
+    converted(node.get("every"), ZeroOrMore, "evaluate.every")
+    converted(node.get("watch"), ZeroOrMore, "evaluate.watch")
     converted(node.get("baselines"), list[Literal["init", "raw"]], "evaluate.baselines")
-    labels = node.get("labels", [1.0])
-    shares = isinstance(labels, list) and all(map(_is_labels, labels))
-    shares = shares and 0 < len({*map(name_of_labels, labels)}) == len(labels)
+    labels = converted(node.get("labels", [1.0]), LABELS, "evaluate.labels")
     remedy = "different shares of the labelled images, or files that list images: [0.01,0.1,1.0] or [1percent.txt]"
-    require(shares, "evaluate.labels", labels, remedy)
+    require(len({*map(name_of_labels, labels)}) == len(labels), "evaluate.labels", labels, remedy)
     names = [images.get("dataset") for images in datasets_of(node) if isinstance(images, Mapping)]
     require(len({*names}) == len(names), "evaluate.on", names, "data sets of different names, which metrics have")
     for name, evaluator in node.items():
@@ -159,14 +147,6 @@ def _check_evaluate(node: Mapping[str, Any]) -> None:
         nodes = [node for node in datasets_of(node) if node is not None] if name == "on" else []
         named = all(isinstance(images, Mapping) and isinstance(images.get("dataset"), str) for images in nodes)
         require(named, "evaluate.on", evaluator, "a dataset, or to {dataset: folder, root: DIR}")
-
-
-def _is_labels(value: Any) -> bool:
-    """Whether a value is a share, or a list of images with its hash, and its length but for earlier versions."""
-    if isinstance(value, Mapping):
-        texts = value.get("file"), value.get("content")
-        return value.keys() - {"images"} == {"file", "content"} and all(isinstance(text, str) for text in texts)
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
 
 
 def check_tracking(node: Any) -> None:
@@ -187,15 +167,3 @@ def check_tracking(node: Any) -> None:
     if node["mode"] == "tensorboard" and not getattr(find_spec("tensorboard"), "origin", None):
         remedy = 'pip install "ssl-bench[tensorboard]", or set tracking=offline'
         raise ConfigError(f"tracking=tensorboard needs the package tensorboard: {remedy}")
-
-
-def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a configuration that is no mapping and no list, with its path."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from leaves(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(node, list):
-        for value in node:
-            yield from leaves(value, path)
-    else:
-        yield path, node

@@ -30,8 +30,7 @@ from omegaconf.resolvers import oc
 from ssl_bench import files
 from ssl_bench.config import anchors
 from ssl_bench.config.build import directory
-from ssl_bench.config.ranges import near
-from ssl_bench.config.schema import leaves
+from ssl_bench.config.ranges import leaves, near
 from ssl_bench.errors import ConfigError, InvalidValue, in_one_line, reason
 
 READABLE = re.compile(  # by ${oc.env:NAME}: what a configuration may hold, which is written to the disk
@@ -256,15 +255,9 @@ def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     try:
         with initialize_config_dir(str(directory()), version_base="1.3"):
             cfg = compose("train", [*search, *overrides], return_hydra_config=True)
-    except OmegaConfBaseException:
+    except (OmegaConfBaseException, HydraException):
         raise
     except (yaml.YAMLError, ValueError, OSError, RecursionError) as error:
-        missing = error.missing_cfg_file if isinstance(error, MissingConfigException) else ""
-        for path, why in _faults(folder, unreadable=True):
-            if not missing or path == Path(folder or "", f"{missing}.yaml"):
-                raise ConfigError(f"{path} cannot be read: {why}") from error
-        if isinstance(error, HydraException):
-            raise
         raise ConfigError(f"a YAML file of the configuration cannot be read: {in_one_line(error)}") from error
     for part in ("launcher", "sweeper"):
         if (option := cfg.hydra.runtime.choices[f"hydra/{part}"]) != "basic":
@@ -275,25 +268,18 @@ def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     return cfg
 
 
-def _faults(folder: Path | None, unreadable: bool = False) -> Iterator[tuple[Path, str]]:
-    """The files of options in ``folder`` from which Hydra would make too much, and why.
-
-    Args:
-        unreadable: files that are no YAML, too, of which Hydra may not need all.
-    """
+def _faults(folder: Path | None) -> Iterator[tuple[Path, str]]:
+    """The files of options in ``folder`` that are no YAML or of which Hydra would make too much, and why."""
     for path in (path for group in sorted(groups()) if folder for path in sorted((folder / group).rglob("*.yaml"))):
         try:
             text = files.read_bytes(path, LARGEST_OPTION).decode()
             anchors.parse(text, construct=False)
-            if unreadable:
-                OmegaConf.load(io.StringIO(text))
+            OmegaConf.load(io.StringIO(text))
         except RecursionError:
             yield path, "it is nested too deeply"
         except (yaml.YAMLError, ValueError, OSError) as error:
             large = isinstance(error, OSError) and error.errno == errno.EFBIG
-            if unreadable or large or type(error) is ValueError:
-                why = getattr(error, "strerror", None) or in_one_line(error)
-                yield path, f"it has more than {LARGEST_OPTION:,} bytes" if large else why
+            yield path, f"it has more than {LARGEST_OPTION:,} bytes" if large else in_one_line(error)
 
 
 def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
