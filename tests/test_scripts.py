@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ssl_bench.check import speed
+from ssl_bench.config.compose import load
 from ssl_bench.training.precision import Precision
-from tests.composed import load
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.append(str(SCRIPTS))

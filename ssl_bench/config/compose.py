@@ -71,14 +71,6 @@ def load(overrides: Sequence[str] = (), folder: Path | None = None) -> dict[str,
         return resolved(with_hydra.composed(overrides, folder), folder)
 
 
-def load_of_many(overrides: Sequence[str], folder: Path | None = None) -> dict[str, Any]:
-    """As :func:`load`, with the YAML files as they were when one was composed last: faster than to look for changes."""
-    try:
-        return resolved(with_hydra.with_values(with_hydra.as_hydra_takes(overrides), folder), folder)
-    except (HydraException, OmegaConfBaseException, ValueError):
-        return load(overrides, folder)  # for anything unusual, and for Hydra's own error
-
-
 def find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:
     """Replace ``evaluate.on`` by the data sets that it names: options, or mappings of ``dataset`` and keys."""
     given: Any = cfg.evaluate.get("on")

@@ -77,9 +77,9 @@ def _file() -> Path:
 
 
 def _compose(request: Request, folder: Path | None) -> Composition | ConfigError:
-    from ssl_bench.config.compose import load_of_many
+    from ssl_bench.config.compose import load
 
     try:
-        return Composition(json.dumps(load_of_many([*request, f"seed={SEED}"], folder)))
+        return Composition(json.dumps(load([*request, f"seed={SEED}"], folder)))
     except ConfigError as error:
         return error

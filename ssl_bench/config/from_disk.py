@@ -136,9 +136,7 @@ def find_weights(cfg: DictConfig) -> None:
         path = weights_in(path)
     if path.is_dir():
         results = located("ssl_bench.record.runs.read_results")(path)
-        if results is None:
-            raise InvalidValue("init", given, remedy)
-        last, epochs = path / "checkpoints" / "last.pt", results["config"].get("epochs")
+        last, epochs = path / "checkpoints" / "last.pt", results and results["config"].get("epochs")
         if epochs is None:
             raise InvalidValue("init", given, remedy)
         if epochs == 0 and not last.exists():

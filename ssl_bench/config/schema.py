@@ -138,15 +138,14 @@ def _check_evaluate(node: Mapping[str, Any]) -> None:
     labels = converted(node.get("labels", [1.0]), LABELS, "evaluate.labels")
     remedy = "different shares of the labelled images, or files that list images: [0.01,0.1,1.0] or [1percent.txt]"
     require(len({*map(name_of_labels, labels)}) == len(labels), "evaluate.labels", labels, remedy)
-    names = [images.get("dataset") for images in datasets_of(node) if isinstance(images, Mapping)]
+    on = [images for images in datasets_of(node) if images is not None]
+    named = all(isinstance(images, Mapping) and isinstance(images.get("dataset"), str) for images in on)
+    require(named, "evaluate.on", node.get("on"), "a dataset, or to {dataset: folder, root: DIR}")
+    names = [images["dataset"] for images in on]
     require(len({*names}) == len(names), "evaluate.on", names, "data sets of different names, which metrics have")
     for name, evaluator in node.items():
-        setting = name in ("every", "watch", "baselines", "labels") or isinstance(evaluator, Mapping)
-        setting |= name == "on" and (evaluator is None or isinstance(evaluator, list))
+        setting = name in ("every", "watch", "baselines", "labels", "on") or isinstance(evaluator, Mapping)
         require(setting, f"evaluate.{name}", evaluator, "an evaluator, or leave it out")
-        nodes = [node for node in datasets_of(node) if node is not None] if name == "on" else []
-        named = all(isinstance(images, Mapping) and isinstance(images.get("dataset"), str) for images in nodes)
-        require(named, "evaluate.on", evaluator, "a dataset, or to {dataset: folder, root: DIR}")
 
 
 def check_tracking(node: Any) -> None:

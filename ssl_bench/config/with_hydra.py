@@ -108,10 +108,11 @@ NUMBER_KEYS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "tempe
 FOREIGN = {"arch": "backbone", "batch": "batch_size.size", "bs": "batch_size.size", "criterion": "loss"}
 FOREIGN |= {"data": "dataset or paths.data", "encoder": "backbone", "gpus": "devices", "logger": "tracking"}
 FOREIGN |= {"method": "framework", "model": "backbone", "wandb": "tracking", "wd": "optimizer.weight_decay"}
-_COMPOSED = dict[Any, bytes]()  # as pickles, by folder and overrides that choose options
+_COMPOSED = dict[Any, bytes]()  # as pickles, by folder, its files' times, and overrides that choose options
 _FIRST = dict[Any, tuple[str, ...]]()  # of those of the same groups, the one that was composed first
 
 
+@cache
 def groups() -> set[str]:
     """Names of the groups of options."""
     return {"experiment", *(entry.name for entry in directory().iterdir() if entry.is_dir())}
@@ -126,7 +127,13 @@ def options(group: str, folder: Path | None = None) -> list[str]:
 
 def parsed(overrides: Iterable[str]) -> list[Override]:
     """Overrides as Hydra reads them."""
-    return list(OverridesParser.create().parse_overrides(list(overrides)))
+    return [_parsed(override) for override in overrides]
+
+
+@cache
+def _parsed(override: str) -> Override:
+    (one,) = OverridesParser.create().parse_overrides([override])
+    return one
 
 
 def as_hydra_takes(overrides: Sequence[str]) -> list[str]:
@@ -174,9 +181,6 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> DictConfig
         ConfigError: a file is no YAML, or Hydra's part holds what is refused.
         HydraException: an override names a key or an option that does not exist, or a value of the wrong type.
     """
-    if folder is not None:  # whose files its user may have edited
-        _COMPOSED.clear()
-        _FIRST.clear()
     try:
         return with_values(overrides, folder)
     except (HydraException, OmegaConfBaseException, ValueError):
@@ -184,7 +188,7 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> DictConfig
 
 
 def with_values(overrides: Sequence[str], folder: Path | None) -> DictConfig:
-    """As :func:`composed`, of the files as they were read first.
+    """As :func:`composed`, by setting values in what Hydra has composed of the options.
 
     Raises:
         ValueError: an override does something else than to choose an option or to set a value.
@@ -197,7 +201,9 @@ def with_values(overrides: Sequence[str], folder: Path | None) -> DictConfig:
             raise ValueError(override)
         (chosen if key in group_names or "/" in key else values).append(override)
     cfg = _with_options(tuple(chosen), folder)
-    for value in map(_parse, values):
+    for value in parsed(values):
+        if value.is_sweep_override():
+            raise ValueError(value.input_line)
         OmegaConf.update(cfg, value.key_or_group, value.value(), merge=True)
     return cfg
 
@@ -209,25 +215,32 @@ def _with_options(chosen: tuple[str, ...], folder: Path | None) -> DictConfig:
     are alone, but not on their options. So where two or more of these options differ from those of the combination that
     was composed first, each key is taken from the combination that differs from the first one in that option only.
     """
-    if (folder, chosen) not in _COMPOSED:
+    place = folder, _times(folder)
+    if (place, chosen) not in _COMPOSED:
         filled = [option.partition("=")[0] if folder is None and _fills_its_key(option) else "" for option in chosen]
-        beside = folder, tuple(group or option for group, option in zip(filled, chosen, strict=True))
+        beside = place, tuple(group or option for group, option in zip(filled, chosen, strict=True))
         first = _FIRST.get(beside, chosen)
-        changed = [place for place, option in enumerate(chosen) if option != first[place]]
+        changed = [i for i, option in enumerate(chosen) if option != first[i]]
         if len(changed) < 2 or len({*filled} - {""}) < sum(map(bool, filled)):
             cfg = by_hydra(chosen, folder)
         else:
             parts = [_with_options((*first[:i], chosen[i], *first[i + 1 :]), folder) for i in changed]
             cfg = parts[0]
-            for place, part in zip(changed[1:], parts[1:], strict=True):
-                group = filled[place]
+            for number, part in zip(changed[1:], parts[1:], strict=True):
+                group = filled[number]
                 with open_dict(cfg):
                     cfg[group] = part[group]
                 cfg.hydra.runtime.choices[group] = part.hydra.runtime.choices[group]
-        _COMPOSED[folder, chosen] = pickle.dumps(cfg)
+        _COMPOSED[place, chosen] = pickle.dumps(cfg)
         _FIRST.setdefault(beside, chosen)
-    loaded: DictConfig = pickle.loads(_COMPOSED[folder, chosen])  # ten times faster than a deep copy
+    loaded: DictConfig = pickle.loads(_COMPOSED[place, chosen])  # ten times faster than a deep copy
     return loaded
+
+
+def _times(folder: Path | None) -> tuple[tuple[str, int], ...]:
+    """When the files of options in ``folder``, which the user may edit, were changed."""
+    options_in = sorted(folder.rglob("*.yaml")) if folder else ()
+    return tuple((str(path), path.stat().st_mtime_ns) for path in options_in if path.is_file())
 
 
 def _fills_its_key(override: str) -> bool:
@@ -236,14 +249,6 @@ def _fills_its_key(override: str) -> bool:
         return False
     path = directory() / f"{override.replace('=', '/')}.yaml"
     return path.is_file() and not re.search(r"^(defaults:|# *@package)", path.read_text(), re.MULTILINE)
-
-
-@cache
-def _parse(override: str) -> Override:
-    (one,) = parsed([override])
-    if one.is_sweep_override():
-        raise ValueError(override)
-    return one
 
 
 def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:

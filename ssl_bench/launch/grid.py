@@ -94,7 +94,7 @@ class Grid:
 
     def _composed(self, overrides: tuple[str, ...]) -> Run:
         try:
-            return self.run(overrides, compose.load_of_many(overrides, self.command.folder))
+            return self.run(overrides, compose.load(overrides, self.command.folder))
         except with_hydra.NoSuchKey as error:  # the options of this run lack a key that those of others may have
             return Run(overrides, {}, Path(), "", refusal=error)
 

@@ -7,8 +7,8 @@ import torch
 
 from ssl_bench.api import options
 from ssl_bench.api.views import views
+from ssl_bench.config.compose import load
 from ssl_bench.training.parts import Parts
-from tests.composed import load
 from tests.door.door import refused
 
 IMAGES = torch.randint(256, (6, 3, 40, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

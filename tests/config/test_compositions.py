@@ -40,7 +40,7 @@ def test_configurations_are_hydras_own(overrides: list[str]) -> None:
     raw = (with_hydra.composed(given), with_hydra.by_hydra(given, None))
     first, second = (with_hydra.parted(cfg) for cfg in copy.deepcopy(raw))
     assert nodes(first[0]) == nodes(second[0]) and first[1] == second[1]
-    assert compose.load_of_many(words) == compose.load(words) == compose.resolved(raw[1])
+    assert compose.load(words) == compose.resolved(raw[1])
 
 
 def test_combinations_put_together_are_hydras_own() -> None:
@@ -96,10 +96,9 @@ def test_an_option_that_changes_is_read_again(tmp_path: Path) -> None:
 def test_errors_are_hydras_own(overrides: list[str]) -> None:
     with patch.object(with_hydra, "with_values", with_hydra.by_hydra), pytest.raises(ConfigError) as expected:
         compose.load(overrides)
-    for load in (compose.load, compose.load_of_many):
-        with pytest.raises(ConfigError) as error:
-            load(overrides)
-        assert str(error.value) == str(expected.value)
+    with pytest.raises(ConfigError) as error:
+        compose.load(overrides)
+    assert str(error.value) == str(expected.value)
 
 
 def compare_with_hydra(requests: list[compositions.Request], seed: int) -> None:

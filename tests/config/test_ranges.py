@@ -52,5 +52,5 @@ def test_constructors_of_functions_and_dataclasses_are_checked_by_position_and_b
     assert Recipe(0.1, epochs=2) == Recipe(lr=0.1, epochs=2)
     for given, key in (({"lr": -1.0}, "lr"), ({"lr": 1.0, "epochs": 0}, "epochs")):
         with pytest.raises(InvalidValue) as refusal:
-            Recipe(**given)
+            Recipe(**given)  # type: ignore[arg-type]
         assert refusal.value.key == key

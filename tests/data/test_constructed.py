@@ -15,6 +15,7 @@ from torch import Tensor
 
 import ssl_bench
 from ssl_bench.commands.prepare import main as prepare
+from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.data.constructed import Canvases, Gaussians, Pairs, WithBits, binary, scaled
 from ssl_bench.data.dataset import Dataset
@@ -24,7 +25,6 @@ from ssl_bench.data.source import Images, Source
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.supervised import Supervised
 from ssl_bench.training.parts import Parts
-from tests.composed import load
 from tests.conftest import only_run
 
 CPU = torch.device("cpu")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as F
 
 from ssl_bench.commands.prepare import main as prepare
+from ssl_bench.config.compose import load
 from ssl_bench.data import photos
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.folder import Folder, FolderDataset, image_names
@@ -21,7 +22,6 @@ from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
 from ssl_bench.training.validate import _check_pixels
-from tests.composed import load
 
 CLASSES = ["n01", "n02", "n03"]
 

@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ssl_bench.config.build import directory
+from ssl_bench.config.compose import load
 from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.digits import scatter
 from ssl_bench.data.loader import Loader
@@ -19,7 +20,6 @@ from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.knn import knn_predict
 from ssl_bench.training.parts import Parts
-from tests.composed import load
 from tests.ranks import on_two_ranks
 
 

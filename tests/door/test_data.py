@@ -12,13 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
+from ssl_bench.config.compose import load
 from ssl_bench.data import coco, photos
 from ssl_bench.data.arrays import ArrayDataset
 from ssl_bench.data.folder import Folder
 from ssl_bench.data.packed import Packed, pack
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.training.parts import Parts
-from tests.composed import load
 from tests.door.door import refused, refuses
 
 Capture = pytest.CaptureFixture[str]

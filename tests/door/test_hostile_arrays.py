@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from ssl_bench.config.compose import load
 from ssl_bench.data.folder import Folder
 from ssl_bench.data.packed import Packed, pack
 from ssl_bench.training.parts import Parts
-from tests.composed import load
 from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome
 from tests.door.test_data import images, photo
 from tests.door.test_files import variants

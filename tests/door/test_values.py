@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ssl_bench.config.build import directory
-from ssl_bench.config.compose import load_of_many
+from ssl_bench.config.compose import load
 from ssl_bench.config.schema import check, leaves
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
@@ -17,7 +17,7 @@ from tests.conftest import SMALL
 BASE = [*SMALL, "evaluate=[knn,linear]"]
 KEYS = [
     key
-    for key, _ in leaves({k: v for k, v in load_of_many(BASE).items() if k != "choices"})
+    for key, _ in leaves({k: v for k, v in load(BASE).items() if k != "choices"})
     if not key.endswith("_target_") and key != "dataset.knn_k"  # which evaluate.knn.k has as its value
 ]
 
@@ -31,7 +31,7 @@ def test_an_odd_value_is_accepted_or_refused_by_its_key(value: str) -> None:
     refused = []
     for key in KEYS:
         try:
-            config: dict[str, Any] = load_of_many([*BASE, f"{key}={value}"])
+            config: dict[str, Any] = load([*BASE, f"{key}={value}"])
             check(config)
             validate(Parts(config), 1)
         except ConfigError as refusal:
@@ -82,7 +82,7 @@ def drawn(number: int) -> tuple[list[str], list[str]]:
     options += [f"evaluate=[{','.join(draw.sample(evaluators, draw.choice([1, 2])))}]"] if draw.random() < 0.3 else []
     base = [*SMALL[2:], *options, "epochs=1"]
     try:
-        config = load_of_many(base)
+        config = load(base)
     except ConfigError:
         return base, groups
     known = [(key, value) for key, value in leaves(config) if not key.startswith(ELSEWHERE) and "_target_" not in key]
@@ -100,7 +100,7 @@ def accepted(number: int) -> dict[str, Any] | None:
     """The configuration of a number; None if it is refused, by one of the keys that were set."""
     overrides, keys = drawn(number)
     try:
-        config: dict[str, Any] = load_of_many(overrides)
+        config: dict[str, Any] = load(overrides)
         check(config)
         validate(Parts(config), 1)
     except ConfigError as refusal:

@@ -15,6 +15,7 @@ from timm.models.resnet import ResNet
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 
+from ssl_bench.config.compose import load as compose
 from ssl_bench.data.coco import Boxes, read_instances
 from ssl_bench.data.source import Images
 from ssl_bench.errors import ConfigError, InvalidValue, RunError
@@ -26,7 +27,6 @@ from ssl_bench.networks.backbones import ConvN, timm_backbone
 from ssl_bench.networks.encoder import Encoder
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import GroupedBatchNorm, group_statistics
-from tests.composed import load as compose
 from tests.papers.small import write as write_images
 from tests.ranks import Command, on_two_ranks
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ssl_bench.commands.evaluate import main as evaluate
+from ssl_bench.config.compose import load
 from ssl_bench.data.source import Images
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate import finetune
@@ -25,7 +26,6 @@ from ssl_bench.results.statistics import half_width
 from ssl_bench.seeding import stream
 from ssl_bench.signals import Interrupt, Interrupted
 from ssl_bench.training.parts import Parts
-from tests.composed import load
 from tests.conftest import only_run
 from tests.evaluate.test_few_labels import photos
 from tests.evaluate.test_linear_images import CLASSES, SIDE, images

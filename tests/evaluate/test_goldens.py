@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.config.build import build
+from ssl_bench.config.compose import load
 from ssl_bench.data.digits import scatter
 from ssl_bench.data.source import Images
 from ssl_bench.evaluate.few_labels import FewLabels
 from ssl_bench.evaluate.target import Target
-from tests.composed import load
 from tests.ranks import on_two_ranks
 
 CIFAR10 = Path(os.environ.get("SSL_BENCH_DATA", "data")) / "cifar10"

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from ssl_bench.commands.train import main
+from ssl_bench.config.compose import load
 from ssl_bench.evaluate.run import run_evaluators
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
-from tests.composed import load
 
 FROZEN = ["framework=frozen", "temperature=fixed", "evaluate=gradient_weight", "backbone.width=4", "tracking=off"]
 

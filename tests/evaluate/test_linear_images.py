@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ssl_bench.config.compose import load
 from ssl_bench.data.source import Images
 from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.target import Target
 from ssl_bench.training.parts import Parts
-from tests.composed import load
 
 CLASSES, SIDE = 3, 12
 LAYERS, WINDOWS = ["first", "second"], [[5, 2], [4, 1]]  # on 10 x 10 and 5 x 5 cells: 3 x 3 and 2 x 2 windows

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from ssl_bench.commands.train import main
+from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.evaluate.run import run_evaluators
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
-from tests.composed import load
 from tests.conftest import only_run
 
 TOY = ["dataset=gaussians", "framework=frozen", "temperature=fixed", "temperature.tau=1", "tracking=off"]

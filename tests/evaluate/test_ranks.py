@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from ssl_bench.config.compose import load
 from ssl_bench.data.constructed import Pairs
 from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
@@ -26,7 +27,6 @@ from ssl_bench.evaluate.spectrum import Spectrum
 from ssl_bench.evaluate.target import Target
 from ssl_bench.evaluate.trained import LinearSGD
 from ssl_bench.networks.norm import group_statistics
-from tests.composed import load
 from tests.evaluate import test_finetune as tuned
 from tests.evaluate import test_geometry as geometry
 from tests.evaluate import test_linear_images as on_images

@@ -10,10 +10,10 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
+from ssl_bench.config.compose import load
 from ssl_bench.distributed import rank
 from ssl_bench.networks.backbones import Backbone
 from ssl_bench.training.engine import Training
-from tests.composed import load
 
 TINY = ["backbone.width=8", "head.out=16", "batch_size.size=32", "epochs=4", "max_steps=14", "tracking=off"]
 TINY += ["evaluate=[]", "evaluate.baselines=[]", "compile_views=false", "images_on=device"]

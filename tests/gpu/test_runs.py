@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from ssl_bench import files
+from ssl_bench.config.compose import load
 from ssl_bench.distributed import rank
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import release_memory
 from ssl_bench.signals import Interrupted
 from ssl_bench.training.engine import train
 from ssl_bench.training.step import Stepper
-from tests.composed import load
 from tests.data.photos import arrays_in
 from tests.gpu.conftest import REAL
 from tests.gpu.runs import TINY

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ssl_bench.config.compose import load
 from ssl_bench.training.graph import EAGER_STEPS, GraphedStepper
-from tests.composed import load
 from tests.gpu.conftest import REAL
 from tests.gpu.runs import Log, launches, training, waits
 from tests.methods.test_contrastive import missing_need, rule_of

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import global_mean
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.methods.base import Method
 from ssl_bench.training.parts import OBJECTIVE, Parts
-from tests.composed import load
 from tests.door.door import refused
 from tests.methods.training import has_own_objective, local_batches, options, train
 from tests.ranks import on_ranks

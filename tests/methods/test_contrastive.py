@@ -16,13 +16,13 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from ssl_bench.config.build import build, directory, has_argument
+from ssl_bench.config.compose import load
 from ssl_bench.config.with_hydra import composed
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.contrastive import NEEDS
 from ssl_bench.networks.backbones import Backbone
 from ssl_bench.training.parts import OBJECTIVE, Parts
-from tests.composed import load
 from tests.methods.training import has_own_objective, options
 
 IMAGES, SIZE = 8, 12

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.methods.exemplar import Exemplar
 from ssl_bench.networks.heads import MLP
 from ssl_bench.training.parts import Parts
-from tests.composed import load
 
 WIDTH, INSTANCES = 5, 24
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from ssl_bench.config.compose import load
 from ssl_bench.methods.base import Method
 from ssl_bench.training.parts import Parts
-from tests.composed import load
 from tests.methods.test_base import steps
 from tests.methods.training import train
 from tests.ranks import on_two_ranks

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.methods.vae import VAE, Decoder
 from ssl_bench.networks.backbones import DigitsResNet
 from ssl_bench.networks.heads import MLP
 from ssl_bench.training.parts import Parts
-from tests.composed import load
 
 LATENTS, CHANNELS, SIZE = 3, 2, 8
 

@@ -12,12 +12,12 @@ import yaml
 from torch import Tensor, nn
 
 from ssl_bench.commands.export import main
+from ssl_bench.config.compose import load as compose
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.backbones import timm_backbone
 from ssl_bench.networks.export import lines_to_build, load
 from ssl_bench.record import checkpoint
 from ssl_bench.training.parts import Parts
-from tests.composed import load as compose
 
 README = Path(__file__).parents[2] / "ssl_bench/networks/README.md"
 STEMS = [("resnet18_cifar", 1), ("resnet18", 3)]

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ssl_bench.config.compose import load
 from ssl_bench.errors import InvalidValue
 from ssl_bench.networks.backbones import Backbone
 from ssl_bench.networks.trial import try_on_meta
 from ssl_bench.training import validate as module
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.validate import validate
-from tests.composed import load
 from tests.door.door import refused
 
 Spoil = Callable[[Tensor], Any]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import wandb
 
+from ssl_bench.config.compose import load
 from ssl_bench.errors import RunError
 from ssl_bench.record.dashboard import Tracker, flat_config
 from ssl_bench.signals import Interrupted
-from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.ranks import Command
 from tests.record.wandb_files import history, of_kind, records, summary, wandb_config, wandb_directories

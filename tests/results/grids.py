@@ -33,7 +33,7 @@ import torch
 import yaml
 from PIL import Image
 
-from ssl_bench.config.compose import load_of_many
+from ssl_bench.config.compose import load
 from ssl_bench.config.compositions import SEED, Composition
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import name_of_labels, run_dir, run_id
@@ -73,7 +73,7 @@ class Clock:
 
 @functools.cache
 def _composed(words: tuple[str, ...]) -> Composition:
-    return Composition(json.dumps(load_of_many([*words, f"seed={SEED}"])))
+    return Composition(json.dumps(load([*words, f"seed={SEED}"])))
 
 
 def configuration(*words: str, seed: int = 0, **changes: Any) -> dict[str, Any]:

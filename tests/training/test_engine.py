@@ -15,10 +15,10 @@ import psutil
 import pytest
 import torch
 
+from ssl_bench.config.compose import load
 from ssl_bench.record import environment
 from ssl_bench.training.engine import Training
 from ssl_bench.training.step import Stepper
-from tests.composed import load
 from tests.conftest import SMALL, TRAINED, only_run, stopped_at
 from tests.ranks import Command, start_two_ranks, train_on_two_ranks, wait_for
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
+from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch, Step
 from ssl_bench.distributed import Votes
 from ssl_bench.errors import RunError
@@ -23,7 +24,6 @@ from ssl_bench.objective import bits
 from ssl_bench.training.engine import Training
 from ssl_bench.training.graph import EAGER_STEPS, GraphedStepper
 from ssl_bench.training.step import Stepper
-from tests.composed import load
 from tests.conftest import SMALL
 from tests.operations import Operations
 

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.config.build import build
+from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.distributed import world
 from ssl_bench.errors import InvalidValue
@@ -24,7 +25,6 @@ from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.contrast import Embedded
 from ssl_bench.training.engine import Training
 from ssl_bench.training.optim import Recipe
-from tests.composed import load
 from tests.conftest import SMALL
 from tests.ranks import on_two_ranks
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from ssl_bench.config.compose import load
 from ssl_bench.data.digits import ScatteredDigits
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, RunError
@@ -23,7 +24,6 @@ from ssl_bench.training.finished import load_run, read_config
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
 from ssl_bench.training.validate import validate
-from tests.composed import load
 from tests.conftest import SMALL, only_run
 
 CPU = torch.device("cpu")

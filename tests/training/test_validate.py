@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ssl_bench.config import compose, schema
-from ssl_bench.config.compose import load_of_many
+from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.validate import refusals, validate
@@ -39,7 +39,7 @@ def by_itself(config: dict[str, Any]) -> str | None:
 
 
 def test_each_run_is_refused_as_by_itself() -> None:
-    configs = [load_of_many(run) for run in RUNS]
+    configs = [load(run) for run in RUNS]
     found = [error and str(error) for error in refusals(configs, here=True)]
     assert found == [by_itself(config) for config in configs]
     assert [number for number, error in enumerate(found) if error is None] == [0, 3, 5, 6]

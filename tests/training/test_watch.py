@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from ssl_bench.config.compose import load
 from ssl_bench.training.engine import Training
 from ssl_bench.training.watch import warnings_of
-from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.ranks import train_on_two_ranks
 
