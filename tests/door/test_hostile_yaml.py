@@ -131,16 +131,6 @@ def test_an_option_is_no_pipe_and_no_device() -> None:
         assert said.startswith(f"{path} cannot be read: "), said
 
 
-def test_a_damaged_option_that_is_not_chosen_is_not_in_the_way() -> None:
-    put("conf/loss/mine.yaml", b"_target_: ssl_bench.objective.losses.DCL")
-    for number, text in enumerate((b"a: [", b"a: \0", b"\xff", b"3", f"a: {RUN}".encode())):
-        put(f"conf/loss/other{number}.yaml", text)
-    put("conf/loss/pipe.yaml", PLACES["pipe"])
-    assert outcome(lambda: compose.load(["loss=mine"], Path("conf"))["choices"]["loss"]) == ("", "mine")
-    said, _ = outcome(lambda: compose.load(["loss=mien"], Path("conf")))
-    assert said.startswith("loss=mien: there is no such option (did you mean mine?)"), said
-
-
 def test_a_table_is_read_or_refused() -> None:
     right = yaml.safe_dump(content())
     for number, text in enumerate(TEXTS):
@@ -218,11 +208,11 @@ def test_lists_of_images_and_of_classes_are_read_or_refused() -> None:
 
 def test_commands_end_with_the_code_of_a_wrong_configuration(capfd: pytest.CaptureFixture[str]) -> None:
     put("conf/loss/mine.yaml", as_bytes(f"a: {RUN}"))
-    put("conf/loss/pipe.yaml", PLACES["pipe"])
+    put("pipes/loss/pipe.yaml", PLACES["pipe"])
     put("mine.yaml", LAUGHS.encode())
     put("few.txt", "a.jpg".encode("utf-16"))
     refuses("train loss=mine --config-dir conf", "conf/loss/mine.yaml", capfd)
-    refuses("train loss=pipe --config-dir conf", "conf/loss/pipe.yaml", capfd)
+    refuses("train loss=pipe --config-dir pipes", "pipes/loss/pipe.yaml", capfd)
     refuses("table mine.yaml", "mine.yaml 1,000,000", capfd)
     refuses("train evaluate.labels=[few.txt]", "evaluate.labels few.txt UTF-8", capfd)
     assert not Path(MARKER).exists()
