@@ -127,7 +127,7 @@ FAULTS = [
         "networks/export.py",
         "{width}, 3, 1, 1, bias=False)",
         "{width}, 3, 1, 0, bias=False)",
-        ("networks/test_export.py", "commands/test_export.py"),
+        ("commands/test_export.py",),
     ),
     Fault(
         "running variance of all ranks is biased",

@@ -1,10 +1,11 @@
-"""The plugins in conf/README.md: parts in a package of one's own, which run only where the user allows it."""
+"""The three packages of conf/README.md: parts of one's own, which run only where the user allows it."""
 
 import itertools
 import json
 import math
 import re
 import shlex
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,41 +21,57 @@ from ssl_bench.config import plugins
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data.batch import Step
-from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.errors import ConfigError
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.training.parts import Parts
-from tests.conftest import SMALL, only_run
-from tests.door.door import refuses
+from tests.conftest import SMALL, only_run, stopped_at
+from tests.door.door import enter, refused, refuses
 
 README = Path(ssl_bench.__file__).parent.parent / "conf" / "README.md"
-COMMAND = "train loss=scaled 'plugins=[my_losses]' --config-dir my_losses/conf"
+COMMANDS = {
+    "my_losses": "train loss=scaled 'plugins=[my_losses]' --config-dir my_losses/conf",
+    "my_parts": "train backbone=patches augment=hole negatives=hardest evaluate=norms 'plugins=[my_parts]' "
+    "--config-dir my_parts/conf",
+    "my_dashboard": "train tracking=database --config-dir my_dashboard/conf",
+}
+SCALED = [*shlex.split(COMMANDS["my_losses"])[1:], "max_steps=1"]
+SMALL_PARTS = ["head.out=8", "max_steps=2", "batch_size=b32", "log_every=1", "tracking=off", "evaluate.baselines=[]"]
+ROWS = [*shlex.split(COMMANDS["my_dashboard"])[1:], "dataset.share=0.1", "evaluate.watch=0"]  # two steps an epoch
+Train = Callable[..., tuple[int, str]]
+Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The files of the first example."""
-    assert not README.exists() or f"SSL_BENCH_PLUGINS=my_losses ssl-bench {COMMAND}" in README.read_text()
-    yield from written("my_losses", monkeypatch)
-
-
-@pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The files of the second example, a plugin that is allowed."""
-    monkeypatch.setenv("SSL_BENCH_PLUGINS", "my_parts")
-    yield from written("my_parts", monkeypatch)
-
-
-def written(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The files of the examples, in the working directory."""
     if not README.exists():
-        pytest.skip("the example stands in the README, which an installed package does not have")
-    for path, text in re.findall(rf"```(?:python|yaml)\n# ({name}/\S+)\n(.*?)```", README.read_text(), re.DOTALL):
+        pytest.skip("the examples stand in the README, which an installed package does not have")
+    for path, text in re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", README.read_text(), re.DOTALL):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
     monkeypatch.syspath_prepend(Path.cwd())
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # or an import would write a file, which a refusal must not
-    yield Path(name)
-    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+    yield
+    restart()
+
+
+@pytest.fixture
+def parts(packages: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, allowed."""
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", ",".join(COMMANDS))
+
+
+def restart() -> None:
+    """Forget the packages, as the next process does."""
+    for module in [module for module in sys.modules if module.partition(".")[0] in COMMANDS]:
         del sys.modules[module]
+
+
+def edit(package: str, old: str, new: str) -> None:
+    source = Path(package, "__init__.py")
+    text = source.read_text()
+    assert old in text
+    source.write_text(text.replace(old, new))
 
 
 def losses(run: Path) -> list[float]:
@@ -62,108 +79,96 @@ def losses(run: Path) -> list[float]:
     return [row["loss"] for row in rows if "loss" in row]
 
 
-@pytest.fixture
-def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSL_BENCH_PLUGINS", "others, my_losses")
+# ---- consent, versions and refusals
 
 
-@pytest.mark.usefixtures("package", "allowed")
-def test_the_loss_of_a_plugin_trains(train: Callable[..., tuple[int, str]]) -> None:
-    words = ["max_steps=2", "--config-dir", "my_losses/conf", "plugins=[my_losses]"]
-    code, printed = train("loss=scaled", "loss.factor=1.0", *words)
-    assert code == 0, printed
-    run = only_run()
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    assert re.fullmatch(r"1\.0 #[0-9a-f]{10}", config["plugins"]["my_losses"])
-    assert config["loss"]["_target_"] == "my_losses.Scaled"
-    assert json.loads((run / "results.json").read_text())["config"]["plugins"] == config["plugins"]
-    # With factor 1 the loss is DCL's, so that the first steps are equal.
-    found = losses(run)
-    assert train("loss=dcl", "max_steps=2", "paths.outputs=dcl")[0] == 0
-    assert len(found) == 2 and found == pytest.approx(losses(only_run(Path("dcl"))), rel=1e-5)
-
-
-@pytest.mark.usefixtures("package", "allowed")
-def test_another_version_is_another_run(train: Callable[..., tuple[int, str]], package: Path) -> None:
-    words = ["loss=scaled", "max_steps=1", "--config-dir", "my_losses/conf", "plugins=[my_losses]"]
-    assert train(*words)[0] == 0
-    (package / "__init__.py").write_text((package / "__init__.py").read_text().replace("1.0", "1.10", 1))
-    del sys.modules["my_losses"]
-    code, printed = train(*words)
-    assert code == 0 and "already done" not in printed
-    assert len(list(Path("outputs").glob("default/*/results.json"))) == 2
-
-
-@pytest.mark.usefixtures("package")
-def test_a_plugin_needs_both_consents(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    refuses(COMMAND, "plugins=[my_losses] SSL_BENCH_PLUGINS=my_losses", capfd)
-    unlisted = COMMAND.replace("'plugins=[my_losses]' ", "")
+@pytest.mark.usefixtures("packages")
+def test_a_plugin_needs_both_consents(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, text = COMMANDS["my_losses"], " ".join(README.read_text().split())
+    assert all(f"SSL_BENCH_PLUGINS={name} ssl-bench {line}" in text for name, line in COMMANDS.items())
+    refuses(command, "plugins=[my_losses] SSL_BENCH_PLUGINS=my_losses", capfd)
+    unlisted = command.replace("'plugins=[my_losses]' ", "")
     refuses(unlisted, "loss._target_=my_losses.Scaled Loss SSL_BENCH_PLUGINS", capfd)
-    assert "my_losses" not in sys.modules
+    refuses(COMMANDS["my_dashboard"], "Dashboard SSL_BENCH_PLUGINS=<package>", capfd)
+    assert not COMMANDS.keys() & sys.modules.keys()
     monkeypatch.setenv("SSL_BENCH_PLUGINS", "my_losses")
     refuses(unlisted, "loss._target_=my_losses.Scaled plugins=[my_losses]", capfd)
 
 
-@pytest.mark.usefixtures("allowed")
+BACKBONE = "backbone._target_=my_parts.Patches ssl_bench.networks.backbones.Backbone forward num_features"
+NEGATIVES = "negatives._target_=my_parts.Hardest ssl_bench.objective.negatives.Negatives bank count"
+DASHBOARD = "tracking._target_=my_dashboard.Database ssl_bench.record.dashboard.Dashboard end open show"
+
+
+@pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize(
-    ("text", "names"),
+    ("package", "old", "new", "names"),
     [
-        ("", "plugins=[my_losses] my_losses.__version__"),
-        ("import nothing_of_this_name", "plugins=[my_losses] nothing_of_this_name"),
-        ("__version__ = '1'\nclass Scaled: pass", "loss._target_=my_losses.Scaled Loss"),
-        ("__version__ = '1'", "loss._target_=my_losses.Scaled"),
+        ("my_losses", "__version__", "version", "plugins=[my_losses] my_losses.__version__"),
+        ("my_losses", "from torch import", "import nothing_of_this_name,", "plugins=[my_losses] nothing_of_this_name"),
+        ("my_losses", "class Scaled(Loss)", "class Scaled", "loss._target_=my_losses.Scaled Loss"),
+        ("my_losses", "class Scaled", "class Other", "loss._target_=my_losses.Scaled"),
+        ("my_parts", "class Patches(Backbone)", "class Patches(nn.Module)", BACKBONE),
+        ("my_parts", "def forward", "def backward", BACKBONE),
+        ("my_parts", "self.num_features =", "self.width =", "num_features"),
+        ("my_parts", "class Hole(Views)", "class Hole(nn.Module)", "augment._target_=my_parts.Hole Views"),
+        ("my_parts", "class Hardest(InBatch)", "class Hardest(nn.Module)", NEGATIVES),
+        ("my_parts", "def run", "def evaluate", "evaluate.norms._target_=my_parts.Norms Evaluator run"),
+        ("my_parts", "self.k = k", "self.k = 63", "negatives.k 1 62"),
+        ("my_dashboard", "class Database(Dashboard)", "class Database", DASHBOARD),
+        ("my_dashboard", "def end", "def finished", DASHBOARD),
+        ("my_dashboard", "file: str", "path: str", "tracking.file Database"),
+        ("my_dashboard", "import sqlite3", "import nothing_of_this_name", "nothing_of_this_name"),
     ],
 )
-def test_a_plugin_that_cannot_be_used_is_refused(
-    package: Path, capfd: pytest.CaptureFixture[str], text: str, names: str
-) -> None:
-    (package / "__init__.py").write_text(text)
-    refuses(COMMAND, names, capfd)
+def test_a_plugin_that_cannot_be_used_is_refused(package: str, old: str, new: str, names: str, capfd: Capture) -> None:
+    edit(package, old, new)
+    refuses(COMMANDS[package] + (" batch_size=b32" if "63" in new else ""), names, capfd)
 
 
-@pytest.mark.usefixtures("allowed")
-def test_a_plugin_whose_source_changed_trains_another_run(
-    package: Path, train: Callable[..., tuple[int, str]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    words = ["max_steps=1", "--config-dir", "my_losses/conf", "plugins=[my_losses]", "loss=scaled", "loss.factor=1.0"]
-    assert train(*words)[0] == 0 and "already done" in train(*words)[1]
+@pytest.mark.usefixtures("parts")
+def test_a_plugin_whose_source_or_version_changed_trains_another_run(train: Train, capfd: Capture) -> None:
+    assert train(*SCALED, "loss.factor=1.0")[0] == 0 and "already done" in train(*SCALED, "loss.factor=1.0")[1]
     first = only_run()
-    (package / "__init__.py").write_text((package / "__init__.py").read_text().replace("* contrast", "* 2 * contrast"))
-    del sys.modules["my_losses"]  # as in the next process
-    refuses(f"evaluate {first} evaluate=geometry", "my_losses 1.0", capfd)
-    code, text = train(*words)
-    assert code == 0 and "already done" not in text
-    (second,) = set(first.parent.iterdir()) - {first}
-    assert losses(second) == pytest.approx([2 * losses(first)[0]], rel=1e-5)
+    config = yaml.safe_load((first / "config.yaml").read_text())
+    assert re.fullmatch(r"1\.0 #[0-9a-f]{10}", config["plugins"]["my_losses"])
+    assert config["loss"]["_target_"] == "my_losses.Scaled"
+    assert json.loads((first / "results.json").read_text())["config"]["plugins"] == config["plugins"]
+    assert train("loss=dcl", "max_steps=1", "paths.outputs=dcl")[0] == 0
+    assert losses(first) == pytest.approx(losses(only_run(Path("dcl"))), rel=1e-5)  # of factor 1
+    seen = {first}
+    for old, new in (("* contrast", "* 2 * contrast"), ('"1.0"', '"1.10"')):
+        edit("my_losses", old, new)
+        restart()
+        refuses(f"evaluate {first} evaluate=geometry", "my_losses 1.0", capfd)
+        code, text = train(*SCALED, "loss.factor=1.0")
+        assert code == 0 and "already done" not in text
+        (other,) = set(first.parent.iterdir()) - seen
+        assert losses(other) == pytest.approx([2 * losses(first)[0]], rel=1e-5)
+        seen.add(other)
 
 
-@pytest.mark.usefixtures("allowed")
-def test_an_edited_plugin_is_refused_until_python_starts_again(package: Path) -> None:
-    words = [*SMALL, "max_steps=1", "--config-dir=my_losses/conf", "plugins=[my_losses]", "loss=scaled"]
-    text = (package / "__init__.py").read_text()
+@pytest.mark.usefixtures("parts")
+def test_an_edited_plugin_is_refused_until_python_starts_again() -> None:
+    words, text = [*SMALL, *SCALED], Path("my_losses/__init__.py").read_text()
     first = Path(ssl_bench.train(words)["path"][0])
     planned = load(["plugins=[my_losses]", "loss=scaled"], folder=Path("my_losses/conf"))
-    (package / "__init__.py").write_text(text.replace("* contrast", "* 2 * contrast"))
-    (package / "__pycache__").mkdir(exist_ok=True)
-    with pytest.raises(ConfigError, match=r"^plugins=\[my_losses\]: .* restart "):
-        ssl_bench.train(words)
-    with pytest.raises(ConfigError, match=r"^plugins=\[my_losses\]: .* restart "):
-        Parts(planned)
-    (package / "__init__.py").write_text(text)
-    (package / "__pycache__" / "part.nbi").write_text("compiled by numba")
+    edit("my_losses", "* contrast", "* 2 * contrast")
+    for use in (lambda: ssl_bench.train(words), lambda: Parts(planned)):
+        with refused("plugins=[my_losses] restart"):
+            use()
+    Path("my_losses/__init__.py").write_text(text)
+    Path("my_losses/__pycache__").mkdir(exist_ok=True)
+    Path("my_losses/__pycache__/part.nbi").write_text("compiled by numba")
     assert Path(ssl_bench.train(words)["path"][0]) == first
-    (package / "__init__.py").write_text(text.replace("* contrast", "* 2 * contrast"))
-    del sys.modules["my_losses"]  # as in the next process
-    with pytest.raises(ConfigError, match=r"my_losses 1\.0 #\w+.* 1\.0 #"):
-        Parts(planned)
-
-
-@pytest.mark.usefixtures("allowed", "package")
-def test_a_configuration_on_disk_needs_the_version_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = plugins.versions(["my_losses"]).values()
     assert plugins.versions({"my_losses": found}) == {"my_losses": found} and found.partition(" #")[0] == "1.0"
-    with pytest.raises(plugins.ConfigError, match=r"my_losses 0\.9.* 1\.0"):
+    with pytest.raises(ConfigError, match=r"my_losses 0\.9.* 1\.0"):
         plugins.versions({"my_losses": "0.9"})
+    edit("my_losses", "* contrast", "* 2 * contrast")
+    restart()
+    with pytest.raises(ConfigError, match=r"my_losses 1\.0 #\w+.* 1\.0 #"):
+        Parts(planned)
 
 
 def test_an_installed_package_is_allowed_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,49 +187,27 @@ def test_an_installed_package_is_allowed_by_its_entry_point(monkeypatch: pytest.
     finally:
         monkeypatch.undo()
         plugins._installed.cache_clear()
-        sys.modules.pop("my_losses", None)
+        restart()
 
 
-EVALUATOR = """
-from ssl_bench.evaluate.metric import Metric
-from ssl_bench.evaluate.target import Evaluator
-
-__version__ = "1"
+# ---- a backbone, an augmentation, negatives and an evaluator
 
 
-class Spread(Evaluator):
-    metrics = {"spread": Metric("number", "low", "features")}
-
-    def run(self, target):
-        yield "spread", float(target.features("test")["backbone"].std())
-"""
-
-
-@pytest.fixture
-def spread(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """An evaluator of a plugin with a number of which the lowest is best; the words of a command that uses it."""
-    Path("conf/evaluate").mkdir(parents=True)
-    Path("own_evaluator.py").write_text(EVALUATOR)
-    Path("conf/evaluate/spread.yaml").write_text("# @package evaluate.spread\n_target_: own_evaluator.Spread\n")
-    monkeypatch.syspath_prepend(Path.cwd())
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setenv("SSL_BENCH_PLUGINS", "own_evaluator")
-    yield ["--config-dir", "conf", "plugins=[own_evaluator]", "evaluate=spread"]
-    sys.modules.pop("own_evaluator", None)
-
-
-def test_runs_are_sorted_and_selected_by_the_metric_of_a_plugins_evaluator(
-    spread: list[str],
-    train: Callable[..., tuple[int, str]],
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.usefixtures("parts")
+def test_the_parts_train_together_and_runs_are_sorted_by_the_metric_of_their_evaluator(
+    train: Train, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, printed = train("-m", "max_steps=1", *spread, "seed=0,1,2")
+    words = [*shlex.split(COMMANDS["my_parts"])[1:], *SMALL_PARTS]
+    code, printed = train("-m", *words, "seed=0,1,2", small=False)
     assert code == 0, printed
-    measured = [json.loads(path.read_text()) for path in Path("outputs").glob("default/*/results.json")]
-    values = {each["run_id"]: each["metrics"]["spread/spread"] for each in measured}
+    runs = [json.loads(path.read_text()) for path in Path("outputs").glob("default/*/results.json")]
+    for results in runs:
+        assert results["metrics"]["norms/length"] > 0 and results["facts"]["negatives_per_anchor"] == 16
+        assert results["units"]["norms"] == {"deviation": {"unit": "number", "better": "low", "of": "test images"}}
+        assert results["facts"]["parameters"] == (16 * 32 + 32) + (32 * 32 + 32) + 1360  # the head
+    values = {results["run_id"]: results["metrics"]["norms/deviation"] for results in runs}
     monkeypatch.delenv("SSL_BENCH_PLUGINS")  # its code does not run again: what its numbers mean was recorded
-    sys.modules.pop("own_evaluator")
+    restart()
 
     def shown(*arguments: str) -> list[str]:
         capfd.readouterr()
@@ -232,182 +215,25 @@ def test_runs_are_sorted_and_selected_by_the_metric_of_a_plugins_evaluator(
         return [each["run_id"] for each in json.loads(capfd.readouterr().out)]
 
     best = sorted(values, key=lambda run: values[run])
-    assert len(best) == 3 and shown("--sort", "spread/spread") == best
-    assert shown("--sort=-spread/spread") == best[::-1]
-    assert shown(f"spread/spread={values[best[1]]!r}") == [best[1]] and "own_evaluator" not in sys.modules
-
-
-def test_an_accuracy_in_percent_is_refused_before_it_is_recorded(
-    train: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("conf/evaluate").mkdir(parents=True)
-    percent = EVALUATOR.replace('"number", "low"', '"share", "high"').replace("float(", "64.2 + 0 * float(")
-    Path("own_percent.py").write_text(percent)
-    Path("conf/evaluate/spread.yaml").write_text("# @package evaluate.spread\n_target_: own_percent.Spread\n")
-    monkeypatch.syspath_prepend(Path.cwd())
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setenv("SSL_BENCH_PLUGINS", "own_percent")
-    code, printed = train("max_steps=1", "--config-dir", "conf", "plugins=[own_percent]", "evaluate=spread")
-    assert code == 1 and "evaluate.spread: spread=64.2" in printed
-    assert not list(Path("outputs").glob("default/*/results.json"))
-    sys.modules.pop("own_percent")
-
-
-# ---- what a class of a plugin says of itself
-
-SAYING = """
-from ssl_bench.evaluate.metric import Metric
-from ssl_bench.evaluate.target import Evaluator
-from ssl_bench.methods.frozen import Features
-from ssl_bench.methods.base import Method
-from ssl_bench.objective.temperature import Fixed
-
-__version__ = "1"
-
-
-class Count(Evaluator):
-    takes_labels = True
-
-    def run(self, target):
-        yield "images", float(len(target.train))
-
-
-class Once(Evaluator):
-    def run(self, target):
-        yield "images", float(len(target.train))
-
-
-class Plain(Method):
-    norm, trains = "sync", False
-
-    def __init__(self, backbone):
-        super().__init__()
-        self.encoder = Features(backbone)
-
-    def trained_outputs(self, batch):
-        raise AssertionError
-
-    def objective(self, outputs, batch, progress, diagnostics):
-        raise AssertionError
-
-
-class Still(Fixed):
-    length_matters = False
-
-
-class Moving(Fixed):
-    pass
-"""
-OPTIONS = {
-    "evaluate/counts": "count: {_target_: saying.Count}\nonce: {_target_: saying.Once}\n",
-    "framework/plain": "# @package _global_\ndefaults: [frozen]\nframework: {_target_: saying.Plain}\n",
-    "temperature/still": "_target_: saying.Still\ntau: 0.2\n",
-    "temperature/moving": "_target_: saying.Moving\ntau: 0.2\n",
-}
-MINE = ["--config-dir", "conf", "plugins=[saying]"]
-
-
-@pytest.fixture
-def saying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[str, Any]]]:
-    """A plugin whose classes say of themselves what those of the package say; a function that composes with it."""
-    Path("saying.py").write_text(SAYING)
-    for option, text in OPTIONS.items():
-        Path("conf", option).parent.mkdir(parents=True, exist_ok=True)
-        Path("conf", f"{option}.yaml").write_text(text)
-    monkeypatch.syspath_prepend(Path.cwd())
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setenv("SSL_BENCH_PLUGINS", "saying")
-    yield lambda *overrides: load([*overrides, "plugins=[saying]"], folder=Path("conf"))
-    sys.modules.pop("saying", None)
-
-
-@pytest.mark.usefixtures("saying")
-def test_an_evaluator_that_takes_labels_is_run_for_each_share(train: Callable[..., tuple[int, str]]) -> None:
-    words = ["max_steps=1", *MINE, "evaluate=counts", "evaluate.labels=[0.1,1.0]"]
-    code, printed = train(*words)
-    assert code == 0, printed
-    metrics = json.loads((only_run() / "results.json").read_text())["metrics"]
-    assert metrics == {"count/images": 1347, "count/labels0.1/images": pytest.approx(135, abs=5), "once/images": 1347}
-    assert "already done" in train(*words)[1]
-
-
-@pytest.mark.usefixtures("saying")
-def test_a_framework_that_trains_nothing_has_no_steps(
-    train: Callable[..., tuple[int, str]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    words = [*MINE, "framework=plain", "evaluate=counts", "backbone.width=4", "tracking=off"]
-    code, printed = train(*words, small=False)
-    assert code == 0, printed
-    results = json.loads((only_run() / "results.json").read_text())
-    assert results["facts"]["steps"] == 0 and results["metrics"]["count/images"] == 1347
-    assert "already done" in train(*words, "optimizer=adam", "batch_size=b32", small=False)[1]  # which it never reads
-    for change, names in {
-        "epochs=3": "epochs framework=plain",
-        "evaluate.baselines=[init]": "evaluate.baselines [raw] []",
-    }.items():
-        refuses(f"train {shlex.join([*words, 'seed=1', change])}", names, capfd)
-
-
-def test_a_class_on_which_the_length_has_no_influence_goes_on_to_more_epochs(
-    train: Callable[..., tuple[int, str]], saying: Callable[..., dict[str, Any]]
-) -> None:
-    free = {}
-    for option in ("still", "moving"):
-        for schedule in ("constant", "cosine"):
-            words = [f"temperature={option}", f"optimizer.schedule={schedule}"]
-            free[option, schedule] = len({run_id(saying(*words, f"epochs={n}")) for n in (1, 2)}) == 1
-    assert [key for key, value in free.items() if value] == [("still", "constant")]
-    words = [*MINE, "temperature=still", "optimizer.schedule=constant"]
-    assert train(*words, "epochs=1", "dataset.share=0.1")[0] == 0
-    code, printed = train(*words, "epochs=2", "dataset.share=0.1")
-    assert code == 0, printed
-    steps = [row["step"] for row in map(json.loads, (only_run() / "metrics.jsonl").read_text().splitlines())]
-    assert json.loads((only_run() / "results.json").read_text())["facts"]["steps"] == 4
-    assert sorted({*steps}) == [1, 2, 3, 4]
-
-
-# ---- a backbone, an augmentation, negatives and an evaluator
-
-PARTS = "train backbone=patches augment=hole negatives=hardest evaluate=norms "
-PARTS += "'plugins=[my_parts]' --config-dir my_parts/conf"
-BACKBONE = "ssl_bench.networks.backbones.Backbone forward num_features"
-NEGATIVES = "ssl_bench.objective.negatives.Negatives bank count"
-SMALL_PARTS = ["head.out=8", "max_steps=2", "batch_size=b32", "log_every=1", "tracking=off", "evaluate.baselines=[]"]
+    assert len(best) == 3 and shown("--sort", "norms/deviation") == best == shown("--sort=-norms/deviation")[::-1]
+    assert shown(f"norms/deviation={values[best[1]]!r}") == [best[1]] and "my_parts" not in sys.modules
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "my_parts")
+    edit("my_parts", '"number", "low"', '"share", "high"')
+    edit("my_parts", "float(length.std())", "64.2")  # percent
+    code, printed = train(*words, "seed=3", small=False)
+    assert code == 1 and "deviation=64.2" in printed and len([*Path("outputs").glob("default/*/results.json")]) == 3
 
 
 @pytest.mark.usefixtures("parts")
-def test_the_parts_of_a_plugin_train_together(train: Callable[..., tuple[int, str]]) -> None:
-    assert f"SSL_BENCH_PLUGINS=my_parts ssl-bench {PARTS}" in " ".join(README.read_text().split())
-    code, printed = train(*shlex.split(PARTS)[1:], *SMALL_PARTS, small=False)
-    assert code == 0, printed
-    results = json.loads((only_run() / "results.json").read_text())
-    assert results["metrics"]["norms/length"] > 0 and results["facts"]["negatives_per_anchor"] == 16
-    assert results["units"]["norms"] == {"deviation": {"unit": "number", "better": "low", "of": "test images"}}
-    assert results["facts"]["parameters"] == (16 * 32 + 32) + (32 * 32 + 32) + 1360  # the head
-    assert len(losses(only_run())) == 2
-
-
-@pytest.mark.usefixtures("parts")
-def test_the_parts_of_a_plugin_do_what_they_say() -> None:
+def test_the_hardest_negatives_are_the_nearest() -> None:
     import my_parts  # type: ignore[import-not-found]  # written by the fixture
 
-    assert my_parts.Patches(3, 5)(torch.rand(2, 3, 9, 9)).shape == (2, 5)
-    hole = my_parts.Hole(3, size=8, flip=0.0)
-    uniform = hole.uniform(20, torch.Generator().manual_seed(0))
-    images = torch.full((20, 1, 10, 10), 255, dtype=torch.uint8)
-    parameters = hole.parameters(uniform, 10, 10)
-    x = hole.apply(images, parameters)
-    for image, (row, column) in zip(x, parameters.place.tolist(), strict=True):
-        assert int((image == 0).sum()) == 9 and not image[0, row : row + 3, column : column + 3].any()
-    assert torch.equal(hole.apply(images[4:9], parameters[4:9]), x[4:9])
     z = torch.nn.functional.normalize(torch.randn(2, 6, 4, dtype=torch.float64), dim=-1)
     e, negatives = Embedded(z, z.flip(0), z, torch.arange(6)), my_parts.Hardest(3)
     contrast = negatives.select(Contrast.of(e, negatives.bank(e)), 0.0)
     for v, b in itertools.product(range(2), range(6)):
         cosines = sorted(float(z[v, b] @ z[w, c]) for w, c in itertools.product(range(2), range(6)) if c != b)
         assert float(contrast.lse(torch.tensor(1.0))[v, b].exp()) == pytest.approx(sum(map(math.exp, cosines[-3:])))
-    with pytest.raises(InvalidValue, match=r"^k=11\b.* 1 to 10\b"):
-        my_parts.Hardest(11).count(6)
 
 
 @pytest.mark.usefixtures("parts")
@@ -426,25 +252,83 @@ def test_a_view_of_a_plugin_has_its_hole_on_every_path(sides: list[tuple[int, in
     found = {"at once": whole, "in chunks": torch.stack(chunks, 2).flatten(1, 2)}
     found["as on a GPU"] = torch.stack(hole.make(images, uniform, torch.float32))
     assert {name: float((x == 0).float().mean()) for name, x in found.items()} == dict.fromkeys(found, 36 / 256)
-    for x in found.values():
-        assert torch.equal(x == 0, whole == 0)
+    assert all(torch.equal(x == 0, whole == 0) for x in found.values())
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "names"),
-    [
-        ("class Patches(Backbone)", "class Patches(nn.Module)", f"backbone._target_=my_parts.Patches {BACKBONE}"),
-        ("def forward", "def backward", f"backbone._target_=my_parts.Patches {BACKBONE}"),
-        ("self.num_features =", "self.width =", "num_features"),
-        ("class Hole(Views)", "class Hole(nn.Module)", "augment._target_=my_parts.Hole ssl_bench.data.views.Views"),
-        ("class Hardest(InBatch)", "class Hardest(nn.Module)", f"negatives._target_=my_parts.Hardest {NEGATIVES}"),
-        ("def run", "def evaluate", "evaluate.norms._target_=my_parts.Norms ssl_bench.evaluate.target.Evaluator run"),
-    ],
-)
-def test_a_part_that_lacks_something_is_refused_with_its_base_class(
-    parts: Path, capfd: pytest.CaptureFixture[str], old: str, new: str, names: str
-) -> None:
-    text = (parts / "__init__.py").read_text()
-    assert old in text
-    (parts / "__init__.py").write_text(text.replace(old, new))
-    refuses(PARTS, names, capfd)
+# ---- a dashboard
+
+
+def shown(file: str = "rows.sqlite") -> dict[str, list[tuple[int, str]]]:
+    """The numbers and rows in the example's file, by run."""
+    with sqlite3.connect(file) as client:
+        rows = client.execute("select run_id, number, row from rows order by rowid").fetchall()
+    client.close()
+    return {run: [(number, row) for of, number, row in rows if of == run] for run, *_ in rows}
+
+
+def recorded() -> dict[str, list[tuple[int, str]]]:
+    paths = Path("outputs/default").glob("*/metrics.jsonl")
+    return {path.parent.name: [*enumerate(path.read_text().splitlines())] for path in paths}
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_dashboard_has_the_rows_of_the_file_also_after_a_resume(train: Train) -> None:
+    local = Path("my_dashboard/conf/local/default.yaml")
+    local.parent.mkdir()
+    local.write_text("# @package _global_\ntracking: {entity: mine}\n")  # of W&B, and no argument of this one
+    words = [*ROWS, "epochs=2", "evaluate.every=1"]
+    with stopped_at(3):
+        assert train(*words)[0] == 143
+    assert [json.loads(row)["step"] for _, row in shown()[only_run().name]] == [1, 2, 2, 3] and shown() == recorded()
+    Path("rows.sqlite").unlink()  # which the next process writes again from the earlier rows
+    assert train(*words)[0] == 0
+    assert [json.loads(row)["step"] for _, row in shown()[only_run().name]] == [1, 2, 2, 3, 4, 4]
+    assert shown() == recorded()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("parts")
+def test_the_first_of_several_ranks_shows_each_run_of_a_grid_once(train: Train) -> None:
+    code, printed = train("-m", *ROWS, "max_steps=2", "devices=2", "seed=0,1", 'tracking.file="1e5"')
+    assert code == 0, printed
+    assert len(shown("1e5")) == 2 and shown("1e5") == recorded()
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_run_does_not_depend_on_its_dashboard(train: Train) -> None:
+    words = [*ROWS, "max_steps=1"]
+    assert train(*words)[0] == 0
+    config = yaml.safe_load((only_run() / "config.yaml").read_text())
+    assert config["tracking"]["_target_"] == "my_dashboard.Database" and not config.get("plugins")
+    folder = Path("my_dashboard/conf")
+    assert run_id(load(["tracking=database"], folder=folder)) == run_id(load(["tracking=off"], folder=folder))
+    edit("my_dashboard", "The rows of all runs", "All rows")
+    restart()
+    assert "already done" in train(*words)[1] and "already done" in train(*words[3:])[1]  # without tracking
+
+
+FAULTS = {
+    "the constructor": ("self.file = file", "raise OSError('no server')"),
+    "open": ("client = sqlite3.connect(self.file, isolation_level=None)", "raise OSError('no server')"),
+    "show": ("client.execute(\"insert", "self.config.clear(); self.facts.clear(); raise OSError('no server')\n#"),
+    "end": ("client.close()", "raise OSError('no server')"),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("parts")
+def test_what_a_dashboard_raises_is_a_warning(train: Train, capfd: Capture) -> None:
+    assert train(*ROWS[3:], "max_steps=2", "paths.outputs=others")[0] == 0
+    undisturbed, source = losses(only_run(Path("others"))), Path("my_dashboard/__init__.py")
+    for place, text in dict.fromkeys(FAULTS, source.read_text()).items():
+        source.write_text(text)
+        edit("my_dashboard", *FAULTS[place])
+        restart()
+        code, printed = train(*ROWS, "max_steps=2", f"paths.outputs={place}")
+        assert code == 0 and printed.count("no server") == 1, printed
+        run = only_run(Path(place))
+        assert losses(run) == undisturbed
+        assert json.loads((run / "results.json").read_text())["facts"]["steps"] == 2
+    edit("my_dashboard", "def show", "def shown")
+    restart()
+    answer = enter(f"evaluate '{run}' evaluate=geometry", capfd)
+    assert answer.code == 0 and "my_dashboard.Database" in answer.err and "show" in answer.err

@@ -1,310 +1,369 @@
-"""Weights to start from: of a file or a run, complete and finite, in the identity; frozen backbones."""
+"""Weights to start from: layouts of other libraries, ViTs of another size; complete and finite, in the identity."""
 
+import argparse
 import copy
-import fractions
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
 import torchvision
 from safetensors.torch import save_file
+from timm.models.swin_transformer import checkpoint_filter_fn
 from torch import Tensor, nn
 
+import ssl_bench
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
-from ssl_bench.errors import ConfigError
 from ssl_bench.networks.backbones import DigitsResNet, timm_backbone
-from ssl_bench.networks.weights import load_weights, read_weights
+from ssl_bench.networks.weights import footnotes, load_weights, read_weights
 from ssl_bench.record import checkpoint
 from ssl_bench.training.parts import Parts
 from tests.conftest import SMALL, only_run
 from tests.door.door import refused
 
+IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+Weights = dict[str, Tensor]
+
+
+def drawn(network: Any, seed: int = 0) -> Any:
+    """The network in evaluation mode, with no tensor as it was made."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for value in [*network.parameters(), *network.buffers()]:
+            if value.is_floating_point():
+                value.add_(torch.rand_like(value), alpha=0.1)
+    return network.eval()
+
+
+def features(network: Any) -> Tensor:
+    with torch.no_grad():
+        found: Tensor = network(IMAGES)
+    return found
+
+
+# ---- layouts of files
+
+
+def under(prefix: str, weights: Weights) -> Weights:
+    return {f"{prefix}{name}": value for name, value in weights.items()}
+
+
+def renamed(weights: Weights, **names: str) -> Weights:
+    for old, new in names.items():
+        weights = {name.replace(old, new): value for name, value in weights.items()}
+    return weights
+
+
+def numbered(weights: Weights, skipped: tuple[type, ...] = ()) -> Weights:
+    """The names of the layers in nn.Sequential(*resnet.children()), which some people make without the max-pool."""
+    layers = [name for name, child in torchvision.models.resnet18().named_children() if not isinstance(child, skipped)]
+    parts = {name: name.partition(".") for name in weights}
+    return {f"{layers.index(parts[name][0])}.{parts[name][2]}": value for name, value in weights.items()}
+
+
+HEAD = {"w": torch.ones(2, 2)}
+# By library: the content of its file, from the body of a ResNet-18 and another network's; what is said of it.
+LAYOUTS: dict[str, tuple[Callable[[Weights, Weights], Any], str]] = {
+    "a state dict": (lambda a, b: a | under("head.0.", HEAD), "no prefix;head (1)"),
+    "moco_v2": (
+        lambda a, b: {
+            "epoch": 1,
+            "state_dict": under("module.encoder_q.", a)
+            | under("module.encoder_k.", b)
+            | under("module.encoder_q.fc.0.", HEAD)
+            | {"module.queue": torch.ones(4, 4)},
+            "optimizer": {"state": {0: {"momentum_buffer": torch.ones(3)}}},
+        },
+        "state_dict.module.encoder_q;encoder_k (120);which=momentum;encoder_q.fc (1);module.queue (1);optimizer (1)",
+    ),
+    "moco_v3": (
+        lambda a, b: {"state_dict": under("module.base_encoder.", a) | under("module.momentum_encoder.", b)},
+        "state_dict.module.base_encoder;which=momentum",
+    ),
+    "lightly": (
+        lambda a, b: under("backbone.", numbered(a)) | under("backbone_momentum.", numbered(b)),
+        "backbone;which=momentum",
+    ),
+    "solo_learn": (
+        lambda a, b: {
+            "state_dict": under("backbone.", a) | under("momentum_backbone.", b) | under("projector.", HEAD),
+            "hyper_parameters": {"lr": 0.1},
+        },
+        "state_dict.backbone;which=momentum",
+    ),
+    "dino": (
+        lambda a, b: {
+            "student": under("module.backbone.", b) | under("module.head.", HEAD),
+            "teacher": under("backbone.", a) | under("head.", HEAD),
+            "args": argparse.Namespace(arch="resnet18"),
+            "best": np.float64(0.5),
+        },
+        "teacher.backbone;teacher.head (1)",
+    ),
+    "swav": (lambda a, b: under("module.", a) | under("module.prototypes.", HEAD), "module;prototypes (1)"),
+    "supcontrast": (
+        lambda a, b: {"model": under("encoder.module.", renamed(a, downsample="shortcut"))},
+        "model.encoder.module;shortcut is downsample",
+    ),
+    "compiled": (lambda a, b: {"network": under("_orig_mod.", a)}, "network._orig_mod"),
+    "twice the same": (
+        lambda a, b: under("net.", a) | under("model.net.", {k: v.clone() for k, v in a.items()}),
+        "net;model (120)",
+    ),
+    "a sequence": (lambda a, b: under("net.", numbered(a, (nn.MaxPool2d,))), "net"),
+    "no counters of batches": (lambda a, b: {k: v for k, v in a.items() if "num_batches" not in k}, "no prefix"),
+}
+
+
+def resnet(network: Any) -> Weights:
+    return {name: value for name, value in network.state_dict().items() if not name.startswith("fc.")}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_network_has_the_weights_of_the_file(layout: str) -> None:
+    content, says = LAYOUTS[layout]
+    one, two = (resnet(drawn(torchvision.models.resnet18(), seed)) for seed in range(2))
+    torch.save(content(one, two), "file.pth")
+    mine: Any = torchvision.models.resnet18()
+    fc, (prefix, *others) = mine.fc.weight.clone(), says.split(";")
+    line = ssl_bench.load_weights(mine, "file.pth")
+    assert f" under {prefix} are taken" in line
+    assert all(each in line for each in others), line
+    assert torch.equal(mine.fc.weight, fc) and all(torch.equal(resnet(mine)[name], one[name]) for name in one)
+    if "which=momentum" in others:
+        assert "which=trained" in ssl_bench.load_weights(mine, "file.pth", "momentum")
+        assert all(torch.equal(resnet(mine)[name], two[name]) for name in two)
+    elif layout != "dino":
+        with refused("init.which=momentum file.pth"):
+            ssl_bench.load_weights(mine, "file.pth", "momentum")
+
+
+def test_weights_of_other_formats_are_converted_and_grey_images_take_the_sum_over_colours() -> None:
+    given = drawn(torchvision.models.resnet18()).state_dict()
+    for convert in (Tensor.half, Tensor.bfloat16, Tensor.double):
+        mine = torchvision.models.resnet18()
+        load_weights(mine, {name: convert(value) for name, value in given.items()}, "")
+        for name, value in mine.state_dict().items():
+            assert value.dtype == given[name].dtype and torch.allclose(value, given[name], rtol=2**-7, atol=1e-4), name
+    grey = timm.create_model("resnet18", in_chans=1, num_classes=0)
+    assert "conv1.weight for grey images" in load_weights(grey, given, "")
+    torch.testing.assert_close(grey.state_dict()["conv1.weight"], given["conv1.weight"].sum(1, keepdim=True))
+    with refused("conv1.weight [64, 1, 7, 7] [64, 3, 7, 7]"):
+        load_weights(torchvision.models.resnet18(), grey.state_dict(), "")
+
+
+NETWORK = drawn(DigitsResNet(4, 1)).state_dict()
+FIRST = "stem.0.weight"
+
+
+def changed(change: Callable[[Tensor], Tensor], name: str = FIRST) -> Weights:
+    return under("backbone.", NETWORK | {name: change(NETWORK[name])})
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        (under("a.b.", {k: v for k, v in NETWORK.items() if k != FIRST}), f"a.b {FIRST}"),
+        (changed(lambda v: v[:2]), f"backbone {FIRST} [2, 1, 3, 3] [4, 1, 3, 3]"),
+        (under("m.", NETWORK | {"stages.3.body.0.weight": torch.ones(3)}), "m stages.3.body.0.weight"),
+        (changed(lambda v: v * torch.nan), f"{FIRST} finite"),
+        (changed(lambda v: v / 0, "stem.1.running_var"), "stem.1.running_var finite"),
+        (changed(lambda v: v.double() * 1e300), f"{FIRST} finite"),
+        (changed(Tensor.int), f"{FIRST} int32"),
+        (changed(Tensor.to_sparse), FIRST),
+        ({"state_dict": NETWORK, "state_dict_ema": NETWORK | {FIRST: -NETWORK[FIRST]}}, "state_dict state_dict_ema"),
+        ({"epoch": 3}, "init"),
+    ],
+)
+def test_weights_that_are_not_complete_and_finite_are_refused(content: Any, names: str) -> None:
+    torch.save(content, "file.pt")
+    backbone = DigitsResNet(4, 1)
+    before = copy.deepcopy(backbone.state_dict())
+    with refused(f"init=file.pt {names}"):
+        load_weights(backbone, read_weights(Path("file.pt")), "file.pt")
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+
+
+# ---- runs that start from them
+
 VIT = ["dataset=cifar10", "backbone=timm", "backbone.name=test_vit", "backbone.args.patch_size=8"]
-
-
-def vit(path: Path, **arguments: Any) -> Any:
-    """Save timm's network with its classifier and random weights; return it."""
-    model = timm.create_model("test_vit", **{"img_size": 32, "patch_size": 8, **arguments})
-    if path.suffix == ".safetensors":
-        save_file(model.state_dict(), path)
-    else:
-        torch.save({"state_dict": {f"module.{name}": value for name, value in model.state_dict().items()}}, path)
-    return model
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "pt"])
 def test_a_network_of_timm_starts_from_a_file(ending: str, tmp_path: Path) -> None:
-    given = vit(tmp_path / f"vit.{ending}").state_dict()
+    def save(path: Path, **options: Any) -> Weights:
+        given: Weights = timm.create_model("test_vit", **{"img_size": 32, "patch_size": 8, **options}).state_dict()
+        save_file(given, path) if ending == "safetensors" else torch.save({"state_dict": under("module.", given)}, path)
+        return given
+
+    given = save(tmp_path / f"vit.{ending}")
     config = load([*VIT, f"init={tmp_path}/vit.{ending}"])
     backbone = Parts(config).method.encoder.get_submodule("backbone").state_dict()
     assert backbone.keys() == {name for name in given if not name.startswith("head.")}
     assert all(torch.equal(value, given[name]) for name, value in backbone.items())
     moved = (tmp_path / f"vit.{ending}").rename(tmp_path / f"other.{ending}")
     assert run_id(load([*VIT, f"init={moved}"])) == run_id(config) != run_id(load(VIT))
-    vit(moved)
+    save(moved, patch_size=4)
     assert run_id(load([*VIT, f"init={moved}"])) != run_id(config)
-
-
-def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
-    vit(tmp_path / "vit.pt", patch_size=4)
-    shapes = r"state_dict\.module.* patch_embed\.proj\.weight .*\[64, 3, 4, 4\].*\[64, 3, 8, 8\].* backbone "
-    for overrides, named in ((VIT, shapes), ([], r"stem\.0\.weight .*stem\.1\.weight .*stem\.1\.bias ")):
-        with pytest.raises(ConfigError, match=f"^init={tmp_path / 'vit.pt'}: .*{named}"):
-            _ = Parts(load([*overrides, f"init={tmp_path / 'vit.pt'}"])).method
-    for given in ("none.pt", "."):
-        with pytest.raises(ConfigError, match=r"^init=.*outputs/<name>/<run_id>"):
-            load([f"init={tmp_path / given}"])
-
-
-def test_arguments_reach_timm_and_a_vit_of_one_token_is_refused() -> None:
-    assert Parts(load(VIT)).method.encoder.get_submodule("backbone.patch_embed").num_patches == 16
-    for override, sentence in (
-        (
-            "backbone.args.patch_size=32",
-            "backbone.args.patch_size=32: set backbone.args.patch_size to a divisor of 32 ",
-        ),
-        ("backbone.args.patchsize=8", "test_vit: set backbone.name to a network that timm can make with args="),
-        ("backbone.args.pretrained=true", "backbone.args.pretrained=true: set backbone.args.pretrained to nothing: "),
-    ):
-        with pytest.raises(ConfigError) as refusal:
-            _ = Parts(load([*VIT, override])).method
-        assert sentence in str(refusal.value)
-
-
-def backbone_of(folder: Path) -> dict[str, torch.Tensor]:
-    state = checkpoint.load(folder, folder.name)
-    assert state is not None
-    return {k.partition("encoder.")[2]: v for k, v in state["method"].items() if "encoder." in k}
+    with refused(f"init={moved} patch_embed.proj.weight [64, 3, 4, 4] [64, 3, 8, 8]"):
+        _ = Parts(load([*VIT, f"init={moved}"])).method
+    for absent in ("none.pt", "."):
+        with refused("outputs/<name>/<run_id>"):
+            load([f"init={tmp_path / absent}"])
 
 
 def test_a_frozen_backbone_of_a_run_stays_as_it_was_and_its_head_is_trained(
     trained: Path, train: Callable[..., Any]
 ) -> None:
-    first = trained
-    assert train("max_steps=3", f"init={first}", "backbone.freeze=true", "paths.outputs=second", "seed=1")[0] == 0
-    second = only_run(Path("second"))
-    before, after = backbone_of(first), backbone_of(second)
+    def of(folder: Path) -> Weights:
+        state = checkpoint.load(folder, folder.name)
+        assert state is not None
+        return {k.partition("encoder.")[2]: v for k, v in state["method"].items() if "encoder." in k}
+
+    assert train("max_steps=3", f"init={trained}", "backbone.freeze=true", "paths.outputs=second", "seed=1")[0] == 0
+    before, after = of(trained), of(only_run(Path("second")))
     backbone = [name for name in before if name.startswith("backbone.")]
     assert len(backbone) > 20 and all(torch.equal(before[name], after[name]) for name in backbone)
+    assert [name for name in before if name.startswith("head.") and not torch.equal(before[name], after[name])]
     mine = DigitsResNet(4, 1)
-    load_weights(mine, read_weights(first / "checkpoints" / "last.pt"), "last.pt")
+    load_weights(mine, read_weights(trained / "checkpoints" / "last.pt"), "last.pt")
     assert all(torch.equal(value, before[f"backbone.{name}"]) for name, value in mine.state_dict().items())
-    changed = [name for name in before if name.startswith("head.") and not torch.equal(before[name], after[name])]
-    assert changed
-    config = load([*SMALL, f"init={first}"])
-    assert config["init"]["weights"].startswith(f"{first.name} after {config['epochs']} epochs #")
+    config = load([*SMALL, f"init={trained}"])
+    assert config["init"]["weights"].startswith(f"{trained.name} after {config['epochs']} epochs #")
 
 
-def test_a_run_that_starts_from_weights_calls_its_baseline_so(trained: Path, train: Callable[..., Any]) -> None:
-    code, text = train(
-        "max_steps=1", f"init={trained}", "evaluate=knn", "evaluate.baselines=[init]", "paths.outputs=second"
+# ---- ViTs of another size, and names of other libraries
+
+REGISTERS: dict[str, Any] = {"reg_tokens": 4, "no_embed_class": True, "init_values": 1.0}
+RESAMPLED = "position embeddings resampled from "
+
+
+def vit(size: int, **args: Any) -> Any:
+    """timm's test_vit with patches of 8 x 8 pixels."""
+    return drawn(timm.create_model("test_vit", num_classes=0, img_size=size, **{"patch_size": 8, **args}))
+
+
+def mine(**args: Any) -> Any:
+    return timm_backbone("test_vit", 3, size=32, args={"patch_size": 8, **args}).eval()
+
+
+def loaded_by_timm(weights: Weights, **args: Any) -> Any:
+    """timm's network for images of 32 x 32 pixels, which timm loads from a file of weights."""
+    torch.save(weights, "file.pth")
+    overlay = {"file": "file.pth", "custom_load": False}
+    options = {"num_classes": 0, "img_size": 32, "patch_size": 8, **args}
+    return timm.create_model("test_vit", pretrained=True, pretrained_cfg_overlay=overlay, **options).eval()
+
+
+def of_dinov2() -> Weights:
+    """Its own files have a position for the class token beside registers."""
+    own: Weights = vit(96, **REGISTERS | {"no_embed_class": False, "reg_tokens": 0}).state_dict()
+    return own | {"register_tokens": torch.randn(1, 4, 64), "mask_token": torch.zeros(1, 64)}
+
+
+@pytest.mark.parametrize(
+    ("args", "weights"),
+    [
+        ({}, None),
+        ({"reg_tokens": 4}, None),
+        (REGISTERS, None),
+        (REGISTERS, of_dinov2),
+        ({"class_token": False, "global_pool": "avg"}, None),
+    ],
+    ids=["class", "embedded registers", "registers", "DINOv2", "patches"],
+)
+def test_position_embeddings_are_resampled_as_timm_does(args: dict[str, Any], weights: Any) -> None:
+    given = weights() if weights else vit(96, **args).state_dict()
+    network, expected = mine(**args), features(loaded_by_timm(given, **args))
+    line = load_weights(network, given, "x")
+    assert [note.startswith(RESAMPLED) for note in footnotes(line)] == [True] and ("mask_token" in line) == bool(
+        weights
     )
-    assert code == 0 and "weights of init" in text
+    torch.testing.assert_close(features(network), expected, rtol=0, atol=1e-6)
+    unlike = vit(32, **args)
+    kept = {name: value for name, value in given.items() if name in unlike.state_dict() and name != "pos_embed"}
+    unlike.load_state_dict(kept, strict=False)
+    assert (features(unlike) - expected).abs().max() > 0.01  # so the positions matter
+    assert weights or footnotes(load_weights(vit(96, **args), given, "x")) == []
 
 
-NETWORK = DigitsResNet(4, 1)
-with torch.no_grad():
-    for value in (*NETWORK.parameters(), *NETWORK.buffers()):
-        value += 1  # so that a fresh network has no tensor of it
-ENDING = "set init to weights of this network, or backbone to the network of these weights"
+@pytest.mark.filterwarnings("ignore:Using a non-tuple", "ignore:.*searchsorted")
+def test_relative_positions_of_swin_are_resampled_and_buffers_that_it_computes_left_out() -> None:
+    swin: dict[str, Any] = {"num_classes": 0, "embed_dim": 12, "depths": (2, 2), "num_heads": (2, 2)}
+    given, network, expected = (
+        drawn(timm.create_model("swin_tiny_patch4_window7_224", img_size=size, window_size=size // 8, **swin))
+        for size in (64, 32, 32)
+    )
+    weights = given.state_dict() | dict(given.named_buffers())  # timm saved them once
+    assert len(weights) > len(given.state_dict()) and footnotes(load_weights(network, weights, "x"))
+    expected.load_state_dict(checkpoint_filter_fn(given.state_dict(), expected))
+    assert torch.equal(features(network), features(expected))
 
 
-def under(prefix: str, change: Callable[[Tensor], Tensor] = lambda value: value) -> dict[str, Tensor]:
-    return {f"{prefix}{name}": change(value) for name, value in NETWORK.state_dict().items()}
+def test_mae_with_its_decoder_and_with_fc_norm() -> None:
+    """As facebookresearch/mae saves them: with the decoder after the pre-training, with fc_norm after fine-tuning."""
+    given, network = vit(32), mine()
+    own = given.state_dict() | {"mask_token": torch.zeros(1, 1, 64), "decoder_embed.weight": torch.zeros(8, 64)}
+    load_weights(network, own, "x")
+    assert torch.equal(features(network), features(given))
+    tuned = {f"fc_{name}" if name.startswith("norm.") else name: value for name, value in own.items()}
+    with refused("backbone.args.global_pool=avg"):
+        load_weights(network, tuned, "x")
+    network = mine(global_pool="avg")
+    load_weights(network, tuned, "x")
+    with torch.no_grad():
+        patches = given.blocks(given.patch_drop(given._pos_embed(given.patch_embed(IMAGES))))[:, 1:]
+        torch.testing.assert_close(features(network), given.norm(patches.mean(1)), rtol=0, atol=1e-6)
+    with refused("backbone.args.fc_norm=false"):
+        load_weights(network, own, "x")
 
 
-OTHER, QUEUE = (lambda value: value + 1), torch.ones(3)
+CLIP = {"norm_pre": "ln_pre", "norm1": "ln_1", "norm2": "ln_2", "norm.": "ln_post.", "qkv.": "in_proj_"}
+CLIP |= {"attn.proj": "attn.out_proj", "mlp.fc1": "mlp.c_fc", "mlp.fc2": "mlp.c_proj"}
+CLIP |= {"blocks.": "transformer.resblocks.", "patch_embed.proj": "conv1"}
+CLIP |= {"pos_embed": "positional_embedding", "cls_token": "class_embedding"}
 
 
-@pytest.fixture
-def logged() -> Iterator[list[str]]:
-    """The package's messages."""
-    log, found = logging.getLogger("ssl_bench"), list[str]()
-    handler = logging.Handler()
-    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
-    level = log.level
-    log.setLevel(logging.INFO)
-    log.addHandler(handler)
-    yield found
-    log.removeHandler(handler)
-    log.setLevel(level)
+def test_names_of_clip_are_those_of_timm() -> None:
+    given, network = vit(32, pre_norm=True), mine(pre_norm=True)
+    own = {
+        f"state_dict.visual.{name}": value.flatten(0, -2).squeeze(0) if name.endswith("embedding") else value
+        for name, value in renamed(given.state_dict(), **CLIP).items()
+    }
+    own |= {"state_dict.visual.proj": torch.ones(64, 8), "state_dict.logit_scale": torch.ones(())}
+    assert load_weights(network, own, "x").startswith(f"{len(own) - 2} ")
+    assert torch.equal(features(network), features(given))
+    with refused("init=x backbone.name=vit_base_patch16_clip_224.openai"):
+        load_weights(vit(32), own, "x")
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (under(""), []),
-        (under("_orig_mod."), ["under _orig_mod "]),
-        ({"model": under("encoder.module."), "epoch": 3}, ["under model.encoder.module "]),
-        ({"trunk": {"base": under("_feature_blocks.")}}, ["under trunk.base._feature_blocks "]),
-        (under("") | {"head.0.weight": QUEUE}, ["head (1)"]),
-        (
-            {
-                "state_dict": under("module.encoder_k.", OTHER)
-                | under("module.encoder_q.")
-                | {"module.queue": QUEUE, "module.encoder_q.fc.0.weight": QUEUE, "module.encoder_q.fc.0.bias": QUEUE},
-                "optimizer": {"state": {0: {"momentum_buffer": QUEUE}}},
-            },
-            [
-                *("under state_dict.module.encoder_q ", "state_dict.module.encoder_k (54)", "which=momentum"),
-                *("state_dict.module.encoder_q.fc (2)", "state_dict.module.queue (1)", "optimizer (1)"),
-            ],
-        ),
-        (
-            {"student": under("module.backbone.", OTHER), "teacher": under("backbone.") | {"head.bias": QUEUE}},
-            ["under teacher.backbone ", "student (54)", "teacher.head (1)"],
-        ),
-        (under("momentum_backbone.", OTHER) | under("backbone."), ["under backbone ", "momentum_backbone"]),
-        (under("net.") | under("model.net.", torch.clone), ["under net ", "model (54)"]),
-        (under("features.") | {"features.0": QUEUE}, ["under features ", "features.0 (1)"]),
-    ],
-)
-def test_a_network_is_found_under_any_prefix(content: Any, says: list[str], tmp_path: Path, logged: list[str]) -> None:
-    torch.save(content, tmp_path / "file.pt")
-    backbone = DigitsResNet(4, 1)
-    load_weights(backbone, read_weights(tmp_path / "file.pt"), "file.pt")
-    given = NETWORK.state_dict()
-    assert all(torch.equal(value, given[name]) for name, value in backbone.state_dict().items())
-    assert len(logged) == bool(says) and all(each in logged[0] for each in says)
-    assert not says or logged[0].startswith("init: 54 ")
-
-
-def test_weights_of_other_formats_are_converted_and_counters_of_batches_may_be_absent(tmp_path: Path) -> None:
-    given, fresh = NETWORK.state_dict(), DigitsResNet(4, 1).state_dict()
-    counters = [name for name in given if name.endswith("num_batches_tracked")]
-    for convert in (Tensor.half, Tensor.bfloat16, Tensor.double):
-        backbone = DigitsResNet(4, 1)
-        load_weights(backbone, under("", convert), "")
-        for name, value in backbone.state_dict().items():
-            assert value.dtype == given[name].dtype
-            assert torch.equal(value, (fresh if name in counters else given)[name]) or value.dtype == torch.float32
-            assert torch.allclose(value, (fresh if name in counters else given)[name], rtol=2**-8)
-    backbone = DigitsResNet(4, 1)
-    old = {name: value for name, value in given.items() if name not in counters}
-    torch.save(old, tmp_path / "old.pth")
-    load_weights(backbone, read_weights(tmp_path / "old.pth"), "")
-    assert all(torch.equal(v, (fresh if k in counters else given)[k]) for k, v in backbone.state_dict().items())
-
-
-@pytest.mark.parametrize("skipped", [(), (nn.MaxPool2d,)])
-def test_numbered_layers_are_those_of_the_network_in_order(skipped: Any, logged: list[str]) -> None:
-    """As in nn.Sequential(*resnet.children()), which some people make without the max-pool."""
-    resnet = torchvision.models.resnet18()
-    layers = nn.Sequential(*(child for child in resnet.children() if not isinstance(child, skipped)))
-    backbone = timm_backbone("resnet18", 3)
-    load_weights(backbone, {f"net.backbone.{name}": value for name, value in layers.state_dict().items()}, "")
-    given = resnet.state_dict()
-    assert all(torch.equal(value, given[name]) for name, value in backbone.state_dict().items())
-    (line,) = logged
-    assert " 120 " in line and f"net.backbone.{9 - len(skipped)} (2)" in line
-    deeper = nn.Sequential(*torchvision.models.resnet34().children()).state_dict()
-    with pytest.raises(ConfigError, match=r"^init=x: layer1\.2\.conv1\.weight "):
-        load_weights(backbone, deeper, "x")
-
-
-def changed(name: str, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    weights = under("backbone.")
-    return weights | {f"backbone.{name}": change(weights[f"backbone.{name}"])}
-
-
-def with_nan(value: Tensor) -> Tensor:
-    value = value.clone()
-    value.view(-1)[-1] = float("nan")
-    return value
-
-
-FIRST = "stem.0.weight"
-
-
-@pytest.mark.parametrize(
-    ("content", "names"),
-    [
-        ({k: v for k, v in under("a.b.").items() if FIRST not in k}, f"a.b {FIRST}"),
-        (changed(FIRST, lambda v: v[:2]), f"backbone {FIRST} [2, 1, 3, 3] [4, 1, 3, 3]"),
-        (under("m.") | {"m.stages.3.body.0.weight": QUEUE}, "m stages.3.body.0.weight"),
-        (changed(FIRST, with_nan), f"{FIRST} finite"),
-        (changed("stem.1.running_var", lambda v: v / 0), "stem.1.running_var finite"),
-        (changed(FIRST, lambda v: v.double() * 1e300), f"{FIRST} finite"),
-        (changed(FIRST, Tensor.int), f"{FIRST} int32"),
-        (changed(FIRST, Tensor.to_sparse), FIRST),
-        ({"state_dict": under(""), "state_dict_ema": under("", OTHER)}, "state_dict state_dict_ema"),
-        ({"epoch": 3}, "init"),
-    ],
-)
-def test_weights_that_are_not_complete_and_finite_are_refused(content: Any, names: str, tmp_path: Path) -> None:
-    torch.save(content, tmp_path / "file.pt")
-    backbone = DigitsResNet(4, 1)
-    before = copy.deepcopy(backbone.state_dict())
-    with refused(f"init={tmp_path / 'file.pt'} {names}"):
-        load_weights(backbone, read_weights(tmp_path / "file.pt"), f"{tmp_path / 'file.pt'}")
-    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
-
-
-def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
-    torch.save(under(""), tmp_path / "cut.pt")
-    whole = (tmp_path / "cut.pt").read_bytes()
-    place = whole.index(NETWORK.state_dict()[FIRST].numpy().tobytes())
-    (tmp_path / "cut.pt").write_bytes(whole[:-200])
-    (tmp_path / "bit.pt").write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-    (tmp_path / "empty.pt").touch()
-    (tmp_path / "empty.safetensors").touch()
-    (tmp_path / "text.pt").write_text("no weights")
-    torch.save({"model": fractions.Fraction(1)}, tmp_path / "class.pt")
-    for name, why in (
-        ("cut.pt", ""),
-        ("bit.pt", ""),
-        ("empty.pt", ""),
-        ("empty.safetensors", ""),
-        ("text.pt", "torch.save(model.state_dict(), FILE)"),
-        ("class.pt", "fractions.Fraction torch.save(model.state_dict(), FILE)"),
-        ("absent.pt", ""),
+def test_other_shapes_and_names_are_refused_by_name() -> None:
+    weights, network = vit(96).state_dict(), vit(32)
+    before, positions = network.state_dict()["pos_embed"].clone(), weights["pos_embed"]
+    large = {"cls_token": torch.ones(10**5, 1, 1), "pos_embed": torch.ones(1, 2, 10**5)}  # their sum takes 40 GB
+    large |= {"mask_token": large["cls_token"], "register_tokens": positions}
+    for given, names in (
+        (weights | {"pos_embed": positions[:, :99]}, "pos_embed [1, 17, 64]"),
+        (weights | {"pos_embed": positions[:, :, :32].contiguous()}, "pos_embed [1, 17, 64]"),
+        (weights | {"pos_embed": positions[0]}, "pos_embed [1, 17, 64]"),
+        (vit(64, patch_size=16).state_dict(), "patch_embed.proj.weight [64, 3, 8, 8]"),
+        (weights | large, "cls_token"),
+        (renamed(weights, **{"blocks.": "blocks.0."}), "block_chunks"),
+        (renamed(weights, **{"patch_embed.proj": "vit.embeddings.patch_embeddings.projection"}), "timm:NAME"),
     ):
-        with refused(f"init={tmp_path / name} {why}"):
-            read_weights(tmp_path / name)
+        with refused(f"init=x {names}"):
+            load_weights(network, given, "x")
+    assert torch.equal(network.state_dict()["pos_embed"], before)
 
 
-def test_shortcuts_of_another_library_are_taken_by_their_other_name() -> None:
-    """HobbitLong/SupContrast and kuangliu/pytorch-cifar call timm's ``downsample`` ``shortcut``."""
-    torch.manual_seed(0)
-    given, images = timm_backbone("resnet18", 3, "cifar").eval(), torch.randn(2, 3, 32, 32)
-    names = {name: f"model.encoder.module.{name.replace('downsample', 'shortcut')}" for name in given.state_dict()}
-    weights = {names[name]: value for name, value in given.state_dict().items()} | {"model.head.0.weight": QUEUE}
-    assert sum("shortcut" in name for name in weights) == 18
-    backbone = timm_backbone("resnet18", 3, "cifar").eval()
-    line = load_weights(backbone, weights, "last.pth")
-    assert all(each in line for each in ("model.encoder.module", "model.head (1)", "shortcut is downsample"))
-    with torch.no_grad():
-        assert torch.equal(backbone.double()(images.double()), given.double()(images.double()))
-    del weights[names["layer2.0.downsample.0.weight"]]
-    with pytest.raises(ConfigError, match=r"layer2\.0\.downsample\.0\.weight "):
-        load_weights(backbone, weights, "last.pth")
-    assert "shortcut is" not in load_weights(DigitsResNet(4, 1), under("x."), "")  # has a shortcut of its own
-
-
-def test_buffers_that_a_network_computes_are_left_out() -> None:
-    """timm saved them once."""
-    given: Any = timm.create_model(
-        "swin_tiny_patch4_window7_224",
-        num_classes=0,
-        img_size=32,
-        window_size=4,
-        embed_dim=12,
-        depths=(2, 2),
-        num_heads=(2, 2),
-    ).eval()
-    buffers = {name: value for name, value in given.named_buffers() if name not in given.state_dict()}
-    assert {name.rpartition(".")[2] for name in buffers} == {"relative_position_index", "attn_mask"}
-    weights = {f"model.{name}": value for name, value in (given.state_dict() | buffers).items()}
-    network = copy.deepcopy(given)
-    with torch.no_grad():
-        for value in network.parameters():
-            value.zero_()
-    load_weights(network, weights, "")
-    images = torch.randn(2, 3, 32, 32)
-    with torch.no_grad():
-        assert torch.equal(network(images), given(images)) and given(images).abs().max() > 0
+def test_a_configuration_of_another_size_takes_no_memory() -> None:
+    """``config.json`` of a folder asks for what it likes: 51 GB, or a million layers."""
+    torch.save(vit(32).state_dict(), "file.pth")
+    words = ["framework=frozen", "init=file.pth", "backbone=timm", "backbone.name=test_vit", "dataset=cifar10"]
+    for args, names in (({"embed_dim": 9_984, "patch_size": 8}, "9984"), ({"depth": 1_000_000}, "below")):
+        with refused(names):
+            _ = Parts(load([*words, *(f"backbone.args.{key}={value}" for key, value in args.items())])).backbone
