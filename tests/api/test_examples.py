@@ -43,13 +43,6 @@ def example(
     return run
 
 
-@pytest.mark.slow
-def test_a_plain_loop_learns(example: Callable[..., list[str]]) -> None:
-    first, *_, last = example("plain_loop", "10")
-    before, after = (float(line.split()[-1]) for line in (first, last))
-    assert last.startswith("epoch 9: loss ") and after > before + 0.01
-
-
 def test_a_queue_with_eqco(example: Callable[..., list[str]]) -> None:
     (line,) = example("queue_eqco", "1")
     assert re.fullmatch(r"epoch 0: loss \d+\.\d{3}, information -?\d+\.\d\d nats", line)
@@ -75,11 +68,6 @@ def test_knn_and_a_probe_of_a_backbone_of_timm(example: Callable[..., list[str]]
     knn, probe = example("knn_and_probe", str(tmp_path), "test_resnet", "weights.pt")
     assert knn == "kNN 100.0%"
     assert probe == "linear probe 100.0%: {'penalty': 0.03}"  # six images of each class: chosen in five folds
-
-
-def test_a_new_loss_in_a_loop(example: Callable[..., list[str]]) -> None:
-    names = [line.partition(":")[0] for line in example("new_loss")]
-    assert names == ["in_batch", "queue"]
 
 
 @pytest.mark.slow
@@ -220,13 +208,8 @@ def test_the_page_of_a_grid(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     (table,) = (text for line, text in printed.items() if " table " in line)
     assert all(f"{mean:.2f}" in table for mean in means)
     (compared,) = (text for line, text in printed.items() if " --by loss " in line)
-    head, *rows = (line.split() for line in compared.splitlines()[2:6])
-    assert head == ["dcl", "minus", "infonce"] and rows[0][:3] == ["all", "cells", "6"]
-    cells = {("batch_size=32", "negatives.k=2"), ("batch_size=64", "negatives.k=2")}
-    assert {(row[0], row[1]) for row in rows[1:]} <= cells | {("batch_size=64", "negatives.k=126")}
-    (answer,) = (text for line, text in printed.items() if line == "ssl-bench compare k_batch")
-    assert "2 of 8 combinations of these values have no run." in answer
-
+    head, row, *_ = (line.split() for line in compared.splitlines()[2:6])
+    assert head == ["dcl", "minus", "infonce"] and row[:3] == ["all", "cells", "6"]
     names = dict[str, object]()
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), names)
     assert isinstance(names["means"], DataFrame) and Path("heat-2.pdf").is_file()

@@ -2,9 +2,8 @@
 
 import csv
 import json
+import shlex
 import shutil
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,12 @@ from ssl_bench.api.embed import FEATURES
 from ssl_bench.commands.embed import main
 from ssl_bench.commands.evaluate import main as evaluate
 from ssl_bench.config.compose import load
-from ssl_bench.record import feature_plots
 from ssl_bench.record.feature_plots import mapped, nearest
 from ssl_bench.training.parts import Parts
 from tests.conftest import SMALL, no_pictures, only_run
 from tests.data.photos import photos
+from tests.door.door import refuses
 
-Refusal = Callable[..., str]
 BATCH = 512  # images that pass through a network at once
 
 
@@ -44,16 +42,6 @@ def whole(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("embed")
     assert main([str(run), "--out", str(folder), "precision=fp64"]) == 0
     return folder
-
-
-@pytest.fixture
-def refused(capfd: pytest.CaptureFixture[str]) -> Refusal:
-    def run(*arguments: str, code: int = 2) -> str:
-        capfd.readouterr()
-        assert main(arguments) == code
-        return capfd.readouterr().err
-
-    return run
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -85,66 +73,46 @@ def test_the_folder_has_features_pictures_and_a_record(whole: Path) -> None:
         assert min(image.size) > 600 and image.getpixel((2, 2)) == (255, 255, 255)
 
 
-def test_a_signal_leaves_the_folder_as_it_was_and_another_call_replaces_all_of_it(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    out, words = tmp_path / "out", [str(run), "--split", "test", "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(feature_plots, "LEAST", 10**9)  # no pictures
-    assert main(words) == 0
-    (out / "mine.txt").write_text("of the user")
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    other = ["--weights", "random", "backbone=resnet18_cifar", "dataset.size=12", "seed=1", *words[1:]]
-    with monkeypatch.context() as patch:
-        patch.setattr(feature_plots, "LEAST", 5)
-        patch.setattr(feature_plots, "render", lambda *_: signal.raise_signal(signal.SIGTERM))
-        assert main(other) == 128 + signal.SIGTERM
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    (out / FEATURES).write_bytes(before[FEATURES][:3000])  # as a full disk leaves a copy
-    assert main(words) == 0 and {path.name: path.read_bytes() for path in out.iterdir()} == before
-    assert main(other) == 0 and np.load(out / FEATURES).shape == (450, 512)
-    assert {path.name for path in out.iterdir()} == before.keys()
-    assert (out / "mine.txt").read_text() == "of the user" and capfd.readouterr().out.count("features: ") == 3
-
-
-def test_a_name_of_a_run_is_one_part_of_a_path(run: Path, tmp_path: Path, refused: Refusal) -> None:
-    copy = Path(shutil.copytree(run, tmp_path / "outputs" / "default" / run.name))
-    for name in ("..", ".", "", "a/b", "a\nb", str(tmp_path / "x")):
-        config = yaml.safe_load((run / "config.yaml").read_text())
-        config["choices"]["dataset"] = name
-        (copy / "config.yaml").write_text(yaml.safe_dump(config))
-        assert "set --out to a folder" in refused(str(copy), "--split", "test")
-        assert not (copy / "embed").exists()
-    shutil.copy(run / "config.yaml", copy)
-    (tmp_path / "outside").mkdir()
-    (copy / "embed").symlink_to(tmp_path / "outside")
-    assert "set --out to a folder" in refused(str(copy), "--split", "test") and not list(
-        (tmp_path / "outside").iterdir()
-    )
-
-
-def test_photos_through_a_network_from_elsewhere(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], refused: Refusal
-) -> None:
+def test_photos_through_a_network_from_elsewhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = photos(tmp_path / "birds", "train/owl", "train/swan", "test/owl", "test/swan", count=3)
     words = ["--weights", "random", "backbone=resnet18_cifar", "dataset=folder", f"dataset.root={root}"]
     words += ["dataset.size=16", "dataset.workers=1"]
     assert main(words) == 0
     out = Path(capfd.readouterr().out.splitlines()[-1].removeprefix("features: ")).parent
     assert out.parts[0] == "outputs" and out.parts[-2:] == ("embed", "birds")
-    rows = table(out)
-    wanted = [
-        (str(root / split / name / f"{i}.jpg"), name, split)
-        for split in ("train", "test")
-        for name in ("owl", "swan")
-        for i in range(3)
-    ]
-    assert [(row["image"], row["label"], row["split"]) for row in rows] == wanted
+    names = [(split, name, i) for split in ("train", "test") for name in ("owl", "swan") for i in range(3)]
+    wanted = [(str(root / split / name / f"{i}.jpg"), name, split) for split, name, i in names]
+    assert [(row["image"], row["label"], row["split"]) for row in table(out)] == wanted
     features = np.load(out / FEATURES)
     assert features.shape == (12, 512) and len({*map(bytes, features)}) == 12
-    assert main([*words, "--split", "test", "--out", "tests"]) == 0
-    np.testing.assert_allclose(np.load("tests/features.npy"), features[6:], rtol=1e-4, atol=1e-5)
     (root / "train" / "owl" / "0.jpg").write_bytes((root / "test" / "owl" / "0.jpg").read_bytes()[:-200])
-    assert "1 of 12 images" in refused(*words, "--out", "broken") and not Path("broken").exists()
+    refuses(f"embed {shlex.join(words)} --out broken", "1 12", capfd)
+
+
+def test_refusals_come_before_images_are_read(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = photos(tmp_path / "photos", "")
+    (tmp_path / "empty").mkdir()
+    copy, config = Path(shutil.copytree(run, f"outputs/default/{run.name}")), (run / "config.yaml").read_text()
+    (tmp_path / "outside").mkdir()
+    for words, names in (
+        ("--weights random", "--weights"),
+        ("evaluate=knn", "evaluate=knn"),
+        ("devices=2", "devices=2"),
+        ("loss=dcl", "loss evaluate device precision paths.data"),
+        (f"dataset=folder dataset.root={root}", "dataset=photos 1"),
+        (f"dataset=folder dataset.root={tmp_path}/empty", "dataset.root"),
+        ("dataset=mnist paths.data=none", "dataset=mnist"),
+    ):
+        refuses(f"embed {copy} {words}", names, capfd)
+    for name in ("..", ".", "a/b", "a\nb", str(tmp_path / "x")):
+        changed = yaml.safe_load(config)
+        changed["choices"]["dataset"] = name
+        (copy / "config.yaml").write_text(yaml.safe_dump(changed))
+        refuses(f"embed {copy} --split test", "--out", capfd)
+    (copy / "config.yaml").write_text(config)
+    (copy / "embed").symlink_to(tmp_path / "outside")
+    refuses(f"embed {copy} --split test", "--out", capfd)
+    assert not list((tmp_path / "outside").iterdir())
 
 
 def test_a_run_that_evaluates_a_file_has_no_checkpoint(run: Path) -> None:
@@ -155,27 +123,6 @@ def test_a_run_that_evaluates_a_file_has_no_checkpoint(run: Path) -> None:
         assert main([str(folder), "--split", "test", "--out", f"of_{folder.name}"]) == 0
     of_training, of_file = (np.load(f"of_{folder.name}/{FEATURES}") for folder in (run, only_run()))
     np.testing.assert_allclose(of_training, of_file, rtol=1e-5, atol=1e-6)
-
-
-def test_refusals_come_before_images_are_read(run: Path, tmp_path: Path, refused: Refusal) -> None:
-    assert "name one run, or give --weights FILE" in refused()
-    assert "name one run, or give --weights FILE" in refused(str(run), "--weights", "random")
-    assert "evaluate=knn: leave it out" in refused(str(run), "evaluate=knn")
-    assert "devices=2: leave it out" in refused(str(run), "devices=2")
-    assert "loss=dcl: after the training only evaluate, device, precision, paths.data can" in refused(
-        str(run), "loss=dcl"
-    )
-    root = photos(tmp_path / "photos", "")
-    colours = refused(str(run), "dataset=folder", f"dataset.root={root}")
-    assert "dataset=photos: set dataset to a dataset of images with 1 channels, as the training has" in colours
-    (tmp_path / "empty").mkdir()
-    empty = refused(str(run), "dataset=folder", f"dataset.root={tmp_path / 'empty'}")
-    assert f"dataset.root={tmp_path / 'empty'}: there is no image in it" in empty
-    assert "dataset=mnist: " in refused(str(run), "dataset=mnist", "paths.data=none")
-    (tmp_path / "foreign").mkdir()
-    np.save(tmp_path / "foreign" / FEATURES, np.zeros(3))
-    assert "features.npy in this one" in refused(str(run), "--out", str(tmp_path / "foreign"))
-    assert not (run / "embed").exists() and json.loads((run / "results.json").read_text())["run_id"] == run.name
 
 
 def test_neighbours_are_those_of_all_cosines() -> None:

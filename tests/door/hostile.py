@@ -4,6 +4,7 @@ Each ends in one sentence that names it, or is read right; within bounds of time
 """
 
 import os
+import random
 import resource
 import socket
 import time
@@ -49,6 +50,18 @@ PLACES: dict[str, Callable[[Path], Any]] = {
     "socket": a_socket,
     "64 GiB": large,
 }
+
+
+def variants(content: bytes, seed: int, count: int = 60) -> list[tuple[str, bytes]]:
+    """``content`` cut at random places, and with up to eight bytes changed each, with a description."""
+    generator = random.Random(seed)
+    made = [(f"seed {seed}, cut at {at}", content[:at]) for at in generator.choices(range(len(content)), k=count)]
+    for number in range(count):
+        changed = bytearray(content)
+        for _ in range(generator.randint(1, 8)):
+            changed[generator.randrange(len(changed))] = generator.randrange(256)
+        made.append((f"seed {seed}, change {number}", bytes(changed)))
+    return made
 
 
 def outcome(call: Callable[[], Any]) -> tuple[str, Any]:

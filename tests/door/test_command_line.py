@@ -1,14 +1,25 @@
-"""Command lines: their exit codes, help, and what fails outside of a command."""
+"""Command lines: exit codes, help, tables of any text, what fails outside of a command, and code that is not run."""
 
+import io
+import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from ssl_bench import __version__
-from ssl_bench.commands import table
-from tests.door.door import enter, refuses
+from ssl_bench import __version__, cli
+from ssl_bench.commands import status, table
+from ssl_bench.config.build import KINDS, directory, find_target
+from ssl_bench.config.compose import load
+from ssl_bench.errors import printable
+from ssl_bench.results.pivot import spread
+from tests.conftest import SMALL
+from tests.door.door import enter, refused, refuses
+from tests.results.folders import finish, make, rows
 
 Capture = pytest.CaptureFixture[str]
 
@@ -55,8 +66,6 @@ def test_errors_outside_a_command_are_sentences(capfd: Capture, monkeypatch: pyt
     fails(KeyError("a fault of the program keeps its traceback"))
     with pytest.raises(KeyError), monkeypatch.context() as patched:
         patched.setattr(sys, "argv", ["ssl-bench", "table"])
-        from ssl_bench import cli
-
         cli.main()
 
 
@@ -70,3 +79,95 @@ def test_a_job_that_slurm_refuses_is_one_sentence(
     answer = enter("train -m launcher=slurm launcher.partition=nope seed=0,1", capfd)
     line = answer.err.splitlines()[-1]
     assert answer.code == 2 and "nope" in line and "launcher.<key>" in line, answer
+
+
+# ---- what is printed
+
+
+def test_small_weights_have_significant_digits_and_a_repeated_grid_counts_its_runs(capfd: Capture) -> None:
+    settings = "framework=frozen loss=infonce temperature=fixed evaluate=gradient_weight evaluate.gradient_weight.k=1"
+    for _ in range(2):
+        answer = enter(f"train -m {settings} temperature.tau=0.1,0.5", capfd)
+        assert answer.code == 0 and "2.061e-09" in answer.out  # sigmoid(-2 / 0.1)
+    assert [int(word) for word in answer.out.split() if word.isdigit()][:1] == [2]
+
+
+@pytest.mark.parametrize(
+    ("values", "digits", "expected"),
+    [
+        ([60.0, 62.0, 64.0], 2, "62.00 ± 2.00 (3)"),
+        ([0.0000454], 3, "4.54e-05 (1)"),
+        ([-0.00004663, -0.0000454, -0.00004417], 3, "-4.54e-05 ± 1.23e-06 (3)"),
+        ([0.0, 0.0], 3, "0.000 ± 0.000 (2)"),
+        ([0.5 - 1e-16, 0.5, 0.5], 3, "0.500 ± 0.000 (3)"),
+        ([], 3, ""),
+    ],
+)
+def test_numbers_of_tables(values: list[float], digits: int, expected: str) -> None:
+    assert spread(values, digits) == expected
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_folders_whose_names_are_no_text(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert printable("plain ä 漢") == "plain ä 漢"
+    assert printable("a\nb\x1b[31m\udcff\u202e") == r"a\nb\x1b[31m\udcff\u202e"
+    odd = os.fsdecode(b"\xff\x1b[31m\n")
+    finish(make(f"{odd}/x", choices={"dataset": "bunté"}), 1.0, knn_top1=0.5)
+    failed = make(f"{odd}/y", choices={"dataset": "plain"})
+    (failed / "failed.json").write_text('{"reason": "a\\u001b[2J b"}')
+
+    def printed(form: str) -> str:
+        with monkeypatch.context() as context:
+            context.setattr(sys, "stdout", io.TextIOWrapper(stream := io.BytesIO(), encoding, "backslashreplace"))
+            assert status.main([form]) == 0
+            sys.stdout.flush()
+            return stream.getvalue().decode(encoding)
+
+    accent = "é" if encoding == "utf-8" else r"\xe9"
+    make("b/", rows(1), seed=0)
+    text, lines = printed("--runs"), printed("--csv")
+    assert f"dataset=bunt{accent}" in text and text.count(r"\udcff\x1b[31m\n") == 3 and "\x1b" not in text
+    assert json.loads(printed("--json"))[1]["folder"].startswith(f"outputs/{odd}/")
+    assert r"outputs/\udcff\x1b[31m\n/" in lines and f"dataset=bunt{accent}" in lines and "\x1b" not in lines
+
+
+# ---- code that is not run; tests/refusals.yaml has the command lines
+
+
+def test_variables_of_the_environment_that_are_ours_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("SSL_BENCH_X", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(variable, "some/place")
+        assert load([f"name=${{oc.env:{variable}}}"])["name"] == "some/place"
+        monkeypatch.delenv(variable)
+        assert load([f"name=${{oc.env:{variable},other}}"])["name"] == "other"
+
+
+def test_every_target_of_the_configuration_is_of_the_kind_of_its_group() -> None:
+    found = set()
+    for path in directory().rglob("*.yaml"):
+        group = path.relative_to(directory()).parts[0]
+        node = yaml.safe_load(path.read_text())
+        nodes = [node, *(value for value in node.values() if isinstance(value, dict))]
+        for target in (each for each in nodes if group in KINDS and "_target_" in each):
+            assert callable(find_target(target, group))
+            found.add(group)
+    assert found == set(KINDS) - {"evaluate.on", "tracking"}  # a dataset, and what only plugins have
+    for group in KINDS:
+        other = "ssl_bench.objective.losses.DCL" if group != "loss" else "ssl_bench.data.views.Views"
+        with refused(f"{group}._target_={other}"):
+            find_target({"_target_": other}, group)
+
+
+@pytest.mark.slow
+def test_modules_in_the_working_directory_are_not_imported(tmp_path: Path) -> None:
+    """The temporary folder has a long name, in which no socket could lie."""
+    temporary = tmp_path / ("long" * 25)
+    temporary.mkdir()
+    for name in ("types", "token", "queue", "socket", "random", "multiprocessing", "torch", "wandb"):
+        Path(f"{name}.py").write_text("raise SystemExit('imported from the working directory')")
+    program = shutil.which("ssl-bench", path=str(Path(sys.executable).parent))
+    assert program is not None
+    grid = ["train", "-m", *SMALL, "max_steps=1", "seed=0,1", "launcher=local", "launcher.jobs=2"]
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    done = subprocess.run([program, *grid], capture_output=True, text=True, timeout=150, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr

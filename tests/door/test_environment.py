@@ -30,19 +30,22 @@ def test_a_variable_of_slurm_alone_is_no_job_of_slurm(variable: str, monkeypatch
     assert nodes() == Nodes()
 
 
+def of_two_classes(root: str) -> None:
+    for name in (b"a", b"\xe4"):
+        folder = os.path.join(os.fsencode(root), name)
+        os.makedirs(folder)
+        for i in range(6):
+            Image.new("RGB", (32, 32), (40 * i, 0, 0)).save(os.fsdecode(os.path.join(folder, b"%d.png" % i)))
+
+
 def test_a_home_folder_is_known_in_every_path(
     train: Train, capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SSL_BENCH_DATA", "~/data")
-    for name in "ab":
-        (home / "my photos" / name).mkdir(parents=True)
-        for i in range(6):
-            Image.new("RGB", (32, 32), (40 * i, 0, 0)).save(home / "my photos" / name / f"{i}.png")
-    words = ["dataset=folder", "dataset.size=32", "dataset.test_share=0.5", "batch_size.size=4", "max_steps=1"]
-    words += ["backbone=resnet_digits", "augment=none", "evaluate=knn", "evaluate.knn.k=1", "evaluate.watch=0"]
-    words += ["dataset.root=~/my photos", "paths.outputs=~/runs"]
+    of_two_classes(str(home / "my photos"))
+    words = [*FOLDER, "dataset.root=~/my photos", "paths.outputs=~/runs"]
     assert train(*words)[0] == 0
     (run,) = (home / "runs" / "default").iterdir()
     config = yaml.safe_load((run / "config.yaml").read_text())
@@ -55,14 +58,6 @@ def test_a_home_folder_is_known_in_every_path(
     assert list(ssl_bench.runs("~/runs")["seed"]) == [0] and not Path("~").exists()
 
 
-def of_two_classes(root: str) -> None:
-    for name in (b"a", b"\xe4"):
-        folder = os.path.join(os.fsencode(root), name)
-        os.makedirs(folder)
-        for i in range(6):
-            Image.new("RGB", (32, 32), (40 * i, 0, 0)).save(os.fsdecode(os.path.join(folder, b"%d.png" % i)))
-
-
 def test_names_that_are_no_utf8(train: Train, capfd: Capture) -> None:
     """A file system of Linux has them, from old archives."""
     outputs, root = os.fsdecode(b"o\xe9"), os.fsdecode(b"caf\xe9")
@@ -73,19 +68,11 @@ def test_names_that_are_no_utf8(train: Train, capfd: Capture) -> None:
     assert "already done" in train(*arguments)[1]
     (run,) = Path(outputs, "default").iterdir()
     assert b'dataset.root="caf\xe9"' in (run / "command.txt").read_bytes()
-    again = ["evaluate", str(run), "evaluate=geometry"]
-    card = ["export", "--format", "card", str(run)]
-    for words in (again, card, ["report", outputs], ["status", outputs], ["status", "--csv", outputs]):
+    again = [["evaluate", str(run), "evaluate=geometry"], ["export", "--format", "card", str(run)]]
+    for words in (*again, ["report", outputs], ["status", "--csv", outputs]):
         answer = enter(shlex.join(words), capfd)
         assert answer.code == 0 and "Traceback" not in answer.err, answer
     assert list(map(str, ssl_bench.runs(outputs)["path"])) == [str(run)]
-
-
-def test_an_output_in_ascii_says_everything(cli: Callable[..., Any], train: Train) -> None:
-    for name in ("café", "tea"):
-        assert train("max_steps=1", f"name={name}", f"seed={len(name)}")[0] == 0
-    table = cli("status", PYTHONIOENCODING="ascii")
-    assert (table.returncode, table.stderr) == (0, "") and r"caf\xe9" in table.stdout
 
 
 # ---- what a notebook, the processor and W&B have set

@@ -15,9 +15,9 @@ from ssl_bench.config.compose import load
 from ssl_bench.data.folder import Folder
 from ssl_bench.data.packed import Packed, pack
 from ssl_bench.training.parts import Parts
-from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome
+from tests.composed import load
+from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome, variants
 from tests.door.test_data import images, photo
-from tests.door.test_files import variants
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is not known")
 IMAGES, LABELS = images(), np.arange(70) % 10

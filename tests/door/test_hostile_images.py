@@ -21,8 +21,7 @@ from ssl_bench import files
 from ssl_bench.config.compose import load
 from ssl_bench.data import photos, scan
 from ssl_bench.training.parts import Parts
-from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome
-from tests.door.test_files import variants
+from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome, variants
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is not known"),

@@ -34,7 +34,7 @@ COMMANDS = {
     "--config-dir my_parts/conf",
     "my_dashboard": "train tracking=database --config-dir my_dashboard/conf",
 }
-SCALED = [*shlex.split(COMMANDS["my_losses"])[1:], "max_steps=1"]
+SCALED = ["loss=scaled", "plugins=[my_losses]", "--config-dir=my_losses/conf", "max_steps=1"]
 SMALL_PARTS = ["head.out=8", "max_steps=2", "batch_size=b32", "log_every=1", "tracking=off", "evaluate.baselines=[]"]
 ROWS = [*shlex.split(COMMANDS["my_dashboard"])[1:], "dataset.share=0.1", "evaluate.watch=0"]  # two steps an epoch
 Train = Callable[..., tuple[int, str]]
@@ -97,6 +97,8 @@ def test_a_plugin_needs_both_consents(capfd: Capture, monkeypatch: pytest.Monkey
 
 BACKBONE = "backbone._target_=my_parts.Patches ssl_bench.networks.backbones.Backbone forward num_features"
 NEGATIVES = "negatives._target_=my_parts.Hardest ssl_bench.objective.negatives.Negatives bank count"
+VIEWS = "augment._target_=my_parts.Hole ssl_bench.data.views.Views"
+EVALUATOR = "evaluate.norms._target_=my_parts.Norms ssl_bench.evaluate.target.Evaluator run"
 DASHBOARD = "tracking._target_=my_dashboard.Database ssl_bench.record.dashboard.Dashboard end open show"
 
 
@@ -111,9 +113,19 @@ DASHBOARD = "tracking._target_=my_dashboard.Database ssl_bench.record.dashboard.
         ("my_parts", "class Patches(Backbone)", "class Patches(nn.Module)", BACKBONE),
         ("my_parts", "def forward", "def backward", BACKBONE),
         ("my_parts", "self.num_features =", "self.width =", "num_features"),
-        ("my_parts", "class Hole(Views)", "class Hole(nn.Module)", "augment._target_=my_parts.Hole Views"),
+        (
+            "my_parts",
+            "class Hole(Views)",
+            "class Hole(nn.Module)",
+            VIEWS,
+        ),
         ("my_parts", "class Hardest(InBatch)", "class Hardest(nn.Module)", NEGATIVES),
-        ("my_parts", "def run", "def evaluate", "evaluate.norms._target_=my_parts.Norms Evaluator run"),
+        (
+            "my_parts",
+            "def run",
+            "def evaluate",
+            EVALUATOR,
+        ),
         ("my_parts", "self.k = k", "self.k = 63", "negatives.k 1 62"),
         ("my_dashboard", "class Database(Dashboard)", "class Database", DASHBOARD),
         ("my_dashboard", "def end", "def finished", DASHBOARD),

@@ -25,8 +25,7 @@ from torch import Tensor
 from ssl_bench.networks.backbones import DigitsResNet
 from ssl_bench.networks.weights import load_weights, read_weights
 from tests.door.door import refuses
-from tests.door.hostile import MARKER, SEED, outcome
-from tests.door.test_files import variants
+from tests.door.hostile import MARKER, SEED, outcome, variants
 
 TENSOR = torch.arange(6.0).reshape(2, 3)
 HUGE = 10**11  # bytes, more than a machine has

@@ -1,4 +1,4 @@
-"""What a pass of chunks sees: the same views, dropout and running statistics. ``test_invariances`` has the gradient."""
+"""What a pass of chunks sees: the same dropout and running statistics. ``test_invariances`` has the gradient."""
 
 import contextlib
 import copy
@@ -30,21 +30,6 @@ def method(*layers: nn.Module, momentum: float | None = None) -> Contrastive:
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(SIZE**2, 12), *layers)
     framework = Siamese(backbone, MLP(12, 1, None, 6, final_norm="none"), momentum=momentum)
     return Contrastive(framework, InBatch(), Fixed(0.2), InfoNCE()).double()
-
-
-def test_both_passes_see_the_same_views_of_a_view_that_draws_from_the_global_generator() -> None:
-    images, seen = batch(), list[Tensor]()
-
-    def part(rows: slice) -> Batch:
-        views = [view[rows] + torch.rand((), dtype=torch.float64) for view in images.views]
-        seen.append(torch.stack(views))
-        return Batch(views, images.ids[rows], images.labels[rows])
-
-    chunked.backward(method(), part, IMAGES, 2, 0.0, False, contextlib.nullcontext, lambda loss: loss)
-    first, second = seen[: IMAGES // 2], seen[IMAGES // 2 :]
-    assert len(first) == len(second) == 4 and all(map(torch.equal, first, second))
-    drawn = [part[0] - images.views[0][place::4] for place, part in enumerate(first[:2])]
-    assert not torch.equal(*drawn)
 
 
 def test_chunks_move_running_statistics_once_and_repeat_dropout() -> None:

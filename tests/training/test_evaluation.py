@@ -1,7 +1,6 @@
 """A run is a training and its evaluations: what is there is not computed again, whichever command asks for it."""
 
 import json
-import os
 import shutil
 import signal
 import time
@@ -71,28 +70,6 @@ def test_another_evaluation_trains_nothing_and_computes_what_is_missing(trained:
     assert shown in printed and results() == third
 
 
-def test_a_stop_in_a_second_evaluation_loses_nothing(
-    trained: Path, train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from ssl_bench.evaluate.linear import LinearProbe
-
-    first = results()
-
-    run = LinearProbe.run
-
-    def stop(probe: LinearProbe, target: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return run(probe, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LinearProbe, "run", stop)
-        code, printed = train("max_steps=3", "evaluate=[linear,knn]", "evaluate.linear.epochs=2")
-    assert code == 128 + signal.SIGTERM, printed
-    assert results() == first
-    assert train("max_steps=3", "evaluate=[linear,knn]", "evaluate.linear.epochs=2")[0] == 0
-    assert results()["metrics"].items() > first["metrics"].items()
-
-
 def test_a_kill_in_a_second_evaluation_leaves_the_run_done_and_trained(trained: Path, train: Train) -> None:
     def shown() -> tuple[str, float]:
         (row,) = table.read(Path("outputs")).to_dict("records")
@@ -113,25 +90,19 @@ def test_a_kill_in_a_second_evaluation_leaves_the_run_done_and_trained(trained: 
     assert shown()[0] == "finished"
 
 
-def test_a_baseline_is_computed_once_for_all_runs_that_share_it(trained: Path, train: Train) -> None:
-    files = sorted(Path("outputs/.baselines").iterdir())
-    assert len(files) == 2
-    for path in files:
+def test_a_baseline_is_computed_once_and_a_training_is_found_under_another_name(trained: Path, train: Train) -> None:
+    baselines = sorted(Path("outputs/.baselines").iterdir())
+    assert len(baselines) == 2
+    for path in baselines:
         write_json(path, dict.fromkeys(read_json(path), 0.125))
+    code, printed = train("max_steps=3", *KNN, "name=new")
+    assert code == 0 and f"already done: {trained}" in printed
+    assert train("max_steps=3", *KNN, "evaluate.knn.k=7", "name=new")[0] == 0
+    assert only_run() == trained and {"knn/top1", "knn[k=7]/top1"} <= results()["metrics"].keys()
+    assert results()["name"] == results()["config"]["name"] == "default"  # a reader refuses two names
     assert train("max_steps=3", *KNN, "loss=dcl", "name=other")[0] == 0
     other = results(next(Path("outputs/other").iterdir()))["metrics"]
     assert other["knn_init/top1"] == other["knn_raw/top1"] == 0.125 != other["knn/top1"]
-    assert train("max_steps=3", *KNN, "seed=1", "name=third")[0] == 0
-    assert len(list(Path("outputs/.baselines").iterdir())) == 4
-
-
-def test_the_same_training_is_found_under_another_name(trained: Path, train: Train) -> None:
-    run = trained
-    code, printed = train("max_steps=3", *KNN, "name=new")
-    assert code == 0 and f"already done: {run}" in printed
-    assert train("max_steps=3", "evaluate=knn", "evaluate.baselines=[]", "evaluate.knn.k=7", "name=new")[0] == 0
-    assert only_run() == run and {"knn/top1", "knn[k=7]/top1"} <= results(run)["metrics"].keys()
-    assert results(run)["name"] == results(run)["config"]["name"] == "default"  # a reader refuses two names
 
 
 def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,15 +120,15 @@ def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pyt
     with monkeypatch.context() as patch:
         patch.setattr(Evaluator, "run", lambda *_: 1 / 0)
         leaves("ZeroDivisionError", "epochs=2", "evaluate.knn.k=3")
-    (run / "checkpoints").rename(run / "kept")
+    last = run / "checkpoints/last.pt"
+    whole = last.read_bytes()
+    last.unlink()
     leaves(f"ssl-bench: {run} ", "epochs=3")
-    torch.save({"run_id": "other"}, Path("other.pt"))
-    for damage, says in ((b"", "last.pt "), (Path("other.pt").read_bytes(), " other")):
-        (run / "checkpoints").mkdir(exist_ok=True)
-        (run / "checkpoints/last.pt").write_bytes(damage)
-        leaves(says, "epochs=3")
-    shutil.rmtree(run / "checkpoints")
-    (run / "kept").rename(run / "checkpoints")
+    last.write_bytes(b"")
+    leaves("last.pt ", "epochs=3")
+    torch.save({"run_id": "other"}, last)
+    leaves(" other", "epochs=3")
+    last.write_bytes(whole)
     config = yaml.safe_load((run / "config.yaml").read_text())
     (run / "config.yaml").write_text(yaml.safe_dump(config | {"epochs": 1}))  # as earlier versions left it
     assert main([str(run), "evaluate.knn.k=3"]) == 0 and "knn[k=3]/top1" in results()["metrics"]
@@ -165,6 +136,29 @@ def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pyt
         assert train("epochs=4", *STEADY, *FEW)[0] == 143
     with refused("15 10", RunError):
         load(run)
+
+
+def test_a_stopped_run_goes_on_as_an_undisturbed_one(train: Train) -> None:
+    """Also with random numbers of its network."""
+    dropping = ["backbone=timm", "backbone.name=test_vit", "backbone.args.patch_size=4", "backbone.args.depth=2"]
+    command = ["epochs=3", *SMALL[1:], *dropping, "backbone.args.drop_path_rate=0.9", *KNN, *FEW]
+    assert train(*command, small=False)[0] == 0
+    whole = only_run()
+    expected, trained = results(whole), weights(whole)
+    shutil.rmtree("outputs")
+    for step in (5, 12):
+        with stopped_at(step):
+            assert train(*command, small=False)[0] == 143
+    run = only_run()
+    assert run.name == whole.name and not (run / "results.json").exists()
+    assert train(*command, small=False)[0] == 0
+    assert results(run)["metrics"] == expected["metrics"] and equal(weights(run), trained)
+
+
+def moments(run: Path) -> int:
+    """How many weights have a state of the optimiser in the checkpoint."""
+    state: dict[str, Any] = torch.load(run / "checkpoints/last.pt", weights_only=True)
+    return len(state.get("optimizer", {}).get("state", {}))
 
 
 def test_a_run_that_grows_without_evaluators_is_done_when_its_epochs_are(train: Train) -> None:
@@ -205,44 +199,6 @@ def test_readers_take_the_last_checkpoint_or_nothing(train: Train, capfd: pytest
         load(run)
     last.unlink()
     refuses(f"evaluate {run} evaluate.knn.k=3", f"{run} checkpoints/last.pt", capfd, 1)
-
-
-def test_a_stopped_run_goes_on_as_an_undisturbed_one(train: Train) -> None:
-    assert train("epochs=3", *KNN, *FEW)[0] == 0
-    whole = only_run()
-    expected, trained = results(whole), weights(whole)
-    shutil.rmtree("outputs")
-    for step in (5, 12):
-        with stopped_at(step):
-            assert train("epochs=3", *KNN, *FEW)[0] == 143
-    run = only_run()
-    assert run.name == whole.name and not (run / "results.json").exists()
-    assert train("epochs=3", *KNN, *FEW)[0] == 0
-    assert results(run)["metrics"] == expected["metrics"] and equal(weights(run), trained)
-
-
-def test_a_network_that_drops_paths_goes_on_with_the_random_numbers_of_an_undisturbed_run(train: Train) -> None:
-    dropping = [
-        "backbone=timm",
-        "backbone.name=test_vit",
-        "backbone.args.patch_size=4",
-        "backbone.args.depth=2",
-        "backbone.args.drop_path_rate=0.9",
-    ]
-    command = ["epochs=2", *SMALL[1:], *dropping, *FEW]
-    assert train(*command, small=False)[0] == 0
-    trained = weights(only_run())
-    shutil.rmtree("outputs")
-    with stopped_at(5):
-        assert train(*command, small=False)[0] == 143
-    assert train(*command, small=False)[0] == 0
-    assert equal(weights(only_run()), trained)
-
-
-def moments(run: Path) -> int:
-    """How many weights have a state of the optimiser in the checkpoint."""
-    state: dict[str, Any] = torch.load(run / "checkpoints/last.pt", weights_only=True)
-    return len(state.get("optimizer", {}).get("state", {}))
 
 
 def test_a_finished_run_has_one_checkpoint_with_networks_only_and_is_as_good(train: Train) -> None:

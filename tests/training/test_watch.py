@@ -14,7 +14,6 @@ from ssl_bench.config.compose import load
 from ssl_bench.training.engine import Training
 from ssl_bench.training.watch import warnings_of
 from tests.conftest import SMALL, only_run
-from tests.ranks import train_on_two_ranks
 
 Train = Callable[..., tuple[int, str]]
 SHORT = ["dataset.size=12", "batch_size=b128", "evaluate.watch=1"]  # ten steps an epoch
@@ -37,7 +36,7 @@ def saved(outputs: str) -> dict[str, Any]:
 
 def test_looks_change_no_bit_and_follow_the_rows_of_metrics(train: Train) -> None:
     run = [*SHORT, "epochs=3", "log_every=7", "framework=moco_v2", "negatives.k=64"]
-    assert train(*run, "paths.outputs=watched")[0] == 0
+    assert train(*run, "evaluate=knn", "evaluate.every=1", "paths.outputs=watched")[0] == 0
     assert train(*run, "evaluate.watch=0", "paths.outputs=plain")[0] == 0
     watched, plain = saved("watched"), saved("plain")
     weights = {name: v for name, v in watched["method"].items() if isinstance(v, torch.Tensor)}
@@ -45,18 +44,11 @@ def test_looks_change_no_bit_and_follow_the_rows_of_metrics(train: Train) -> Non
     assert torch.equal(watched["ranks"][0]["rng"]["torch"], plain["ranks"][0]["rng"]["torch"])
     assert only_run(Path("watched")).name == only_run(Path("plain")).name  # one identity
     assert list(looks("watched")) == [14, 21, 30] and not looks("plain")
-    unwatched = [{k: v for k, v in row.items() if not k.startswith("watch/")} for row in rows("watched")]
+    assert [row["epoch"] for row in rows("watched") if "knn/top1" in row] == [1.0, 2.0, 3.0]
+    unwatched = [row for row in rows("watched") if "loss" in row]
+    unwatched = [{k: v for k, v in row.items() if not k.startswith("watch/")} for row in unwatched]
     clocks = {"seconds": 0, "images_per_second": 0}
     assert [row | clocks for row in unwatched] == [row | clocks for row in rows("plain")]
-
-
-def test_a_look_at_two_ranks_has_the_values_of_one(train: Train) -> None:
-    run = [*SHORT, "epochs=1", "precision=fp64"]
-    assert train(*run, "paths.outputs=one")[0] == 0
-    assert train_on_two_ranks(*SMALL, *run, "paths.outputs=two")[0] == 0
-    one, two = looks("one"), looks("two")
-    assert list(one) == [10] and len(one[10]) == 3
-    assert two[10] == pytest.approx(one[10], rel=1e-5)
 
 
 def test_images_without_labels_have_a_rank_only(train: Train) -> None:
@@ -93,14 +85,7 @@ def test_a_look_sees_a_twentieth_of_the_images_that_were_trained_on(every: int, 
 # ---- what is said
 
 GOOD = {"step": 100, "watch/effective_rank": 12.0, "watch/mean_cosine": 0.3}
-COLLAPSE = (
-    "collapse at epoch 8: all images have nearly one projection (mean cosine 0.9991, effective rank 3.8): "
-    "set optimizer.lr or optimizer.weight_decay lower, or take negatives, or a predictor and momentum"
-)
-CHANCE = (
-    "the loss at epoch 8 is no lower than if all images looked alike, log(K + 1) of InfoNCE: train longer, or set "
-    "optimizer.lr lower if the loss is unsteady, higher if it stands still"
-)
+COLLAPSE, CHANCE = "collapse", "no lower than if all images looked alike"  # what the warnings begin with or have
 
 
 def test_collapse_and_chance_are_said_after_the_warm_up() -> None:
@@ -109,7 +94,9 @@ def test_collapse_and_chance_are_said_after_the_warm_up() -> None:
     look, then = {**GOOD, "epoch": 8.0}, {**GOOD, "epoch": 12.0, "information": 1.0}
 
     def said(*rows: dict[str, Any], warmup: float = 0) -> list[str]:
-        return warnings_of(rows, {"metrics": {}, "config": {}}, warmup)
+        warnings = warnings_of(rows, {"metrics": {}, "config": {}}, warmup)
+        assert all(" epoch 8" in each and "optimizer.lr" in each for each in warnings)
+        return [COLLAPSE if each.startswith(COLLAPSE) else CHANCE if CHANCE in each else each for each in warnings]
 
     assert said(collapsed, collapsed) == [COLLAPSE] == said(collapsed, collapsed, then)  # also if it ends well
     assert said(collapsed, then, collapsed) == [] == said(collapsed, collapsed, warmup=10)  # for a while, and early
@@ -118,9 +105,9 @@ def test_collapse_and_chance_are_said_after_the_warm_up() -> None:
     assert said(late, late, early, early, look) == [CHANCE] and said(early, look | {"step": 99}) == []
     assert said({**collapsed, "information": 0.5}) == [COLLAPSE]  # with negatives one look suffices
     metrics = {"knn/top1": 0.1, "knn_init/top1": 0.164, "linear/digit/top1": 0.5, "linear_init/digit/top1": 0.5}
-    worse = "knn/top1 is 10.0%, below 16.4% before the training: the training has not helped"
     numbers = {"metrics": metrics | {"linear/top1": 0.3}, "config": {}}
-    assert warnings_of([then], numbers, 0) == [worse]
+    (worse,) = warnings_of([then], numbers, 0)
+    assert worse.startswith("knn/top1 ") and "10.0%" in worse and "16.4%" in worse
     for images, told in ((20, list[str]()), (2000, [worse])):  # other test images might make it better
         assert warnings_of([then], numbers | {"evaluations": [{"hits": {"knn/top1": {"images": images}}}]}, 0) == told
 
@@ -136,7 +123,9 @@ def test_a_collapse_is_said_once_on_the_way_and_recorded(train: Train) -> None:
 def test_more_neighbours_than_a_tenth_of_the_bank_are_doubted(train: Train) -> None:
     run = ["max_steps=1", "evaluate=[knn,knn_val]"]
     assert train(*run, "evaluate.knn.k=[20,200]")[0] == 0
-    said = "evaluate.knn.k=200 is more than a tenth of the 1347 images that can vote: set k to 134 or less"
-    assert said in json.loads((only_run() / "results.json").read_text())["warnings"]
-    assert train(*run)[0] == 0
-    assert said not in json.loads((only_run() / "results.json").read_text())["warnings"]
+
+    def doubts() -> list[str]:
+        warnings = json.loads((only_run() / "results.json").read_text())["warnings"]
+        return [each for each in warnings if "evaluate.knn.k=200" in each and "134" in each]
+
+    assert len(doubts()) == 1 and train(*run)[0] == 0 and doubts() == []

@@ -12,86 +12,47 @@ import yaml
 from ssl_bench.config import anchors, compose, from_disk
 from ssl_bench.data.folder import FolderDataset
 from ssl_bench.papers import tables
-from tests.door.door import refuses
-from tests.door.hostile import MARKER, PLACES, SEED, outcome
-from tests.door.test_files import variants
+from tests.door.hostile import MARKER, PLACES, SEED, outcome, variants
 from tests.papers.test_own import content
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is not known")
 RUN = f"!!python/object/apply:os.system [touch {MARKER}]"
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
-NO_YAML = object()  # no loader reads it
-# By text what an option of it holds, as YAML 1.1 has it, or words of its refusal.
-TEXTS: dict[str | bytes, Any] = {
-    # code
-    RUN: "python/object/apply:os.system",
-    f"a: {RUN}": "python/object/apply:os.system",
-    f"a: !!python/object/new:os.system [touch {MARKER}]": "python/object/new:os.system",
-    "a: !!python/name:os.system ''": "python/name:os.system",
-    "a: !!python/module:antigravity ''": "python/module:antigravity",
-    f"a: !!python/object/new:type\n  args: ['x', !!python/tuple [], {{'f': {RUN}}}]": "python/object/new:type",
-    "%TAG ! tag:x,2000:\n--- !a b": "tag:x,2000:a",
-    f"a: !{'x' * 100_000} b": "cannot be read",
-    "a: ${oc.env:AWS_SECRET_ACCESS_KEY}": "variable AWS_SECRET_ACCESS_KEY is not read",
-    # without a bound or an end
-    LAUGHS: "its anchors stand for more than 1,000,000 values",
-    "a: &a [x, *a]": "the list or mapping in line 1 contains itself",
-    "a: &a {b: *a}": "the list or mapping in line 1 contains itself",
-    "a: &a\n  <<: *a": "the list or mapping in line 1 contains itself",
-    "a: ${a}": "a",
-    "a: " + "[" * 10_000 + "]" * 10_000: "it is nested too deeply",
-    "a: " + "{a: " * 10_000 + "}" * 10_000: "it is nested too deeply",
-    "[" * 10_000: "it is nested too deeply",
-    "\n".join(" " * i + "a:" for i in range(700)): "it is nested too deeply",
-    "\n".join(f"k{i}: {i}" for i in range(25_000)): "it has more than 262,144 bytes",
-    "a: " + "x" * 10**6: "it has more than 262,144 bytes",
-    # numbers
-    f"a: {'9' * 5000}": "the number in line 1 is too long",
-    f"a: 0x{'f' * 5000}": "the number in line 1 is too long",
-    f"\na: 0b{'1' * 20_000}": "the number in line 2 is too long",
-    f"a: {':'.join(['59'] * 3000)}": "the number in line 1 is too long",
-    f"{'9' * 500}: 1": "the number in line 1 is too long",
+# By text what an option of it holds, as YAML 1.1 has it.
+READ: dict[str | bytes, Any] = {
     "a: 1e99999": {"a": math.inf},
     "a: [.inf, -.inf]": {"a": [math.inf, -math.inf]},
     "a: 2020-02-30": {"a": "2020-02-30"},
-    # encodings
-    "a: café".encode("latin1"): "codec can't decode",
-    "a: 1".encode("utf-16"): "codec can't decode",
-    "a: 1".encode("utf-16-le"): "#x0000",
-    "a: 1".encode("utf-32"): "codec can't decode",
     "a: 1".encode("utf-8-sig"): {"a": 1},
     "a: \\udce9": {"a": "\\udce9"},
-    "a: \0": "#x0000",
-    '"a\0": 1': "#x0000",
-    "a: \x1b[2J": "#x001b",
     'a: "\\e[2J\\e]0;x\\a"': {"a": "\x1b[2J\x1b]0;x\a"},
     "a: 1\rb: 2": {"a": 1, "b": 2},
     "a: 1\x85b: 2": {"a": 1, "b": 2},
-    # keys
-    "a: 1\na: 2": "a stands twice in the mapping in line 1",
-    "b: {a: 1, 'a': 1}": "a stands twice in the mapping in line 1",
     "a: &a {b: 1}\nc:\n  <<: *a\n  d: 2": {"a": {"b": 1}, "c": {"b": 1, "d": 2}},
-    "<<: 3": "for merging",
-    "<<: [1, 2]": "for merging",
-    "[1, 2]: 3": "unhashable",
-    "? [a]\n: b": "unhashable",
-    ": 1": "cannot be read",
     "true: 1": {True: 1},
-    # other values
     "": {},
     "# nothing": {},
-    "3": "Invalid loaded object type: int",
-    "true": "Invalid loaded object type: bool",
-    "[1]": "set loss to one of its options",
-    "a: *b": "undefined alias",
-    "a:\n\t- b": "cannot start any token",
-    "a: 1\n---\nb: 2": "another document",
-    "%YAML 9.9\n--- 3": "incompatible YAML",
-    "a: !!binary xx": "base64",
-    "a: !!set {b, c}": "a: Value 'set' is not a supported primitive type",
     "a: !!omap [b: 1]": {"a": [["b", 1]]},
-    "a: =": "tag:yaml.org,2002:value",
 }
+CODE = [RUN, f"a: {RUN}", f"a: !!python/object/new:os.system [touch {MARKER}]", "a: !!python/name:os.system ''"]
+CODE += ["a: !!python/module:antigravity ''", "%TAG ! tag:x,2000:\n--- !a b", f"a: !{'x' * 100_000} b"]
+CODE += [f"a: !!python/object/new:type\n  args: ['x', !!python/tuple [], {{'f': {RUN}}}]"]
+CODE += ["a: ${oc.env:AWS_SECRET_ACCESS_KEY}"]
+ENDLESS = [LAUGHS, "a: &a [x, *a]", "a: &a {b: *a}", "a: &a\n  <<: *a", "a: ${a}", "a: " + "x" * 10**6]
+ENDLESS += ["\n".join(f"k{i}: {i}" for i in range(25_000)), f"a: {'9' * 5000}", f"a: 0x{'f' * 5000}"]
+ENDLESS += [f"\na: 0b{'1' * 20_000}", f"a: {':'.join(['59'] * 3000)}", f"{'9' * 500}: 1"]
+DEEP = [
+    "a: " + "[" * 10_000 + "]" * 10_000,
+    "a: " + "{a: " * 10_000 + "}" * 10_000,
+    "[" * 10_000,
+]  # Hydra takes seconds
+DEEP += ["\n".join(" " * i + "a:" for i in range(700))]
+WRONG = ["a: café".encode("latin1"), *("a: 1".encode(f"utf-{each}") for each in ("16", "16-le", "32"))]
+OTHERS = ["a: \0", '"a\0": 1', "a: \x1b[2J", "a: 1\na: 2", "b: {a: 1, 'a': 1}", "<<: 3", "<<: [1, 2]", "[1, 2]: 3"]
+OTHERS += ["? [a]\n: b", ": 1", "3", "true", "[1]", "a: *b", "a:\n\t- b", "a: 1\n---\nb: 2", "%YAML 9.9\n--- 3"]
+OTHERS += ["a: !!binary xx", "a: !!set {b, c}", "a: ="]
+REFUSED: list[str | bytes] = [*CODE, *ENDLESS, *DEEP, *WRONG, *OTHERS]
+TEXTS = [*READ, *REFUSED]
 
 
 def as_bytes(text: str | bytes) -> bytes:
@@ -106,22 +67,17 @@ def put(name: str, what: bytes | Callable[[Path], Any]) -> Path:
     return path
 
 
-PART = [text for text in TEXTS if TEXTS[text] != "it is nested too deeply"][::4]  # which takes Hydra seconds
+PART = [text for text in TEXTS if text not in DEEP][::4]
 SLOW = [text for text in TEXTS if text not in PART]
 
 
 @pytest.mark.parametrize("texts", [PART, pytest.param(SLOW, marks=pytest.mark.slow)])
 def test_an_option_is_composed_or_refused(texts: list[str | bytes]) -> None:
     for number, text in enumerate(texts):
-        path, expected = put(f"{number}/loss/mine.yaml", as_bytes(text)), TEXTS[text]
+        path = put(f"{number}/loss/mine.yaml", as_bytes(text))
         said, loss = outcome(lambda: compose.load(["loss=mine"], Path(f"{number}"))["loss"])  # noqa: B023
-        if isinstance(expected, str):
-            assert expected in said and (str(path) in said or said.startswith(("loss.a: ", "a: ", "loss=[1]: "))), (
-                text[:50],
-                said,
-            )
-        else:
-            assert loss == expected, (text[:50], said)
+        assert bool(said) == (text not in READ) and (said or loss == READ[text]), (text[:50], said)
+        assert not said or str(path) in said or said.startswith(("loss.a: ", "a: ", "loss=[1]: ")), (text[:50], said)
 
 
 def test_an_option_is_no_pipe_and_no_device() -> None:
@@ -204,15 +160,3 @@ def test_lists_of_images_and_of_classes_are_read_or_refused() -> None:
             assert refused.startswith("dataset.folder=images: images/train/a has no images")
         else:
             assert str(path) in refused
-
-
-def test_commands_end_with_the_code_of_a_wrong_configuration(capfd: pytest.CaptureFixture[str]) -> None:
-    put("conf/loss/mine.yaml", as_bytes(f"a: {RUN}"))
-    put("pipes/loss/pipe.yaml", PLACES["pipe"])
-    put("mine.yaml", LAUGHS.encode())
-    put("few.txt", "a.jpg".encode("utf-16"))
-    refuses("train loss=mine --config-dir conf", "conf/loss/mine.yaml", capfd)
-    refuses("train loss=pipe --config-dir pipes", "pipes/loss/pipe.yaml", capfd)
-    refuses("table mine.yaml", "mine.yaml 1,000,000", capfd)
-    refuses("train evaluate.labels=[few.txt]", "evaluate.labels few.txt UTF-8", capfd)
-    assert not Path(MARKER).exists()
