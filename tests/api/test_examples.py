@@ -15,13 +15,9 @@ import numpy as np
 import pytest
 import torch
 from pandas import DataFrame
-from torch import Tensor
 
 import ssl_bench
-from ssl_bench.data.batch import Batch
-from ssl_bench.distributed import global_mean
 from tests.conftest import SMALL, only_run
-from tests.ranks import on_two_ranks
 
 EXAMPLES = Path(ssl_bench.__file__).parents[1] / "scripts" / "examples"
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="an installed package has no examples")
@@ -71,66 +67,6 @@ def test_knn_and_a_probe_of_a_backbone_of_timm(example: Callable[..., list[str]]
 
 
 @pytest.mark.slow
-def test_a_new_loss_in_a_run(train: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(EXAMPLES)
-    monkeypatch.setenv("SSL_BENCH_PLUGINS", "new_loss")
-    code, printed = train(
-        "plugins=[new_loss]", "loss=dcl", "loss._target_=new_loss.Focal", "+loss.gamma=2.0", "max_steps=2"
-    )
-    sys.modules.pop("new_loss", None)
-    assert code == 0, printed
-    assert "_target_: new_loss.Focal" in (only_run() / "config.yaml").read_text()
-
-
-def swav(rank: int, world: int = 1) -> tuple[Tensor, Tensor]:
-    """The loss of the example, and its gradient by prototypes and head, of two global views and two small crops."""
-    sys.path.insert(0, str(EXAMPLES))
-    from swav import SwAV  # type: ignore[import-not-found,unused-ignore]
-
-    from ssl_bench.distributed import average_gradients
-    from ssl_bench.networks.heads import MLP
-
-    torch.manual_seed(0)
-    backbone = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(3), torch.nn.Flatten())
-    method = SwAV(backbone, MLP(9, 1, None, 5, False, "none"), prototypes=4, epsilon=0.3).double()
-    views = [torch.rand(8, 1, size, size, dtype=torch.float64) for size in (6, 6, 4, 4)]
-    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
-    ids = torch.arange(8)[mine]
-    result = method(Batch([view[mine] for view in views], ids, ids), 0.0, diagnostics=True)
-    result.loss.backward()
-    average_gradients(method)
-    gradient = torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None])
-    loss = global_mean(result.loss.detach()[None])
-    if world > 1:
-        return loss, gradient
-    z = [torch.nn.functional.normalize(method.encoder(view)["projection"]).detach() for view in views]
-    weight, expected = method.prototypes.weight.detach(), 0.0
-    assert torch.allclose(weight.norm(dim=1), torch.ones(4, dtype=torch.float64), atol=1e-6)
-    for i in range(2):
-        q = torch.exp(z[i] @ weight.T / 0.3)
-        for _ in range(3):
-            q = q / q.sum(0) / 4
-            q = q / q.sum(1)[:, None] / 8
-        for v in {0, 1, 2, 3} - {i}:
-            log_p = torch.log_softmax(z[v] @ weight.T / 0.1, 1)
-            expected -= float((8 * q * log_p).sum()) / 8 / 6
-    assert float(loss) == pytest.approx(expected, rel=1e-12)
-    return loss, gradient
-
-
-def swav_of_two(rank: int) -> tuple[Tensor, Tensor]:
-    return swav(rank, 2)
-
-
-@pytest.mark.slow
-def test_swav_is_its_formula_and_two_ranks_are_one() -> None:
-    loss, gradient = swav(0)
-    for found, of_ranks in on_two_ranks(swav_of_two):
-        assert float(found) == pytest.approx(float(loss), rel=1e-12)
-        assert float((of_ranks - gradient).norm()) < 1e-12 * float(gradient.norm())
-
-
-@pytest.mark.slow
 def test_swav_in_a_run(train: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setenv("SSL_BENCH_PLUGINS", "swav")
@@ -173,10 +109,10 @@ def test_a_search_has_the_mean_over_seeds_as_its_value_and_goes_on(example: Call
     stopped = study().ask(dict(first[0].distributions))
     example("search", "3", *words)  # the trial that was stopped, again
     again = study().trials
-    assert [trial.value for trial in again[:2]] == [trial.value for trial in first]
     assert [trial.state.name for trial in again] == ["COMPLETE"] * 2 + ["FAIL", "COMPLETE"]
-    rate = stopped.params["optimizer.lr"]
-    assert again[3].params == stopped.params and again[3].value == pytest.approx(means()[rate])
+    assert again[3].params == stopped.params and again[3].value == pytest.approx(
+        means()[again[3].params["optimizer.lr"]]
+    )
 
 
 @pytest.mark.slow
@@ -207,9 +143,6 @@ def test_the_page_of_a_grid(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     means = 100 * runs.groupby(["loss", "negatives.k", "batch_size"])["knn/top1"].mean()
     (table,) = (text for line, text in printed.items() if " table " in line)
     assert all(f"{mean:.2f}" in table for mean in means)
-    (compared,) = (text for line, text in printed.items() if " --by loss " in line)
-    head, row, *_ = (line.split() for line in compared.splitlines()[2:6])
-    assert head == ["dcl", "minus", "infonce"] and row[:3] == ["all", "cells", "6"]
     names = dict[str, object]()
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), names)
     assert isinstance(names["means"], DataFrame) and Path("heat-2.pdf").is_file()

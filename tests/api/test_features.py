@@ -11,8 +11,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_bench.api.features import alignment_uniformity, knn, linear_probe
-from ssl_bench.errors import ConfigError, InvalidValue
-from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.linear import accuracy, fit_linear
 from tests.api.cases import vectors
 from tests.door.door import refused
@@ -20,14 +18,6 @@ from tests.door.door import refused
 GENERATOR = torch.Generator().manual_seed(0)
 FEATURES, QUERIES = torch.randn(90, 6, generator=GENERATOR), torch.randn(30, 6, generator=GENERATOR)
 LABELS, QUERY_LABELS = torch.arange(90) % 3, torch.arange(30) % 3
-
-
-def test_knn_counts_the_classes_and_refuses_k() -> None:
-    assert knn(FEATURES, LABELS, QUERIES, k=1).ranking.shape == (30, 3)
-    with pytest.raises(InvalidValue, match=r"^k=200: .*1 to 90"):
-        knn(FEATURES, LABELS, QUERIES)
-    with pytest.raises(InvalidValue, match=r"features, queries=\[\[90,6\],\[30,5\]\]"):
-        knn(FEATURES, LABELS, QUERIES[:, :5], k=1)
 
 
 def test_a_linear_probe_is_the_fit_on_nine_tenths() -> None:
@@ -42,8 +32,7 @@ def test_a_linear_probe_is_the_fit_on_nine_tenths() -> None:
     top1 = accuracy(QUERIES, torch.arange(30), QUERY_LABELS, *fit)[best].item()
     assert (found.top1, found.top5, found.chosen) == (top1, None, {"val_top1": held_out[best], "lr": lrs[best]})
     assert (found.predictions == QUERY_LABELS).double().mean().item() == top1
-    with pytest.raises(ConfigError, match=r"^epochs=0: .*1 "):
-        linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS, epochs=0)
+    assert linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS + 3, epochs=2).top1 == 0  # no image of these classes
 
 
 def test_alignment_and_uniformity_are_their_formulas() -> None:
@@ -53,11 +42,6 @@ def test_alignment_and_uniformity_are_their_formulas() -> None:
     pairs = [[math.exp(-1.5 * float((x[i] - x[j]).norm()) ** 2) for i in range(6) for j in range(i)] for x in (f, g)]
     uniformity = sum(math.log(sum(each) / 15) for each in pairs) / 2
     assert alignment_uniformity(z1, z2, gamma=3, t=1.5) == pytest.approx((alignment, uniformity), rel=1e-12)
-    for bad in ({"gamma": 0}, {"t": -1}):
-        with pytest.raises(InvalidValue, match=next(iter(bad))):
-            alignment_uniformity(z1, z2, **bad)
-    with pytest.raises(InvalidValue, match=r"views=\[\[6,5\],\[5,5\]\]"):
-        alignment_uniformity(z1, z2[:5])
 
 
 def measure(features: Any, labels: Any, queries: Any, query_labels: Any) -> tuple[Any, ...]:
@@ -73,11 +57,6 @@ def measure(features: Any, labels: Any, queries: Any, query_labels: Any) -> tupl
 
 
 EXPECTED = measure(FEATURES, LABELS, QUERIES, QUERY_LABELS)
-
-
-def test_knn_is_that_of_the_command() -> None:
-    assert knn(FEATURES, LABELS, QUERIES, k=5).chosen["temperature"] == KNN().temperature[0]
-    assert knn(FEATURES, LABELS, QUERIES, k=5).top1 is None
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
@@ -118,7 +97,7 @@ def changed(x: Tensor, value: float) -> Tensor:
 GIVEN = {"features": FEATURES, "labels": LABELS, "queries": QUERIES, "query_labels": QUERY_LABELS}
 OF_BOTH: list[tuple[dict[str, Any], str]] = [
     ({"features": LABELS}, "=[[90],[30,6]]"),
-    ({"queries": LABELS}, "=[[90,6],[90]]"),
+    ({"queries": QUERIES[:, :5]}, "=[[90,6],[30,5]]"),
     ({"features": FEATURES[:0], "labels": LABELS[:0]}, "=[[0,6],[30,6]]"),
     ({"queries": QUERIES[:0], "query_labels": LABELS[:0]}, "=[[90,6],[0,6]]"),
     ({"labels": LABELS[:, None]}, "labels=torch.int64 [90, 1] [90]"),
@@ -134,53 +113,20 @@ OF_PROBE: list[tuple[dict[str, Any], str]] = [
     ({"query_labels": QUERY_LABELS[:7]}, "query_labels=torch.int64 [7] [30]"),
     ({"lr": 0.1}, "lr lrs"),
     ({"epochs": 1.5}, "epochs=1.5"),
+    ({"epochs": 0}, "epochs=0 1"),
     ({"seed": "a"}, "seed=a"),
     ({"lrs": [1e3], "weight_decay": 1.0}, "lrs=[1000.0]"),
 ]
-OF_KNN: list[tuple[dict[str, Any], str]] = [
-    ({"k": 91}, "k=91 1 90"),
-    ({"k": 1.5}, "k=1.5"),
-    ({"temperature": "low"}, "temperature=low"),
-    ({"temperature": 0}, "temperature=0.0"),
-]
+OF_KNN = [({"k": 91}, "k=91 1 90"), ({"k": 1.5}, "k=1.5"), ({"temperature": "low"}, "temperature=low")]
+OF_UNIFORMITY = [({"z1": changed(QUERIES, math.nan)}, "z1=NaN 1 30"), ({"z2": QUERIES[:5]}, "views=[[30,6],[5,6]]")]
+OF_UNIFORMITY += [({"gamma": 0.0}, "gamma=0.0"), ({"t": -1}, "t"), ({"t": 1e6}, "t=1000000.0 100")]
+REFUSED = [(linear_probe, *case) for case in OF_BOTH + OF_PROBE] + [(knn, *case) for case in OF_BOTH + OF_KNN]
+REFUSED += [(alignment_uniformity, *case) for case in OF_UNIFORMITY]
 
 
-@pytest.mark.parametrize(("change", "names"), OF_BOTH + OF_PROBE)
-def test_what_cannot_be_fitted_is_refused(change: dict[str, Any], names: str) -> None:
+@pytest.mark.parametrize(("call", "change", "names"), REFUSED)
+def test_what_cannot_be_computed_is_refused(call: Any, change: dict[str, Any], names: str) -> None:
+    given = {"z1": QUERIES, "z2": QUERIES} if call is alignment_uniformity else GIVEN
+    given = {key: value for key, value in (given | change).items() if call is not knn or key != "query_labels"}
     with refused(names):
-        linear_probe(**(GIVEN | change))
-
-
-@pytest.mark.parametrize(("change", "names"), OF_BOTH + OF_KNN)
-def test_what_has_no_neighbours_is_refused(change: dict[str, Any], names: str) -> None:
-    given = {"k": 5} | GIVEN | change
-    with refused(names, InvalidValue):
-        knn(**{name: value for name, value in given.items() if name != "query_labels"})
-
-
-def test_classes_without_an_image_in_the_bank() -> None:
-    """Every query of such a class is wrong."""
-    assert linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS + 3, epochs=2).top1 == 0
-
-
-def test_numbers_of_numpy_and_another_default_device() -> None:
-    """Random orders are drawn on the CPU, also where a GPU is the default device."""
-    with torch.device("meta"):  # after set_default_device(None), torch 2.6 knows no default any more
-        numbers: dict[str, Any] = {"epochs": np.int64(2), "seed": np.int32(0)}
-        found = linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS, **numbers)
-    assert (found.top1, found.chosen, found.predictions.tolist()) == EXPECTED[1]
-    numbers = {"k": np.int64(5), "temperature": np.float32(0.1)}
-    assert knn(FEATURES, LABELS, QUERIES, **numbers).ranking.tolist() == EXPECTED[0][1]
-
-
-@pytest.mark.parametrize(
-    ("change", "names"),
-    [
-        ({"z1": changed(QUERIES, math.nan)}, "z1=NaN 1 30"),
-        ({"gamma": 0.0}, "gamma=0.0"),
-        ({"t": 1e6}, "t=1000000.0 100"),
-    ],
-)
-def test_what_has_no_uniformity_is_refused(change: dict[str, Any], names: str) -> None:
-    with refused(names, InvalidValue):
-        alignment_uniformity(**({"z1": QUERIES, "z2": QUERIES} | change))
+        call(**({"k": 5} if call is knn and "k" not in change else {}), **given)

@@ -1,7 +1,6 @@
 """``ssl_bench.runs``, ``curves`` and ``load``: the runs of a results folder."""
 
 import shutil
-from collections.abc import Callable
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 import ssl_bench
-from ssl_bench.errors import ConfigError
+from tests.door.door import refused
 from tests.results.folders import OUTPUTS, configuration, finish, make, rows
 
 
@@ -25,12 +24,6 @@ def made() -> list[Path]:
         if top1:
             finish(folders[-1], 20.0, knn_top1=top1, **{"geometry/uniformity": -2.0})
     return folders
-
-
-def test_python_reads_the_results_folder_of_the_commands(made: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    OUTPUTS.rename("elsewhere")
-    monkeypatch.setenv("SSL_BENCH_OUTPUTS", "elsewhere")
-    assert len(ssl_bench.runs()) == 4 and len(ssl_bench.runs(where={"seed": "<1", "loss": "!=eqco"})) == 1
 
 
 def test_runs_are_rows_with_groups_all_settings_and_metrics(made: list[Path]) -> None:
@@ -62,38 +55,45 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics(made: list[Path]) ->
     ]
     for where, expected in cases:
         assert list(ssl_bench.runs("outputs", where)["seed"]) == expected
-    for where, key in (({"los": "dcl"}, "los: .*loss"), ({"loss": "swd"}, "loss=swd"), ({"experiment": "b"}, "b: ")):
-        with pytest.raises(ConfigError, match=f"^{key}"):
+    for where, names in (({"los": "dcl"}, "los loss"), ({"loss": "swd"}, "loss=swd"), ({"experiment": "b"}, "b")):
+        with refused(names):
             ssl_bench.runs(where=where)
-    with pytest.raises(ConfigError, match=r"outputz.*paths\.outputs"):
+    with refused("outputz paths.outputs"):
         ssl_bench.runs("outputz")
     for run in (last, str(made[3])):
         assert ssl_bench.curves(run).to_dict("records") == rows(2)
-    with pytest.raises(ConfigError, match=r"^outputs/metrics\.jsonl"):
+    with refused("outputs/metrics.jsonl"):
         ssl_bench.curves(Path("outputs"))
 
 
-def test_tables_are_those_of_pandas(made: list[Path]) -> None:
+def test_tables_are_those_of_pandas_of_the_results_folder_of_the_commands(
+    made: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = ssl_bench.runs(where={"state": "finished"})
     assert table.groupby("loss")["knn/top1"].mean().tolist() == [0.55, 0.7]
     assert ssl_bench.curves(table.iloc[0])["step"].tolist() == [2, 4]
+    OUTPUTS.rename("elsewhere")
+    monkeypatch.setenv("SSL_BENCH_OUTPUTS", "elsewhere")
+    assert len(ssl_bench.runs()) == 4 and len(ssl_bench.runs(where={"seed": "<1", "loss": "!=eqco"})) == 1
 
 
-def test_a_refusal_names_the_argument(made: list[Path]) -> None:
-    calls: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
-        (ssl_bench.table, {"rows": "los"}, "rows=los: .*loss"),
-        (ssl_bench.table, {"columns": "paths.outputs"}, "columns=paths.outputs: "),
-        (ssl_bench.table, {"metric": "knn/top2"}, "metric=knn/top2: .*knn/top1"),
-        (ssl_bench.figure, {"x": "los"}, "x=los: .*loss"),
-        (ssl_bench.figure, {"lines": "los"}, "lines=los: .*loss"),
-        (ssl_bench.figure, {"y": "los"}, "y=los: .*loss"),
-        (ssl_bench.figure, {"x": "epoch", "metric": "los"}, "metric=los: .*metrics.jsonl"),
-        (ssl_bench.compare, {"metric": "los"}, "metric=los: "),
-        (ssl_bench.compare, {"by": "epochs"}, "by=epochs: "),
-    ]
-    for call, arguments, named in calls:
-        with pytest.raises(ConfigError, match=f"^{named}"):
-            call(**arguments)
+@pytest.mark.parametrize(
+    ("call", "arguments", "names"),
+    [
+        ("table", {"rows": "los"}, "rows=los loss"),
+        ("table", {"columns": "paths.outputs"}, "columns=paths.outputs"),
+        ("table", {"metric": "knn/top2"}, "metric=knn/top2 knn/top1"),
+        ("figure", {"x": "los"}, "x=los loss"),
+        ("figure", {"lines": "los"}, "lines=los loss"),
+        ("figure", {"y": "los"}, "y=los loss"),
+        ("figure", {"x": "epoch", "metric": "los"}, "metric=los metrics.jsonl"),
+        ("compare", {"metric": "los"}, "metric=los"),
+        ("compare", {"by": "epochs"}, "by=epochs"),
+    ],
+)
+def test_a_refusal_names_the_argument(call: str, arguments: dict[str, Any], names: str, made: list[Path]) -> None:
+    with refused(names):
+        getattr(ssl_bench, call)(**arguments)
 
 
 def test_load_gives_the_trained_backbone(trained: Path) -> None:

@@ -16,7 +16,6 @@ from PIL import Image
 import ssl_bench
 from ssl_bench.api.embed import FEATURES
 from ssl_bench.commands.embed import main
-from ssl_bench.commands.evaluate import main as evaluate
 from ssl_bench.config.compose import load
 from ssl_bench.record.feature_plots import mapped, nearest
 from ssl_bench.training.parts import Parts
@@ -113,16 +112,6 @@ def test_refusals_come_before_images_are_read(run: Path, tmp_path: Path, capfd: 
     (copy / "embed").symlink_to(tmp_path / "outside")
     refuses(f"embed {copy} --split test", "--out", capfd)
     assert not list((tmp_path / "outside").iterdir())
-
-
-def test_a_run_that_evaluates_a_file_has_no_checkpoint(run: Path) -> None:
-    words = ["--weights", str(run / "checkpoints" / "last.pt"), "backbone=resnet_digits", *SMALL[:1], "dataset.size=12"]
-    with no_pictures():
-        assert evaluate([*words, "tracking=off", "evaluate=[]", "evaluate.baselines=[]"]) == 0
-    for folder in (run, only_run()):
-        assert main([str(folder), "--split", "test", "--out", f"of_{folder.name}"]) == 0
-    of_training, of_file = (np.load(f"of_{folder.name}/{FEATURES}") for folder in (run, only_run()))
-    np.testing.assert_allclose(of_training, of_file, rtol=1e-5, atol=1e-6)
 
 
 def test_neighbours_are_those_of_all_cosines() -> None:

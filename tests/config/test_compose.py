@@ -1,21 +1,28 @@
-"""The configuration: every option composes and builds, and a run writes its own."""
+"""The configuration: every option composes and builds, what a command asks for, arguments, and text as it was typed."""
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
 
-from ssl_bench.config.build import directory
+from ssl_bench.commands import train as of_training
+from ssl_bench.config.build import _signature, build, directory, located
 from ssl_bench.config.command import Command
-from ssl_bench.config.compose import load
+from ssl_bench.config.compose import load, load_of_many
 from ssl_bench.config.identity import run_id
+from ssl_bench.config.reference import explained
 from ssl_bench.config.schema import check
+from ssl_bench.config.with_hydra import TEXT_KEY, as_typed
 from ssl_bench.launch.slurm import script
 from ssl_bench.training.parts import Parts
+from tests.door.door import refused
 
 Train = Callable[..., tuple[int, str]]
 
@@ -76,3 +83,171 @@ def test_the_written_configuration_is_that_of_the_run(train: Train) -> None:
     written: dict[str, Any] = yaml.safe_load(path.read_text())
     assert run_id(written) == path.parent.name
     assert json.loads((path.parent / "results.json").read_text())["config"] == written
+
+
+# ---- a run or a grid, and where it is carried out
+
+LOCAL = ["launcher=local", "launcher.jobs=3"]
+
+
+def test_the_launcher_is_no_part_of_the_runs() -> None:
+    command = Command.of([*LOCAL, "loss=dcl,eqco", "seed=range(0,2)", "epochs=1"], multirun=True)
+    assert (command.launcher, command.settings) == ("local", {"jobs": 3, "runs_per_gpu": 1})
+    assert command.many and command.swept == ["loss", "seed"]
+    losses = [(f"loss={loss}", f"seed={seed}", "epochs=1") for loss in ("dcl", "eqco") for seed in (0, 1)]
+    assert command.combinations() == losses
+    alone = Command.of([*LOCAL, "loss=dcl"])
+    assert not alone.many and alone.overrides == ("loss=dcl",) and alone.cfg.launcher.jobs == 3
+    assert Command.of([]).launcher == "here" and load([*LOCAL])["choices"]["launcher"] == "local"
+
+
+def test_an_experiment_asks_for_a_grid_and_a_launcher_and_the_command_line_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults: [override /launcher: local]\nlauncher: {jobs: 2}\n"
+        "hydra: {mode: MULTIRUN, sweeper: {params: {temperature.tau: '0.1,0.2', seed: '0,1'}}}\n"
+    )
+    command = Command.of(["experiment=mine", "seed=4"], tmp_path)
+    assert command.many and (command.launcher, command.settings["jobs"]) == ("local", 2)
+    assert [run[:2] for run in command.combinations()] == [(f"temperature.tau={t}", "seed=4") for t in (0.1, 0.2)]
+
+
+def test_globs_have_the_options_of_a_folder_too_and_equal_runs_are_one(tmp_path: Path) -> None:
+    (tmp_path / "loss").mkdir()
+    (tmp_path / "loss" / "dcl_mine.yaml").write_text("_target_: ssl_bench.objective.losses.DCL\n")
+    command = Command.of(["loss=glob(dcl*)", "seed=1,1"], tmp_path, True)
+    assert command.combinations() == [(f"loss={loss}", "seed=1") for loss in ("dcl", "dcl_mine", "dclw")]
+
+
+# ---- arguments of constructors
+
+
+FIXED = {"_target_": "ssl_bench.objective.temperature.Fixed"}
+
+
+@pytest.mark.parametrize(
+    ("node", "key", "names"),
+    [
+        (FIXED, "temperature", "temperature.tau"),
+        (FIXED | {"tau": True}, "temperature", "temperature.tau=true"),
+        (FIXED | {"tau": float("nan")}, "temperature", "temperature.tau=nan"),
+        ({"_target_": "ssl_bench.objective.temperature.Fixd"}, "temperature", "temperature._target_ Fixed"),
+        ({"rule": "cubic"}, "optimizer", "optimizer.rule=cubic linear sqrt none"),
+        ({"betas": [0.9, 0.99]}, "optimizer", "optimizer.betas SGD"),
+        ({"layers": 3, "hidden": 20_000_000}, "head", "head"),  # 4e14 weights are beyond the address space
+    ],
+)
+def test_arguments_are_checked_against_the_constructor_and_its_base_class(
+    node: dict[str, Any], key: str, names: str
+) -> None:
+    with refused(names):
+        build(node if "_target_" in node else load()[key] | node, key, **({"inputs": 1} if key == "head" else {}))
+    assert float(build({**FIXED, "tau": 1}, "temperature").tau) == 1.0  # an integer where a number is expected
+
+
+# ---- text; a YAML file has to quote it
+
+WORDS = ["1e5", "12e45", "1.10", "2024_01_15", "0123", "0x10", "1_000", ".5", "null", "True", "nan", "-inf", "grid-1"]
+WORDS += ["a b", "x=y", "a#b", "café", "~", "100%", "${seed}"]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_name_is_the_text_that_was_typed(word: str) -> None:
+    meant = "7" if word == "${seed}" else word
+    assert load_of_many([f"name={word}", "seed=7"])["name"] == meant
+    grid = Command.of([as_typed(f"name=first,{word}"), "seed=7"], multirun=True)
+    names = [load_of_many(run)["name"] for run in grid.combinations()]
+    assert names == ["first", meant]
+
+
+def test_text_with_quotes_or_brackets_is_as_hydra_reads_it() -> None:
+    assert load(["name=1e5"])["name"] == "1e5"
+    tracking = load_of_many(["tracking.tags=['2024_01','a,b']", "tracking.project=1e5", "tracking.entity=null"])[
+        "tracking"
+    ]
+    assert tracking["tags"] == ["2024_01", "a,b"] and (tracking["project"], tracking["entity"]) == ("1e5", None)
+    for word in ("name=choice(1e5,b)", "loss.alpha=1e5", r"name=a\,b", "tracking.tags=[1e5]"):
+        assert as_typed(word) == word
+    for word in ("tracking.tags=[1e5]", "paths={data: 1e5, outputs: a}", "name=it's"):
+        with refused(f"{word.partition('=')[0]} quotes"):
+            check(load_of_many([word]))
+    with refused("init="):
+        load_of_many(["init=1e5"])
+
+
+def is_text(hint: Any) -> bool:
+    """Whether an annotation is that of text, of none, or of several texts."""
+    inner = get_args(hint)
+    kinds = {hint, *inner, *(kind for part in inner for kind in get_args(part))}
+    return str in kinds and not kinds & {int, float, bool}
+
+
+def test_every_argument_that_is_text_is_a_text_key() -> None:
+    """The table of keys and the annotations of the classes say the same."""
+    wrong = set()
+    for path in sorted(directory().glob("*/*.yaml")):
+        content: Any = yaml.safe_load(path.read_text())
+        nodes = {path.parent.name: content or {}} | {f"evaluate.{k}": v for k, v in (content or {}).items()}
+        nodes |= {path.parent.name: content[path.parent.name]} if path.parent.name in (content or {}) else {}
+        for key, node in nodes.items():
+            target = node.get("_target_", "") if isinstance(node, dict) else ""
+            if not target.startswith("ssl_bench.") or key.split(".")[0] != path.parent.name:
+                continue
+            for argument, hint in _signature(located(target))[1].items():
+                listed = bool(TEXT_KEY.fullmatch(f"{key}.{argument}"))
+                if is_text(hint) != listed and get_origin(hint) is not Literal:
+                    wrong.add((f"{key}.{argument}", str(hint)))
+    assert wrong == set()
+
+
+# ---- help describes every key
+
+OF_GROUP = {
+    group.name: sorted(path.stem for path in group.glob("*.yaml"))
+    for group in directory().iterdir()
+    if group.is_dir() and group.name not in ("local", "experiment")
+}
+
+
+def with_help(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(directory()), version_base="1.3"):
+        return compose("train", list(overrides), return_hydra_config=True)
+
+
+def described(root: DictConfig) -> dict[str, str]:
+    """The line of each key."""
+    lines = explained(root).split("\n")
+    return {match[1]: line for line in lines if (match := re.match(r"([\w.]+)=\S", line))}
+
+
+def test_a_key_has_its_value_and_what_its_option_its_class_or_another_option_says_of_it() -> None:
+    lines = described(with_help("framework=moco_v2", "batch_size.size=48", "evaluate=[knn]"))
+    for setting in ("batch_size.size=48", "negatives.k=65536", "head.layers=2", "dataset.channels=1"):
+        assert re.fullmatch(rf"{setting} {{2,}}\w.+", lines[setting.partition("=")[0]])
+    assert lines["loss"].startswith("loss=infonce: ") and "NT-Xent" in lines["loss"]
+
+
+# Several evaluators are in one configuration, and a loss is put into one: a composition takes a tenth of a second.
+EVALUATORS, LOSSES = OF_GROUP.pop("evaluate"), OF_GROUP.pop("loss")
+COUNT = max(len(options) for options in OF_GROUP.values())
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_every_key_of_every_option_has_a_meaning(number: int) -> None:
+    """The first option of every group, then the second of every group, and so on."""
+    chosen = [f"{group}={options[number % len(options)]}" for group, options in OF_GROUP.items()]
+    root = with_help(*chosen, f"evaluate=[{','.join(EVALUATORS[number::COUNT])}]")
+    for loss in LOSSES[number::COUNT] or LOSSES[:1]:
+        root.loss = OmegaConf.load(directory() / "loss" / f"{loss}.yaml")
+        root.hydra.runtime.choices.loss = loss
+        lines = described(root)
+        assert f"loss={loss}" in lines["loss"]
+        keys = {key: line for key, line in lines.items() if key not in (*OF_GROUP, "evaluate", "loss")}
+        assert [line for line in keys.values() if not re.search(r"=\S.*  \S", line)] == []
+
+
+def test_options_of_the_papers_are_listed_last(capsys: pytest.CaptureFixture[str]) -> None:
+    assert of_training.main(["--help"]) == 0
+    usual, of_papers = capsys.readouterr().out.split("\nof the papers\n")
+    assert "\nevaluate: auto, finetune, geometry, " in usual and "\nloss: " not in of_papers
+    assert "\nevaluate: contrast_statistics, detection, " in of_papers

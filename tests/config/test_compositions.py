@@ -80,48 +80,20 @@ def test_an_option_that_changes_is_read_again(tmp_path: Path) -> None:
         compose.load(["loss=own"], folder=folder)
 
 
-@pytest.mark.slow
+EVERY = [pytest.mark.exhaustive, pytest.mark.timeout(600)]
+
+
 @pytest.mark.parametrize(
-    "overrides",
-    [
-        ["loss.tua=1"],
-        ["epochs=many"],
-        ["loss=dlc"],
-        ["seed=0,1"],
-        ["epochs=[1"],
-        ["loss.form=${nowhere}", "loss=decoupled_nt_xent"],
-    ],
-    ids=" ".join,
+    "every", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=EVERY)], ids=["first", "all"]
 )
-def test_errors_are_hydras_own(overrides: list[str]) -> None:
-    with patch.object(with_hydra, "with_values", with_hydra.by_hydra), pytest.raises(ConfigError) as expected:
-        compose.load(overrides)
-    with pytest.raises(ConfigError) as error:
-        compose.load(overrides)
-    assert str(error.value) == str(expected.value)
-
-
-def compare_with_hydra(requests: list[compositions.Request], seed: int) -> None:
+def test_cells_of_every_paper_equal_hydras_own_configuration(every: bool) -> None:
+    first = {overrides[0]: overrides for overrides in reversed(CELLS)}
+    assert len(first) == 5 and len(CELLS) > 800  # papers and cells
+    requests = CELLS if every else list(first.values())
     composed = compositions.compositions(requests)
     for overrides in requests:
-        expected = by_hydra([*overrides, f"seed={seed}"])
-        each = composed[overrides]
-        assert each.config(seed) == expected
-        assert run_id(each.config(seed)) == run_id(expected)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(600)
-def test_every_cell_of_every_paper_equals_hydras_own_configuration() -> None:
-    assert len(CELLS) > 800
-    compare_with_hydra(CELLS, 3)
-
-
-@pytest.mark.slow
-def test_cells_of_every_paper_equal_hydras_own_configuration() -> None:
-    first = {overrides[0]: overrides for overrides in reversed(CELLS)}
-    assert len(first) == 5  # papers
-    compare_with_hydra(list(first.values()), 0)
+        expected, found = by_hydra([*overrides, "seed=3"]), composed[overrides].config(3)
+        assert found == expected and run_id(found) == run_id(expected)
 
 
 def test_a_seed_is_put_in_wherever_it_occurs() -> None:

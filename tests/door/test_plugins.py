@@ -1,18 +1,14 @@
 """The three packages of conf/README.md: parts of one's own, which run only where the user allows it."""
 
-import itertools
 import json
-import math
 import re
 import shlex
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 import yaml
 
 import ssl_bench
@@ -20,9 +16,7 @@ from ssl_bench.commands import status
 from ssl_bench.config import plugins
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
-from ssl_bench.data.batch import Step
 from ssl_bench.errors import ConfigError
-from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.training.parts import Parts
 from tests.conftest import SMALL, only_run, stopped_at
 from tests.door.door import enter, refused, refuses
@@ -236,37 +230,6 @@ def test_the_parts_train_together_and_runs_are_sorted_by_the_metric_of_their_eva
     assert code == 1 and "deviation=64.2" in printed and len([*Path("outputs").glob("default/*/results.json")]) == 3
 
 
-@pytest.mark.usefixtures("parts")
-def test_the_hardest_negatives_are_the_nearest() -> None:
-    import my_parts  # type: ignore[import-not-found]  # written by the fixture
-
-    z = torch.nn.functional.normalize(torch.randn(2, 6, 4, dtype=torch.float64), dim=-1)
-    e, negatives = Embedded(z, z.flip(0), z, torch.arange(6)), my_parts.Hardest(3)
-    contrast = negatives.select(Contrast.of(e, negatives.bank(e)), 0.0)
-    for v, b in itertools.product(range(2), range(6)):
-        cosines = sorted(float(z[v, b] @ z[w, c]) for w, c in itertools.product(range(2), range(6)) if c != b)
-        assert float(contrast.lse(torch.tensor(1.0))[v, b].exp()) == pytest.approx(sum(map(math.exp, cosines[-3:])))
-
-
-@pytest.mark.usefixtures("parts")
-@pytest.mark.parametrize("sides", [[(24, 24)], [(20, 31), (44, 18), (25, 25)]], ids=["one size", "many sizes"])
-def test_a_view_of_a_plugin_has_its_hole_on_every_path(sides: list[tuple[int, int]]) -> None:
-    """At once or in chunks, and as on a GPU; of photos the GPU's path did not call ``apply``."""
-    import my_parts
-
-    count, hole = 12, my_parts.Hole(6, size=16, flip=0.0)
-    images: Any = [torch.full((1, *sides[i % len(sides)]), 255, dtype=torch.uint8) for i in range(count)]
-    images = torch.stack(images) if len(sides) == 1 else images
-    uniform = [hole.uniform(count, torch.Generator().manual_seed(seed)) for seed in range(2)]
-    step = Step(torch.arange(count), torch.zeros(count).long(), images, uniform, [hole] * 2, torch.float32)
-    whole = torch.stack(step.batch().views)
-    chunks = [torch.stack(step.batch(slice(first, None, 3)).views) for first in range(3)]
-    found = {"at once": whole, "in chunks": torch.stack(chunks, 2).flatten(1, 2)}
-    found["as on a GPU"] = torch.stack(hole.make(images, uniform, torch.float32))
-    assert {name: float((x == 0).float().mean()) for name, x in found.items()} == dict.fromkeys(found, 36 / 256)
-    assert all(torch.equal(x == 0, whole == 0) for x in found.values())
-
-
 # ---- a dashboard
 
 
@@ -296,14 +259,6 @@ def test_a_dashboard_has_the_rows_of_the_file_also_after_a_resume(train: Train) 
     assert train(*words)[0] == 0
     assert [json.loads(row)["step"] for _, row in shown()[only_run().name]] == [1, 2, 2, 3, 4, 4]
     assert shown() == recorded()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("parts")
-def test_the_first_of_several_ranks_shows_each_run_of_a_grid_once(train: Train) -> None:
-    code, printed = train("-m", *ROWS, "max_steps=2", "devices=2", "seed=0,1", 'tracking.file="1e5"')
-    assert code == 0, printed
-    assert len(shown("1e5")) == 2 and shown("1e5") == recorded()
 
 
 @pytest.mark.usefixtures("parts")

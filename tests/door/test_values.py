@@ -17,9 +17,9 @@ from tests.conftest import SMALL
 GROUPS = ["augment", "framework", "head", "loss", "negatives", "optimizer", "positives", "temperature"]
 ELSEWHERE = ("name", "threads", "paths.", "dataset.", "tracking.", "init", "choices")  # of no effect, or others' tests
 ODD = ["-1", "0", "1", "2", "3", "7", "0.5", "1.5", "1e-9", "1e9", "1e300", "2147483648", "1e20", "nan", "inf", "-inf"]
-ODD += ["true", "false", "null", "x", "''", "auto", "[]", "[1]", "[0.5,2]", "[x,null]", "[1,2,3,4]", "{}", "{a:1}"]
-ODD += ["[[1]]", "'1'", "0.3333333333333333", "1e-300", "-0.0", "' '"]
-ODD += ["{_target_:ssl_bench.data.digits.ScatteredDigits}"]
+ODD += ["true", "false", "null", "x", "''", "' '", "auto", "[]", "[1]", "[0.5,2]", "[x,null]", "[1,2,3,4]", "{}"]
+ODD += ["{a:1}", "{_target_:ssl_bench.data.digits.ScatteredDigits}", "[[1]]", "'1'", "0.3333333333333333", "1e-300"]
+ODD += ["-0.0"]
 
 
 def drawn(number: int) -> tuple[list[str], list[str]]:

@@ -237,21 +237,6 @@ def test_a_run_with_a_damaged_lease_is_busy_until_it_has_expired(text: str, vict
     assert numbers(capfd) == (expected, "")
 
 
-def test_control_characters_reach_no_terminal(victim: Path, capfd: Capture) -> None:
-    clear, sheet = "\x1b[2J", {**PAPER["tables"]["table1"], "title": "t\x1b[2J"}
-    sheet |= {"rows": {clear: {"values": [50.0]}}}
-    Path("own.yaml").write_text(yaml.safe_dump({"paper": "own", "title": clear, "cite": clear, "tables": {"a": sheet}}))
-    (victim / "results.json").unlink()
-    files.write_json(victim / "failed.json", {"reason": clear, "detail": clear})
-    Path("outputs/g").rename(f"outputs/{clear}")
-    for command in [f"table own.yaml --format {form}" for form in ("rich", "md", "tex", "json")]:
-        code, out = entered(command, capfd)
-        assert code == 0 and "\x1b" not in out and ("x1b[2J" in out or "u001b[2J" in out), (command, out)
-    for command in ("status", "status --json", "status --runs"):
-        code, out = entered(command, capfd)
-        assert code == 0 and "\x1b" not in out, command
-
-
 # ---- the configuration and the results of a run that is read
 
 FOLDER = Path("outputs/default/0123456789")

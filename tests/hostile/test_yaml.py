@@ -108,24 +108,6 @@ def test_a_table_is_read_or_refused() -> None:
     assert 0 < read < 40
 
 
-@pytest.mark.parametrize("number", [".nan", ".inf", "-.inf", "nan", "inf", "1e999", "9" * 400, "[1]", "{is: .nan}"])
-def test_numbers_of_a_table_are_finite(number: str) -> None:
-    compare = {"compare": {"to": "digits", "margin": 1}}
-    for changed in (
-        {"rows": {"digits": {"values": ["X", 60]}}},
-        {"columns": {"mine": {"x": "X"}, "DCL": {"x": 2}}},
-        compare | {"compare": {"to": "digits", "margin": "X"}},
-        compare | {"compare": {"to": "digits", "margin": 1, "gap": "X"}},
-        {"x": None, "points": 4, "over": {"optimizer.lr": [0.1, "X"], "temperature.tau": [0.1, 1]}},
-        {"x": None, "points": "X"},
-        {"seeds": ["X"]},
-    ):
-        path = put("mine.yaml", yaml.safe_dump(content(**changed)).replace("X", number).encode())
-        said, _ = outcome(lambda: tables.find(str(path)))  # noqa: B023
-        path.unlink()
-        assert said.startswith(("mine/table1", "mine.yaml cannot be read: the number in line")), (changed, said)
-
-
 def test_a_record_is_read_or_counts_as_missing(capfd: pytest.CaptureFixture[str]) -> None:
     """Also the units of a run that is not finished, from which what is best is read."""
     for number, text in enumerate([*TEXTS, *PLACES]):
@@ -160,3 +142,43 @@ def test_lists_of_images_and_of_classes_are_read_or_refused() -> None:
             assert refused.startswith("dataset.folder=images: images/train/a has no images")
         else:
             assert str(path) in refused
+
+
+# ---- values as a loader has them, up to a bound on what anchors stand for
+
+
+def nested(lines: int, times: int) -> str:
+    """A text whose last list has ``times`` ^ ``lines`` values."""
+    each = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * times)}]" for n in range(lines)]
+    return "\n".join(each)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a {x: [1, 2.5, null, true]}\nb: {<<: *a, y: *a}",
+        nested(5, 9),
+        'name: "\\uDC80"\nb: &b [c]',  # a name that is no UTF-8
+        "[&a b, *a, " + "x, " * 20_000 + "y" * 2_000_000 + "]",  # long, but not by anchors
+        "",
+    ],
+)
+def test_a_text_within_the_bound_is_read_as_by_its_loader(text: str) -> None:
+    expected = yaml.load(text, Loader=yaml.SafeLoader if "DC80" in text else yaml.CSafeLoader)
+    assert anchors.parse(text) == expected == anchors.parse(text.encode())
+    anchors.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        nested(7, 9),
+        nested(60, 9),
+        "a: &a {x: 1}\n" + "".join(f"b{n}: &b{n} {{<<: [*a, *a]}}\n" for n in range(3)) + "c: &c [*c]",
+        f"a: &a {'x' * 2000}\nb: [{', '.join(['*a'] * 1000)}]",
+    ],
+)
+def test_a_text_beyond_the_bound_or_without_an_end_is_refused(text: str) -> None:
+    for construct in (True, False):
+        with pytest.raises(ValueError, match=r"1,000,000|line 5"):
+            anchors.parse(text, construct=construct)

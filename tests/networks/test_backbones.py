@@ -54,15 +54,6 @@ def test_networks_of_timm_at_any_size_and_number_of_channels(name: str) -> None:
     assert model(torch.zeros(2, 5, 32, 32)).shape == (2, model.num_features)
 
 
-def test_invalid_networks_of_timm_are_refused() -> None:
-    with pytest.raises(InvalidValue, match=r"^name=vit_tiny_patch16_244: .*vit_tiny_patch16_224"):
-        timm_backbone("vit_tiny_patch16_244", 3)
-    with pytest.raises(InvalidValue, match=r"^stem=cifar: .*imagenet"):
-        timm_backbone("vit_tiny_patch16_224", 3, "cifar")
-    with pytest.raises(InvalidValue, match=r"^name=vit_tiny_patch16_224: .*zero_init_residual"):
-        timm_backbone("vit_tiny_patch16_224", 3, zero_init_residual=True)
-
-
 def test_positions_are_sines_and_cosines_of_rows_and_columns() -> None:
     """facebookresearch/moco-v3 vits.py, number by number."""
     found = positions(2, 3, 8)

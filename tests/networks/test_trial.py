@@ -12,9 +12,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.errors import InvalidValue
 from ssl_bench.networks.backbones import Backbone
 from ssl_bench.networks.trial import try_on_meta
-from ssl_bench.training import validate as module
-from ssl_bench.training.parts import Parts
-from ssl_bench.training.validate import validate
+from tests.composed import load
 from tests.door.door import refused
 
 Spoil = Callable[[Tensor], Any]
@@ -85,18 +83,3 @@ def test_a_network_without_features_is_refused(
     monkeypatch.setattr(Own, "num_features", width)
     with refused(f"backbone {names}", InvalidValue):
         try_on_meta({"_target_": f"{__name__}.Own"}, 3, {size: "dataset.size"})
-
-
-def test_a_network_is_tried_at_each_size_that_it_is_trained_or_evaluated_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tried: list[dict[int, str]] = []
-
-    def noting(node: Any, channels: int, sizes: dict[int, str], needs_map: str, option: str) -> Any:
-        tried.append(sizes)
-        return try_on_meta(node, channels, sizes, needs_map)
-
-    monkeypatch.setattr(module, "try_on_meta", noting)
-    validate(Parts(load(["augment.size=18", "evaluate=[]"])), 1)
-    validate(Parts(load(["augment.size=18", "evaluate=knn"])), 1)
-    assert tried == [{18: "augment.size"}, {18: "augment.size", 20: "dataset.size"}]

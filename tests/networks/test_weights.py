@@ -65,58 +65,34 @@ def numbered(weights: Weights, skipped: tuple[type, ...] = ()) -> Weights:
     return {f"{layers.index(parts[name][0])}.{parts[name][2]}": value for name, value in weights.items()}
 
 
-HEAD = {"w": torch.ones(2, 2)}
-# By library: the content of its file, from the body of a ResNet-18 and another network's; what is said of it.
-LAYOUTS: dict[str, tuple[Callable[[Weights, Weights], Any], str]] = {
-    "a state dict": (lambda a, b: a | under("head.0.", HEAD), "no prefix;head (1)"),
-    "moco_v2": (
-        lambda a, b: {
-            "epoch": 1,
-            "state_dict": under("module.encoder_q.", a)
-            | under("module.encoder_k.", b)
-            | under("module.encoder_q.fc.0.", HEAD)
-            | {"module.queue": torch.ones(4, 4)},
-            "optimizer": {"state": {0: {"momentum_buffer": torch.ones(3)}}},
-        },
-        "state_dict.module.encoder_q;encoder_k (120);which=momentum;encoder_q.fc (1);module.queue (1);optimizer (1)",
-    ),
-    "moco_v3": (
-        lambda a, b: {"state_dict": under("module.base_encoder.", a) | under("module.momentum_encoder.", b)},
-        "state_dict.module.base_encoder;which=momentum",
-    ),
-    "lightly": (
-        lambda a, b: under("backbone.", numbered(a)) | under("backbone_momentum.", numbered(b)),
-        "backbone;which=momentum",
-    ),
-    "solo_learn": (
-        lambda a, b: {
-            "state_dict": under("backbone.", a) | under("momentum_backbone.", b) | under("projector.", HEAD),
-            "hyper_parameters": {"lr": 0.1},
-        },
-        "state_dict.backbone;which=momentum",
-    ),
-    "dino": (
-        lambda a, b: {
-            "student": under("module.backbone.", b) | under("module.head.", HEAD),
-            "teacher": under("backbone.", a) | under("head.", HEAD),
-            "args": argparse.Namespace(arch="resnet18"),
-            "best": np.float64(0.5),
-        },
-        "teacher.backbone;teacher.head (1)",
-    ),
-    "swav": (lambda a, b: under("module.", a) | under("module.prototypes.", HEAD), "module;prototypes (1)"),
-    "supcontrast": (
-        lambda a, b: {"model": under("encoder.module.", renamed(a, downsample="shortcut"))},
-        "model.encoder.module;shortcut is downsample",
-    ),
-    "compiled": (lambda a, b: {"network": under("_orig_mod.", a)}, "network._orig_mod"),
-    "twice the same": (
-        lambda a, b: under("net.", a) | under("model.net.", {k: v.clone() for k, v in a.items()}),
-        "net;model (120)",
-    ),
-    "a sequence": (lambda a, b: under("net.", numbered(a, (nn.MaxPool2d,))), "net"),
-    "no counters of batches": (lambda a, b: {k: v for k, v in a.items() if "num_batches" not in k}, "no prefix"),
+# By library: the prefixes of the network, of its other one, and of what is left out, of which / makes a nested mapping.
+LAYOUTS = {
+    "a state dict": ("", None, "head.w"),
+    "torch.compile": ("network/_orig_mod.", None, ""),
+    "moco_v2": ("state_dict/module.encoder_q.", "state_dict/module.encoder_k.", "state_dict/module.queue optimizer/w"),
+    "moco_v3": ("state_dict/module.base_encoder.", "state_dict/module.momentum_encoder.", ""),
+    "lightly": ("backbone.", "backbone_momentum.", "projection_head.w"),
+    "solo_learn": ("state_dict/backbone.", "state_dict/momentum_backbone.", "state_dict/projector.w"),
+    "dino": ("teacher/backbone.", "student/module.backbone.", "teacher/head.w"),
+    "timm": ("state_dict/", "state_dict_ema/", "state_dict/fc.w optimizer/w"),
+    "swav": ("module.", None, "module.prototypes.w"),
+    "supcontrast": ("model/encoder.module.", None, ""),
+    "nn.Sequential": ("net.", None, "fc.w"),
+    "without counters of batches": ("encoder.", None, ""),
 }
+NAMES: dict[str, Callable[[Weights], Weights]] = {
+    "lightly": numbered,
+    "supcontrast": lambda weights: renamed(weights, downsample="shortcut"),
+    "nn.Sequential": lambda weights: numbered(weights, (nn.MaxPool2d,)),
+    "without counters of batches": lambda weights: {k: v for k, v in weights.items() if "num_batches" not in k},
+}
+
+
+def put(content: dict[str, Any], prefix: str, weights: Weights) -> None:
+    *groups, prefix = prefix.split("/")
+    for group in groups:
+        content = content.setdefault(group, {})
+    content |= under(prefix, weights)
 
 
 def resnet(network: Any) -> Weights:
@@ -125,21 +101,31 @@ def resnet(network: Any) -> Weights:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_network_has_the_weights_of_the_file(layout: str) -> None:
-    content, says = LAYOUTS[layout]
+    prefix, other, left_out = LAYOUTS[layout]
     one, two = (resnet(drawn(torchvision.models.resnet18(), seed)) for seed in range(2))
-    torch.save(content(one, two), "file.pth")
+    names, content = NAMES.get(layout, dict), dict[str, Any](args=argparse.Namespace(arch="x"), best=np.float64(0.5))
+    put(content, prefix, names(one))
+    if other is not None:
+        put(content, other, names(two))
+    for each in left_out.split():
+        put(content, each, {"": torch.ones(2, 2)})
+    torch.save(content, "file.pth")
     mine: Any = torchvision.models.resnet18()
-    fc, (prefix, *others) = mine.fc.weight.clone(), says.split(";")
-    line = ssl_bench.load_weights(mine, "file.pth")
-    assert f" under {prefix} are taken" in line
-    assert all(each in line for each in others), line
-    assert torch.equal(mine.fc.weight, fc) and all(torch.equal(resnet(mine)[name], one[name]) for name in one)
-    if "which=momentum" in others:
-        assert "which=trained" in ssl_bench.load_weights(mine, "file.pth", "momentum")
-        assert all(torch.equal(resnet(mine)[name], two[name]) for name in two)
-    elif layout != "dino":
+    fc = mine.fc.weight.clone()
+    line = ssl_bench.load_weights(mine, "file.pth", "trained" if layout == "timm" else None)
+    assert f" under {prefix.replace('/', '.').strip('.') or 'no prefix'} are taken; left out: " in line
+    assert all(f"{each.removesuffix('.w').replace('/', '.')} (1)" in line for each in left_out.split()), line
+    assert (layout == "supcontrast") == ("shortcut is downsample" in line)
+    assert torch.equal(mine.fc.weight, fc) and all(
+        torch.equal(value, one[name]) for name, value in resnet(mine).items() if "num_batches" not in name
+    )
+    if other is None:
         with refused("init.which=momentum file.pth"):
             ssl_bench.load_weights(mine, "file.pth", "momentum")
+    elif layout != "dino":
+        assert "(120)" in line and "which=momentum" in line
+        assert "which=trained" in ssl_bench.load_weights(mine, "file.pth", "momentum")
+        assert all(torch.equal(resnet(mine)[name], two[name]) for name in two)
 
 
 def test_weights_of_other_formats_are_converted_and_grey_images_take_the_sum_over_colours() -> None:

@@ -4,20 +4,18 @@ import json
 import math
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
 from ssl_bench.config.compose import load
 from ssl_bench.record import environment
 from tests.conftest import SMALL, only_run, stopped_at
-from tests.ranks import Command, start_two_ranks, train_on_two_ranks
+from tests.ranks import start_two_ranks, train_on_two_ranks, wait_for
 
 Train = Callable[..., tuple[int, str]]
 State = dict[str, Any]
@@ -96,55 +94,12 @@ def test_two_ranks_give_the_results_of_one(train: Train) -> None:
 SHORT = ["dataset.size=12", "epochs=3", "batch_size=b128"]
 
 
-def wait_for_step(command: Command, outputs: Path, step: int) -> list[psutil.Process]:
-    """Wait until a run has done ``step`` steps; return all its processes."""
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline and command.code is None:
-        for path in outputs.glob("*/*/metrics.jsonl"):
-            if path.read_text().count("\n") >= step:
-                return [psutil.Process(command.pid), *psutil.Process(command.pid).children(recursive=True)]
-        time.sleep(0.01)
-    raise AssertionError(f"no step {step}; exit code {command.code}:\n{command.printed()}")
-
-
-def all_ended(processes: list[psutil.Process]) -> bool:
-    """Whether all processes end within 15 seconds."""
-
-    def ended(process: psutil.Process) -> bool:
-        try:
-            return process.status() == psutil.STATUS_ZOMBIE  # it has ended, and its exit code was not read yet
-        except psutil.NoSuchProcess:
-            return True
-
-    deadline = time.monotonic() + 15
-    while not all(map(ended, processes)):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def test_a_signal_saves_the_step_and_prints_how_to_resume(train: Train) -> None:
-    command = Command("train", *SMALL, *SHORT, "paths.outputs=stopped")
-    processes = wait_for_step(command, Path("stopped"), 5)
-    command.send_signal(signal.SIGTERM)
-    printed = command.wait()
-    assert command.code == 128 + signal.SIGTERM, printed
-    assert "SIGTERM" in printed and "Traceback" not in printed
-    assert all_ended(processes)
-    step = torch.load(only_run(Path("stopped")) / "checkpoints" / "last.pt", weights_only=True)["step"]
-    assert 5 <= step < 30 and step % 10  # in the middle of an epoch
-    for outputs in ("stopped", "whole"):
-        assert train(*SHORT, f"paths.outputs={outputs}")[0] == 0
-    assert identical(checkpoint_tensors(Path("whole")), checkpoint_tensors(Path("stopped")))
-
-
 @pytest.mark.slow
 def test_a_signal_to_one_rank_stops_both_after_the_same_step() -> None:
     """With MoCo each rank has its own batch statistics, which are restored too."""
     run = [*SMALL, *SHORT, "framework=moco_v2", "negatives.k=100", "framework.groups=2"]
     ranks = start_two_ranks(*run, "paths.outputs=stopped")
-    wait_for_step(ranks[0], Path("stopped"), 5)
+    wait_for(lambda: any(path.read_text().count("\n") > 4 for path in Path("stopped").glob("*/*/metrics.jsonl")))
     ranks[1].send_signal(signal.SIGTERM)
     printed = [rank.wait() for rank in ranks]
     assert [rank.code for rank in ranks] == [128 + signal.SIGTERM] * 2, printed
@@ -156,19 +111,6 @@ def test_a_signal_to_one_rank_stops_both_after_the_same_step() -> None:
     assert identical(checkpoint_tensors(Path("whole")), checkpoint_tensors(Path("stopped")))
 
 
-@pytest.mark.slow
-def test_a_killed_rank_ends_the_run() -> None:
-    command = Command("train", *SMALL, "epochs=40", "devices=2", "timeout=20")
-    processes = wait_for_step(command, Path("outputs"), 3)
-    _, second = sorted(command.ranks(), key=lambda process: process.pid)
-    second.kill()
-    printed = command.wait()
-    assert command.code == 1
-    assert any(line.startswith("ssl-bench: rank 1 ") and "SIGKILL" in line for line in printed.splitlines())
-    assert all_ended(processes)
-    assert "rank 1" in json.loads((only_run() / "failed.json").read_text())["reason"]
-
-
 def test_an_unexpected_error_is_printed_once_with_its_traceback(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = "from ssl_bench.objective.losses import InfoNCE\n\n\nclass Broken(InfoNCE):\n    forward = None\n"
     Path("broken_loss.py").write_text(plugin + '__version__ = "1"\n')
@@ -178,26 +120,6 @@ def test_an_unexpected_error_is_printed_once_with_its_traceback(train: Train, mo
     assert code == 1
     assert printed.count("Traceback") == 1 and "ssl-bench: TypeError: 'NoneType' object" in printed.splitlines()[-1]
     assert "not callable" in json.loads((only_run() / "failed.json").read_text())["reason"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "says"), [(["framework=moco_v2", "negatives.k=2000"], True), (["batch_size.size=700"], False)]
-)
-def test_only_of_a_queue_it_is_said_that_it_has_images_twice(train: Train, overrides: list[str], says: bool) -> None:
-    code, printed = train("max_steps=1", "dataset.size=12", *overrides)
-    assert code == 0 and (" in the queue " in printed) == says
-
-
-def test_a_run_resumed_under_other_conditions_says_so(train: Train) -> None:
-    run = [*SHORT, "epochs=2"]
-    with stopped_at(10):
-        assert train(*run)[0] == 143
-    before = torch.load(only_run() / "checkpoints" / "last.pt")["ranks"][0]["conditions"]["threads"]
-    command = Command("train", *SMALL, *run, f"threads={3 - before}", "cosines=tiled")  # 1 or 2
-    printed = command.wait()
-    assert command.code == 0 and "step 10 of 20" in printed, printed
-    changes = f"threads {3 - before} (before: {before})", "cosines tiled (before: auto)"
-    assert sum(all(change in line for change in changes) for line in printed.splitlines()) == 1
 
 
 def test_a_stop_when_an_evaluation_is_due_does_not_skip_the_evaluation(train: Train) -> None:
@@ -255,8 +177,4 @@ def test_the_commit_of_a_run_is_that_at_its_start_and_later_ones_stand_beside_it
     known = results["environment"]
     assert known["git"] == first and known["git_later"] == [f"{second}+"]
     assert known["started"] == start["at"] <= known["finished"]
-    commit("3")
-    assert train("epochs=2", "evaluate=[knn]")[0] == 0  # evaluated by a later process
-    later = json.loads((only_run() / "results.json").read_text())
-    assert later["environment"] == known and later["seconds"] == results["seconds"]
     environment.commit.cache_clear()

@@ -9,14 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from ssl_bench.errors import RunError
+from ssl_bench.config import compose, schema
+from ssl_bench.config.compose import load_of_many
+from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
 from ssl_bench.training import parts as parts_module
 from ssl_bench.training.finished import load_run, read_config
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
-from ssl_bench.training.validate import validate
+from ssl_bench.training.validate import refusals, validate
 from tests.composed import load
 from tests.conftest import SMALL
 from tests.door.door import refused
@@ -54,14 +56,6 @@ def test_each_part_is_built_once(framework: str, objective: list[str], monkeypat
     assert built == dict.fromkeys([*keys, *objective], 1)
 
 
-def test_validation_leaves_the_global_generator_unchanged() -> None:
-    parts = Parts(load(SMALL))
-    seed_everything(3)
-    state = torch.get_rng_state()
-    validate(parts, 1)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_a_run_is_loaded_with_the_weights_of_its_checkpoint(trained: Path) -> None:
     folder = trained
     config = read_config(folder)
@@ -93,3 +87,48 @@ def test_a_folder_without_a_run_or_a_checkpoint_is_refused(trained: Path) -> Non
     (moved / "checkpoints" / "last.pt").unlink()
     with refused(f"{moved} checkpoints/last.pt {moved}/results.json", RunError):
         load_run(moved, config, CPU)
+
+
+# ---- the check of all runs of a grid, which builds what they have in common once: as each run is checked by itself
+
+RUNS = [
+    ["negatives=random_k", "negatives.k=16"],
+    ["negatives=random_k", "negatives.k=64", "batch_size=b32"],
+    ["negatives=random_k", "negatives.k=64", "batch_size=b32", "seed=1"],
+    ["negatives=queue", "negatives.k=64", "batch_size=b32"],
+    ["loss=dhel"],
+    ["loss=dhel", "negatives=own_view"],
+    ["framework=moco_v2", "negatives.k=64"],
+    ["framework=moco_v2", "negatives=in_batch"],
+    ["framework=npid", "batch_size=b2048"],
+    ["backbone.width=-1"],
+    ["backbone.width=-1", "seed=1"],
+    ["evaluate.knn.k=2000"],
+    ["evaluate.knn.k=2000", "seed=1"],
+    ["dataset=bits", "evaluate=knn"],
+    ["seed=-1"],
+]
+
+
+def by_itself(config: dict[str, Any]) -> str | None:
+    try:
+        schema.check(config)
+        validate(Parts(config), 1)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def test_each_run_is_refused_as_by_itself() -> None:
+    configs = [load_of_many(run) for run in RUNS]
+    found = [error and str(error) for error in refusals(configs, here=True)]
+    assert found == [by_itself(config) for config in configs]
+    assert [number for number, error in enumerate(found) if error is None] == [0, 3, 5, 6]
+
+
+@pytest.mark.parametrize("missing", [["dataset=cifar10"], ["dataset=imagenet"], ["devices=1024", "batch_size=b1024"]])
+def test_what_another_machine_may_have_is_refused_on_this_one_only(missing: list[str]) -> None:
+    config = compose.load([*missing, "paths.data=nowhere"])
+    assert refusals([config], here=False) == [None]
+    (error,) = refusals([config], here=True)
+    assert str(error).startswith(missing[0].partition("=")[0])

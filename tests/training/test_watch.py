@@ -118,14 +118,3 @@ def test_a_collapse_is_said_once_on_the_way_and_recorded(train: Train) -> None:
     assert "collapse" in sentence and "epoch 5" in sentence
     log = (only_run() / "train.log").read_text()
     assert re.findall(r"WARNING .*epoch (\d+)", log) == ["3", "5"]
-
-
-def test_more_neighbours_than_a_tenth_of_the_bank_are_doubted(train: Train) -> None:
-    run = ["max_steps=1", "evaluate=[knn,knn_val]"]
-    assert train(*run, "evaluate.knn.k=[20,200]")[0] == 0
-
-    def doubts() -> list[str]:
-        warnings = json.loads((only_run() / "results.json").read_text())["warnings"]
-        return [each for each in warnings if "evaluate.knn.k=200" in each and "134" in each]
-
-    assert len(doubts()) == 1 and train(*run)[0] == 0 and doubts() == []
