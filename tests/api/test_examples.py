@@ -47,26 +47,6 @@ def test_a_queue_with_eqco(example: Callable[..., list[str]]) -> None:
 
 
 @pytest.mark.slow
-def test_knn_and_a_probe_of_a_backbone_of_timm(example: Callable[..., list[str]], tmp_path: Path) -> None:
-    """Dark and bright images, which any network tells apart."""
-    import timm
-    from PIL import Image
-
-    generator = torch.Generator().manual_seed(0)
-    for split, value in ((split, value) for split in ("train", "val") for value in (40, 200)):
-        folder = tmp_path / split / str(value)
-        folder.mkdir(parents=True)
-        for number in range(6):
-            noise = torch.randint(40, (40, 40, 3), dtype=torch.uint8, generator=generator)
-            Image.fromarray((noise + value).numpy()).save(folder / f"{number}.png")
-    torch.manual_seed(0)
-    torch.save(timm.create_model("test_resnet", num_classes=0).state_dict(), tmp_path / "weights.pt")
-    knn, probe = example("knn_and_probe", str(tmp_path), "test_resnet", "weights.pt")
-    assert knn == "kNN 100.0%"
-    assert probe == "linear probe 100.0%: {'penalty': 0.03}"  # six images of each class: chosen in five folds
-
-
-@pytest.mark.slow
 def test_swav_in_a_run(train: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setenv("SSL_BENCH_PLUGINS", "swav")

@@ -49,17 +49,11 @@ def test_only_keys_that_the_result_depends_on_change_the_identity() -> None:
     assert len(identities | {base}) == len(others) + 1
 
 
-@pytest.mark.parametrize(
-    ("key", "texts"),
-    [
-        ("temperature.tau", ("1", "1.0", "1e0")),
-        ("optimizer.lr", ("3", "3.0")),
-        ("optimizer.weight_decay", ("0", "0.0", "-0.0")),
-        ("optimizer.milestones", ("[1,0.5]", "[1.0,0.5]")),
-    ],
-)
-def test_a_number_counts_by_its_value(key: str, texts: tuple[str, ...]) -> None:
-    assert len({run_id(load([f"{key}={text}"])) for text in texts}) == 1
+def test_a_number_counts_by_its_value() -> None:
+    same = ["temperature.tau=1 1.0 1e0", "optimizer.lr=3 3.0", "optimizer.weight_decay=0 0.0 -0.0"]
+    for each in [*same, "optimizer.milestones=[1,0.5] [1.0,0.5]"]:
+        key, texts = each.split("=")
+        assert len({run_id(load([f"{key}={text}"])) for text in texts.split()}) == 1, key
 
 
 @pytest.mark.parametrize(

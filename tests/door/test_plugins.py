@@ -16,7 +16,6 @@ from ssl_bench.commands import status
 from ssl_bench.config import plugins
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
-from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
 from tests.conftest import SMALL, only_run, stopped_at
 from tests.door.door import enter, refused, refuses
@@ -167,13 +166,11 @@ def test_an_edited_plugin_is_refused_until_python_starts_again() -> None:
     Path("my_losses/__pycache__").mkdir(exist_ok=True)
     Path("my_losses/__pycache__/part.nbi").write_text("compiled by numba")
     assert Path(ssl_bench.train(words)["path"][0]) == first
-    (found,) = plugins.versions(["my_losses"]).values()
-    assert plugins.versions({"my_losses": found}) == {"my_losses": found} and found.partition(" #")[0] == "1.0"
-    with pytest.raises(ConfigError, match=r"my_losses 0\.9.* 1\.0"):
+    with refused("my_losses 0.9 1.0"):
         plugins.versions({"my_losses": "0.9"})
     edit("my_losses", "* contrast", "* 2 * contrast")
     restart()
-    with pytest.raises(ConfigError, match=r"my_losses 1\.0 #\w+.* 1\.0 #"):
+    with refused("my_losses 1.0"):
         Parts(planned)
 
 

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ssl_bench.errors import InvalidValue
 from ssl_bench.networks.norm import (
     GroupedBatchNorm,
     average_running_statistics,
@@ -133,14 +132,6 @@ def test_a_group_of_a_joint_forward_has_every_view_of_its_images() -> None:
         torch.testing.assert_close(found[:, rows], expected, rtol=1e-12, atol=1e-12)
     group_statistics(plain, 1)
     assert torch.equal(joint_forward(plain, views, 1), plain(torch.cat(views)).unflatten(0, (3, 6)))
-
-
-def test_a_norm_that_cannot_be_grouped_is_refused() -> None:
-    class Special(nn.BatchNorm2d):
-        pass
-
-    with pytest.raises(InvalidValue, match=r"^framework\.groups=2: .*devices=1.* Special "):
-        group_statistics(nn.Sequential(Special(3)), 2)
 
 
 # ---- ranks

@@ -48,7 +48,7 @@ def test_looks_change_no_bit_and_follow_the_rows_of_metrics(train: Train) -> Non
     unwatched = [row for row in rows("watched") if "loss" in row]
     unwatched = [{k: v for k, v in row.items() if not k.startswith("watch/")} for row in unwatched]
     clocks = {"seconds": 0, "images_per_second": 0}
-    assert [row | clocks for row in unwatched] == [row | clocks for row in rows("plain")]
+    assert [row | clocks for row in unwatched] == [row | clocks for row in rows("plain") if "loss" in row]
 
 
 def test_images_without_labels_have_a_rank_only(train: Train) -> None:
