@@ -14,6 +14,7 @@ import yaml
 from torch import Tensor, nn
 
 from ssl_bench.commands.export import main
+from ssl_bench.config.compose import load as compose
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.backbones import timm_backbone
@@ -21,7 +22,6 @@ from ssl_bench.networks.export import lines_to_build, load
 from ssl_bench.papers.card import card
 from ssl_bench.record import checkpoint
 from ssl_bench.training.parts import Parts
-from tests.composed import load as compose
 from tests.door.door import refuses
 from tests.evaluated import with_evaluations
 

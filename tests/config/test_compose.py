@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from ssl_bench.commands import train as of_training
 from ssl_bench.config.build import _signature, build, directory, located
 from ssl_bench.config.command import Command
-from ssl_bench.config.compose import load, load_of_many
+from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.config.reference import explained
 from ssl_bench.config.schema import check
@@ -154,25 +154,23 @@ WORDS += ["a b", "x=y", "a#b", "café", "~", "100%", "${seed}"]
 @pytest.mark.parametrize("word", WORDS)
 def test_a_name_is_the_text_that_was_typed(word: str) -> None:
     meant = "7" if word == "${seed}" else word
-    assert load_of_many([f"name={word}", "seed=7"])["name"] == meant
+    assert load([f"name={word}", "seed=7"])["name"] == meant
     grid = Command.of([as_typed(f"name=first,{word}"), "seed=7"], multirun=True)
-    names = [load_of_many(run)["name"] for run in grid.combinations()]
+    names = [load(run)["name"] for run in grid.combinations()]
     assert names == ["first", meant]
 
 
 def test_text_with_quotes_or_brackets_is_as_hydra_reads_it() -> None:
     assert load(["name=1e5"])["name"] == "1e5"
-    tracking = load_of_many(["tracking.tags=['2024_01','a,b']", "tracking.project=1e5", "tracking.entity=null"])[
-        "tracking"
-    ]
+    tracking = load(["tracking.tags=['2024_01','a,b']", "tracking.project=1e5", "tracking.entity=null"])["tracking"]
     assert tracking["tags"] == ["2024_01", "a,b"] and (tracking["project"], tracking["entity"]) == ("1e5", None)
     for word in ("name=choice(1e5,b)", "loss.alpha=1e5", r"name=a\,b", "tracking.tags=[1e5]"):
         assert as_typed(word) == word
     for word in ("tracking.tags=[1e5]", "paths={data: 1e5, outputs: a}", "name=it's"):
         with refused(f"{word.partition('=')[0]} quotes"):
-            check(load_of_many([word]))
+            check(load([word]))
     with refused("init="):
-        load_of_many(["init=1e5"])
+        load(["init=1e5"])
 
 
 def is_text(hint: Any) -> bool:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ssl_bench.config.compose import load
 from ssl_bench.errors import InvalidValue
 from ssl_bench.networks.backbones import Backbone, moco_v3_vit, positions, timm_backbone, wide_resnet50
 from ssl_bench.networks.trial import try_on_meta
-from tests.composed import load
 from tests.door.door import refused
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from ssl_bench.config.compose import load
 from ssl_bench.record import environment
 from tests.conftest import SMALL, only_run, stopped_at
 from tests.ranks import start_two_ranks, train_on_two_ranks, wait_for

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.config.build import build
+from ssl_bench.config.compose import load
 from ssl_bench.distributed import world
 from ssl_bench.errors import InvalidValue
 from ssl_bench.methods.siamese import Siamese

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ssl_bench.config import compose, schema
-from ssl_bench.config.compose import load_of_many
+from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
@@ -19,7 +19,6 @@ from ssl_bench.training.finished import load_run, read_config
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
 from ssl_bench.training.validate import refusals, validate
-from tests.composed import load
 from tests.conftest import SMALL
 from tests.door.door import refused
 
@@ -120,7 +119,7 @@ def by_itself(config: dict[str, Any]) -> str | None:
 
 
 def test_each_run_is_refused_as_by_itself() -> None:
-    configs = [load_of_many(run) for run in RUNS]
+    configs = [load(run) for run in RUNS]
     found = [error and str(error) for error in refusals(configs, here=True)]
     assert found == [by_itself(config) for config in configs]
     assert [number for number, error in enumerate(found) if error is None] == [0, 3, 5, 6]
