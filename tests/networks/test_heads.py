@@ -63,8 +63,10 @@ def test_weights_are_glorots_and_batch_norms_have_keras_constants(network: nn.Mo
 
 
 def test_the_layers_are_those_of_conv_n() -> None:
+    torch.manual_seed(0)
     ours, keras = ConvN(11, 28), KerasConvN(11, 28)
     assert {k: v.shape for k, v in ours.state_dict().items()} == {k: v.shape for k, v in keras.state_dict().items()}
     keras.load_state_dict(ours.state_dict())
     images = torch.rand(4, 11, 28, 28)
-    torch.testing.assert_close(keras(images), ours(images), rtol=0.1, atol=0.1)  # but for the larger eps
+    difference = keras(images) - ours(images)
+    assert difference.norm() < 0.05 * ours(images).norm()  # but for the larger eps
