@@ -34,8 +34,7 @@ Train = Callable[..., tuple[int, str]]
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture
-def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The files of the examples, in the working directory."""
     if not README.exists():
         pytest.skip("the examples stand in the README, which an installed package does not have")
@@ -49,9 +48,15 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def parts(packages: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, allowed."""
+def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from written(monkeypatch)
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The packages are allowed."""
     monkeypatch.setenv("SSL_BENCH_PLUGINS", ",".join(COMMANDS))
+    yield from written(monkeypatch)
 
 
 def restart() -> None:
