@@ -166,7 +166,7 @@ FAULTS = [
     ),
     Fault(
         "rows of steps that are repeated stay",
-        "record/metrics.py",
+        "record/dashboard.py",
         '(step if "loss" in row else evaluated_step)',
         "step",
         ("record/test_metrics.py",),
@@ -176,7 +176,7 @@ FAULTS = [
         "report/curves.py",
         "stretch = values[start:end]",
         "stretch = values[start : max(end - 1, start + 1)]",
-        ("report/test_curves.py",),
+        ("report/test_html.py",),
     ),
     Fault(
         "the condition value 1 is read as 1%",
@@ -190,7 +190,7 @@ FAULTS = [
         "results/statistics.py",
         "rejected.all(-1)",
         "rejected.any(-1)",
-        ("results/test_statistics.py",),
+        ("results/test_model.py",),
     ),
     Fault(
         "both passes of a chunk draw their own numbers",

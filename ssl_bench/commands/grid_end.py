@@ -16,7 +16,7 @@ from ssl_bench.record.runs import Run
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.matters import what_matters
 from ssl_bench.results.pivot import pivot
-from ssl_bench.results.status import list_of_runs
+from ssl_bench.results.status import list_of_runs, main_metrics
 
 ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary even if there are none
 
@@ -66,7 +66,7 @@ def show(finished: Mapping[Path, int | None]) -> None:
     for name in main or runs_table.numbers(table):
         with contextlib.suppress(ConfigError):  # too many tables, or several runs of one cell and seed
             sheets += [one.sheet() for one in pivot(table, None, None, name)]
-    sheets = sheets or [list_of_runs(table, {})]
+    sheets = sheets or [list_of_runs(table, {}, main_metrics(table))]
     with contextlib.suppress(ConfigError):  # nothing varies, or settings vary together
         told = what_matters(table)
         sheets += [told.sheet()] if len(told.settings) > 1 and told.measured.metric.sign else []

@@ -99,6 +99,8 @@ def _seen(options: Namespace) -> set[tuple[str, int, int]]:
     for above in {outputs, *(folder for word in options.words if (folder := Path(word)).is_dir())}:
         places = [*runs.folders(above)]
         for place in {*places, *(run.parent for run in places), above}:
-            with contextlib.suppress(OSError), os.scandir(place) as inside:  # it is gone
-                found |= {(one.path, (status := one.stat()).st_mtime_ns, status.st_size) for one in inside}
+            with contextlib.suppress(OSError):  # it is gone
+                for name in os.listdir(place):
+                    status = os.stat(path := os.path.join(place, name))
+                    found.add((path, status.st_mtime_ns, status.st_size))
     return found

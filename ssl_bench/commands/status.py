@@ -29,10 +29,11 @@ import json
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.record.printing import Sheet, plain, text_of
+from ssl_bench.record.printing import LONGEST, Sheet, plain, text_of
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.status import doing, screen, time_left
 from ssl_bench.results.table import chosen
@@ -83,7 +84,8 @@ def _screen(options: Namespace, console: Console, live: bool = False) -> Text:
     """The text with experiments, runs and totals; a terminal has all runs only if they are few or asked for."""
     table = _table(options)
     listed = bool(options.runs or options.sort) or len(table) <= LISTED or not console.is_terminal
-    return screen(table, listed, time.time(), console.width, live)
+    width = console.width if live else get_terminal_size((LONGEST, 0)).columns  # a file needs no line breaks
+    return screen(table, listed, time.time(), width, live)
 
 
 def _watch(options: Namespace, console: Console) -> None:

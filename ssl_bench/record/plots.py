@@ -1,4 +1,4 @@
-"""The look and the parts of all figures; of a run, learning curves and the evaluators' artifacts, as PNG beside data.
+"""The look and the parts of all figures, and the evaluators' artifacts as PNG beside data.
 
 Matplotlib is imported when a plot is drawn, and used without pyplot: no window, no global state. The colours are those
 of Okabe and Ito, which are distinct for every kind of colour vision; lines differ in dashes and markers too.
@@ -17,7 +17,6 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Histogram, Regions
-from ssl_bench.record import runs
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe-Ito without yellow
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
@@ -25,46 +24,37 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3}
 # A name of a user is no formula.
 STYLE |= {"text.parse_math": False, "legend.frameon": False, "axes.titlesize": 9, "figure.titlesize": 9}
-LABELS = {"loss": "loss (nats)", "information": "information (nats)", "images_per_second": "speed (images/s)"}
 PLACES = "0a1b2c3d4e5f6-7x8-9-"  # of the digits of Regions in the colour map tab20, whose pairs are dark and light
 
 
-def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact], record: Path | None = None) -> dict[str, Path]:
+def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact]) -> dict[str, Path]:
     """Write each artifact as ``<name>.json`` and draw it as ``<name>.png``; return the PNG files by name.
 
     Args:
         folder: created if there is something to write. A ``/`` in a name becomes ``-`` in the file name.
-        record: the ``metrics.jsonl`` whose learning curves are drawn as ``curves.png``.
 
     A plot that cannot be drawn is a warning, since its data is there. A file that cannot be written is an OSError.
     """
     pictures: dict[str, Path] = {}
-    recorded = [] if record is None else runs.read_rows(record)
-    drawn: dict[str, tuple[Any, ...]] = {name: (draw, artifact, name) for name, artifact in artifacts.items()}
-    drawn |= {"curves": (learning_curves, recorded)} if recorded else {}
-    if drawn:
-        files.make_folder(folder)
-    for name, (make, *given) in drawn.items():
+    for name, artifact in artifacts.items():
         path = folder / f"{name.replace('/', '-')}.png"
-        if name in artifacts:
-            data = {"kind": type(artifacts[name]).__name__.lower(), **dataclasses.asdict(artifacts[name])}
-            files.write_json(path.with_name(f"{path.stem}.json"), data)
+        files.make_folder(folder)
+        data = {"kind": type(artifact).__name__.lower(), **dataclasses.asdict(artifact)}
+        files.write_json(path.with_name(f"{path.stem}.json"), data)
         try:
-            png = render(make, *given)
+            png = render(draw, artifact, name)
         except Exception as error:  # a broken matplotlib raises many kinds of errors
             logging.getLogger(__name__).warning("%s was not drawn: %s", path, error)
             continue
-        if png:
-            files.write_bytes(path, png)
-            pictures[name] = path
+        files.write_bytes(path, png)
+        pictures[name] = path
     return pictures
 
 
 def render(make: Callable[..., Any], *given: Any) -> bytes:
-    """Draw a figure as PNG; empty if there is none."""
-    buffer, figure = io.BytesIO(), make(*given)
-    if figure is not None:
-        figure.savefig(buffer, format="png", dpi=120)
+    """Draw a figure as PNG."""
+    buffer = io.BytesIO()
+    make(*given).savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
 
 
@@ -111,25 +101,6 @@ def ticks(axis: Any, places: Sequence[float], names: Sequence[str], doubling: bo
         axis.set_xscale("log", base=2)
     axis.set_xticks(places, names)
     axis.minorticks_off()
-
-
-def learning_curves(recorded: Sequence[Mapping[str, Any]]) -> Any:
-    """Plot every number that is in the rows at two steps or more over the steps; None if there is none."""
-    series = dict[str, dict[float, float]]()
-    for row in recorded:
-        for name, value in row.items():
-            if name not in ("step", "epoch", "seconds") and isinstance(value, int | float):
-                series.setdefault(name, {})[row["step"]] = value
-    series = {name: points for name, points in series.items() if len(points) > 1}
-    if not series:
-        return None
-    with panels(len(series), (3.0, 2.0), 4, layout=None) as (figure, axes):
-        for axis, (name, points) in zip(axes, series.items(), strict=True):
-            line(axis, 0, [*points], [*points.values()], linewidth=1, marker="." if len(points) <= 50 else "")
-            axis.set(ylabel=LABELS.get(name, name), xlabel="step" * (axis in axes[-4:]))
-        width, height = figure.get_size_inches()
-        figure.subplots_adjust(0.75 / width, 0.45 / height, 1 - 0.15 / width, 1 - 0.15 / height, 0.43, 0.43)
-    return figure
 
 
 def draw(artifact: Artifact, title: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -11,11 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
+
 from ssl_bench.errors import printable
 
 FORMS = ("rich", "md", "tex", "csv", "json")
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-GAP = 2  # blank characters between two columns of a terminal
+GAP = "  "  # between two columns of a terminal
 NARROWEST, LEAST = 20, 8  # characters of a column of folded words beside one of numbers, and of any
 LONGEST = 10**6  # characters of a line in a file
 WIDEST = 120  # characters of a line of text on a terminal
@@ -120,43 +123,46 @@ def _terminal(sheet: Sheet, width: int | None) -> str:
 def lines(sheet: Sheet, width: int = LONGEST) -> list[str]:
     """The headings and rows of a sheet as lines of a terminal with ``width`` characters.
 
-    What is too wide loses its ``spared`` columns and has its words folded; without such columns its numbers stand in
-    several blocks.
+    What is too wide loses its ``spared`` columns; without such columns its numbers stand in several blocks. What is
+    still too wide has its words folded.
     """
-    from rich.cells import cell_len
-    from tabulate import tabulate
-
     columns = [_texts(sheet, place) for place in range(len(sheet.columns))]
     sizes = [max(map(cell_len, column)) for column in columns]
     words = [place < sheet.left or name in sheet.words for place, name in enumerate(sheet.columns)]
-    longest = [min(NARROWEST, max(map(cell_len, " ".join(column).split()), default=0)) for column in columns]
 
-    def room(place: int, most: int, whole: bool) -> int:
-        return min(sizes[place], max(most, longest[place] * whole)) if words[place] else sizes[place]
-
-    def taken(block: Sequence[int], most: int = LONGEST, whole: bool = False) -> int:
-        return sum(room(place, most, whole) + GAP for place in block) - GAP
+    def taken(block: Sequence[int], most: int = LONGEST) -> int:
+        return sum((min(sizes[n], most) if words[n] else sizes[n]) + len(GAP) for n in block) - len(GAP)
 
     places = [*range(len(columns))]
     for heading in sheet.spared:
         if taken(places) > width:
             places = [place for place in places if sheet.columns[place] != heading]
-    names = places[: sheet.left]
-    blocks, printed = [names], list[str]()
+    blocks, printed = [places[: sheet.left]], list[str]()
     for place in places[sheet.left :]:
-        if not sheet.spared and blocks[-1] != names and taken([*blocks[-1], place], NARROWEST) > width:
-            blocks.append(names)
+        if not sheet.spared and len(blocks[-1]) > sheet.left and taken([*blocks[-1], place], NARROWEST) > width:
+            blocks.append(places[: sheet.left])
         blocks[-1] = [*blocks[-1], place]
     for block in blocks:
-        ways = ((most, whole) for whole in (True, False) for most in range(max(sizes, default=0), LEAST, -1))
-        most, whole = next((way for way in ways if taken(block, *way) <= width), (LEAST, False))
-        widths = [of if (of := room(place, most, whole)) < sizes[place] else None for place in block]
-        sides = ["left" if words[place] else "right" for place in block]
-        look: Any = {"tablefmt": "plain", "disable_numparse": True, "preserve_whitespace": True}
-        look |= {"colalign": sides, "maxcolwidths": widths, "break_on_hyphens": False}
-        table = tabulate(zip(*(columns[place] for place in block), strict=True), **look)
-        printed += [""] * bool(printed) + [line.rstrip() for line in table.split("\n")]
+        printed += [""] * bool(printed)
+        most = next((n for n in range(max(sizes, default=0), LEAST, -1) if taken(block, n) <= width), LEAST)
+        widths = [min(sizes[place], most) if words[place] else sizes[place] for place in block]
+        for row in zip(*(columns[place] for place in block), strict=True):
+            for line in itertools.zip_longest(*map(_folded, row, widths), fillvalue=""):
+                cells = map(_put, line, widths, (words[place] for place in block))
+                printed.append(GAP.join(cells).rstrip())
     return printed
+
+
+def _folded(text: str, size: int) -> list[str]:
+    """The lines of a text in a column, whose characters may be as wide as two."""
+    wide = cell_len(text)
+    return [text] if wide <= size else textwrap.wrap(text, size * len(text) // wide, break_on_hyphens=False)
+
+
+def _put(text: str, size: int, left: bool) -> str:
+    """A text at one side of a column."""
+    blank = " " * (size - cell_len(text))
+    return text + blank if left else blank + text
 
 
 def _texts(sheet: Sheet, place: int) -> list[str]:

@@ -10,13 +10,14 @@ also have ``seconds``, ``images_per_second`` and ``loss``; rows of an evaluation
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import marshal
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -168,8 +169,11 @@ class Run:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """The conditions that the bits of its numbers depend on beside its run_id, by name."""
-        return conditions(self.config, self.environment)
+        """The conditions of its numbers by name, as far as they were recorded and count on its kind of device."""
+        of, config = self.environment, self.config
+        every = {name: of.get(name) for name in ENVIRONMENT} | {name: config.get(name) for name in COMPUTED}
+        without = OF_CPUS if of.get("cuda") else OF_GPUS
+        return {name: value for name, value in every.items() if value is not None and name not in without}
 
     @property
     def warnings(self) -> list[str]:
@@ -242,7 +246,7 @@ class Run:
         )
         every = {name: value for group, name, value in UNSAID if isinstance(counted.get(group), dict)}
         every |= UNSAID_OPTIONS if "loss" in options and not alone else {}
-        every |= flat({**counted, "choices": options}, _settings) | {"name": self.experiment}
+        every |= flat({**counted, "choices": options}) | {"name": self.experiment}
         for name in [name for name in every if name.endswith(".seed") and every[name] == self.seed]:
             del every[name]
         return every
@@ -280,42 +284,34 @@ class Run:
 # ---- settings
 
 
-def flat(config: Mapping[str, Any], of_node: Callable[[str, Any], dict[str, Any]] | None = None) -> dict[str, Any]:
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a configuration, and the options of its groups, under the names that the command line has."""
     values = dict[str, Any]()
     for name, node in config.items():
-        if type(node) in (dict, list) and name not in NOT_FLAT:
-            values |= (of_node or _leaves)(name, node)
-        elif name not in NOT_FLAT:
-            values[name] = _printable(node)
+        if name not in NOT_FLAT:
+            values |= _leaves(name, node) if type(node) in (dict, list) else {name: as_value(node)}
     options = config["choices"].items()
-    values |= {group: printable(option) for group, option in options if group not in ("tracking", "launcher")}
+    values |= {group: as_value(option) for group, option in options if group not in ("tracking", "launcher")}
     return values | ({"batch_size": values[SIZE]} if SIZE in values else {})
-
-
-def _leaves(name: str, node: Any) -> dict[str, Any]:
-    """The settings in a node of a configuration."""
-    leaves = ((path, value) for path, value in evaluations.leaves(node, name) if not isinstance(value, Mapping))
-    return {path: _printable(value) for path, value in leaves if not path.endswith("._target_")}
-
-
-def _printable(value: Any) -> Any:
-    return printable(value) if isinstance(value, str) else value
 
 
 _KNOWN = dict[tuple[str, int], tuple[Any, dict[str, Any]]]()
 
 
-def _settings(name: str, node: Any) -> dict[str, Any]:
-    """The settings in a node, which most runs share, as values of a table."""
+def _leaves(name: str, node: Any) -> dict[str, Any]:
+    """The settings in a node of a configuration, which most runs share."""
     if (name, id(node)) not in _KNOWN:  # of a node that is kept, so that no other one has its id
-        _KNOWN[name, id(node)] = node, {path: as_value(value) for path, value in _leaves(name, node).items()}
+        leaves = evaluations.leaves(node, name)
+        of_node = {n: as_value(v) for n, v in leaves if v != {} and not n.endswith("._target_")}
+        _KNOWN[name, id(node)] = node, of_node
     return _KNOWN[name, id(node)][1]
 
 
 def as_value(value: Any) -> Any:
-    """A number, a truth value, a text or None as it is; anything else as JSON in one line."""
-    plain = value is None or isinstance(value, str | int | float)
+    """A number, a truth value, a printable text or None as it is; anything else as JSON in one line."""
+    if isinstance(value, str):
+        return printable(value)
+    plain = value is None or isinstance(value, int | float)
     return value if plain else json.dumps(value, separators=(",", ":"), default=str)
 
 
@@ -343,13 +339,6 @@ def _pop(node: dict[str, Any], name: str) -> Any:
             return None
         node[group] = node = dict(inner)
     return node.pop(key, None)
-
-
-def conditions(config: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The conditions of a result by name, as far as they were recorded and count on its kind of device."""
-    every = {name: environment.get(name) for name in ENVIRONMENT} | {name: config.get(name) for name in COMPUTED}
-    without = OF_CPUS if environment.get("cuda") else OF_GPUS
-    return {name: value for name, value in every.items() if value is not None and name not in without}
 
 
 def different(results: Sequence[Mapping[str, Any]], names: Sequence[str] = (*ENVIRONMENT, *COMPUTED)) -> list[str]:
@@ -493,28 +482,38 @@ def _read(folder: Path) -> Run:
     content, wrong = examine_results(folder)
     asked_at, done_at = (getattr(status(f"{folder}/{name}"), "st_mtime", 0.0) for name in (CONFIG, RESULTS))
     wrong = wrong or "cannot be read" * (content is None and done_at > 0)
-    damaged = {RESULTS: wrong} if wrong else {}
+    damaged = [files.damage(RESULTS, wrong)] if wrong else []
     config: Mapping[str, Any] = content["config"] if content else {}
-    failure: Any = None
-    lacks = False
+    run = Run(folder, config, content or {}, began=asked_at or done_at)
     if content is None or asked_at > done_at:
-        asked, wrong = _asked(folder)
-        damaged |= {CONFIG: wrong} if wrong else {}
-        config = asked if (asked and (asked.get("epochs") or 0) > (config.get("epochs") or 0)) or not config else config
-        lacks = bool(content and asked and evaluations.missing(content["evaluations"], asked))
-    if content is None or config.get("epochs") != content["config"].get("epochs"):
+        asked, wrong = files.examined(folder / CONFIG, dict, _configuration, of_a_run=True)
+        wrong = wrong or "cannot be read" * (not asked)
+        if not wrong and (given := identity.run_id(asked)) != folder.name:  # the name of its folder is its id
+            wrong = f"it is that of run {given}"
+        if wrong:
+            damaged.append(files.damage(CONFIG, wrong))
+        else:
+            longer = (asked.get("epochs") or 0) > (config.get("epochs") or 0)
+            run.config = asked if longer or not config else config
+            run.lacks = bool(content and evaluations.missing(content["evaluations"], asked))
+    if not run.finished:
         failure, _ = files.examined(folder / FAILURE, dict, of_a_run=True)
-    reason = one_line(str(failure.get("reason"))) if failure else ""
-    named = "; ".join(files.damage(name, wrong) for name, wrong in damaged.items())
-    return Run(folder, config, content or {}, reason, named, asked_at or done_at, lacks=lacks)
+        run.failure = one_line(str(failure.get("reason"))) if failure else ""
+    run.damaged = "; ".join(damaged)
+    return run
 
 
-def _asked(folder: Path) -> tuple[Any, str]:
-    """The configuration that a run was started with last, and what is wrong in it; the name of its folder is its id."""
-    config, wrong = files.examined(folder / CONFIG, dict, anchors.as_json, of_a_run=True)
-    given = identity.run_id(config) if config else folder.name
-    wrong = wrong if given == folder.name else f"it is that of run {given}"
-    return ({}, wrong or "cannot be read") if wrong or not config else (shared(config), "")
+_read_once = functools.cache(anchors.as_json)  # of a key of a configuration with what is below it
+
+
+def _configuration(text: bytes) -> Any:
+    """The value of a YAML text; the runs of a grid share most of its keys, each of which is read once."""
+    with contextlib.suppress(ValueError, AttributeError):  # of an anchor, or of what is no mapping
+        parts = [_read_once(part) for part in re.split(rb"\n(?=\w)", text)]
+        merged = {name: value for part in parts for name, value in part.items()}
+        if len(merged) == len(parts):
+            return merged
+    return anchors.as_json(text)
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:
@@ -532,22 +531,17 @@ def examine_results(folder: Path) -> tuple[dict[str, Any] | None, str]:
     """
     content, wrong = files.examined(f"{folder}/{RESULTS}", Results, of_a_run=True)
     if content is not None:
-        content["config"] = shared(content["config"])
+        content["config"] = {name: _first(node) for name, node in content["config"].items()}
         for entry in content["evaluations"]:
             entry["settings"] = _first(entry["settings"])
     return content, wrong
 
 
-def shared(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration whose groups are the first ones with their content: the runs of a grid share nearly all."""
-    return {name: _first(node) if isinstance(node, dict | list) else node for name, node in config.items()}
-
-
-_FIRST = dict[bytes, Any]()  # of equal parts of results, by their content
+_FIRST = dict[bytes, Any]()  # of equal parts of results, which the runs of a grid share nearly all, by their content
 
 
 def _first(node: Any) -> Any:
-    return _FIRST.setdefault(marshal.dumps(node, 2), node)
+    return _FIRST.setdefault(marshal.dumps(node, 2), node) if type(node) in (dict, list) else node
 
 
 def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:

@@ -11,7 +11,6 @@ from ssl_bench.errors import printable
 from ssl_bench.record.runs import Run
 
 ROOM = 1_500_000  # bytes of all pictures inside a report
-DRAWN = "curves.png"  # the report draws the learning curves itself
 FOLDER = "figures"
 
 
@@ -42,4 +41,4 @@ def _paths(folder: Path) -> list[Path]:
             names = [entry.name for entry in inside if entry.is_file(follow_symlinks=False)]
     except OSError:
         return []
-    return [folder / name for name in sorted(names) if name.endswith(".png") and name[0] != "." and name != DRAWN]
+    return [folder / name for name in sorted(names) if name.endswith(".png") and name[0] != "."]

@@ -224,6 +224,7 @@ def compare(
     require(margin is None or 0 < margin < math.inf, "--margin", margin, "a positive number")
     by = [_setting(table, name) for name in ([by] if isinstance(by, str) else by)]
     measured = Measured(table, metric)
+    measured.said += measured.not_helped()
     arms = _Arms(table, measured, by)
     reference, every, found = arms.find(to), [*arms.names], [*measured.values]
     sides = [run.without(by) for run in found]

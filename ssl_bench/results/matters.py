@@ -152,8 +152,7 @@ def what_matters(table: DataFrame, metric: str | None = None, margin: float | No
         ConfigError: there are no such runs, nothing varies, all have one number, or settings vary together.
     """
     measured = Measured(table, metric)
-    if not measured.values:
-        raise ConfigError(f"no run has a finite {measured.name}: name others, or look at what has diverged")
+    measured.said += measured.not_helped()
     images, scale = [run.images for run in measured.runs["run"]], measured.metric.scale
     settings = runs_table.varying(measured.runs, images)
     measured.said += (gone := _gone(table, measured))

@@ -126,31 +126,24 @@ def pivot(
         ConfigError: there is no such setting or metric, no number is finite, too much else varies, or two folders have
             other numbers of one training.
     """
-    ended = runs_table.finished(table)
-    if not len(ended):
-        raise ConfigError("no run is finished: name others, or wait for these")
-    name, chosen = runs_table.choose(ended, "--metric", metric)
-    given = _full_names(flags[0], rows, ended), columns if columns == LABELS else _full_names(flags[1], columns, ended)
-    done = runs_table.once(ended, name, [one for one in f"{given[0]},{given[1]}".split(",") if one == "experiment"])
-    done = done.loc[[*map(isfinite, done[name])]] if columns != LABELS else done
-    if not len(done):
-        raise ConfigError(f"no run has a finite {name}: name others, or look at what has diverged")
+    given = _full_names(flags[0], rows, table), columns if columns == LABELS else _full_names(flags[1], columns, table)
+    apart = ["experiment"] * ("experiment" in f"{given[0]},{given[1]}".split(","))
+    measured = runs_table.Measured(table, metric, apart)
+    done, name, scale = measured.runs, measured.name, measured.metric.scale
     axes = _axes(done, *given)
     keys = list(zip(_values(done, axes[0]), _values(done, axes[1]), strict=True))
     inside = varying(done, keys)
-    meaning, names = runs_table.meaning(done, name), runs_table.name_numbers(done["run"])
-    below = [chosen] * bool(chosen) + runs_table.left_out(table, name)
     pivots, places = dict[str, Pivot](), dict[str, list[Any]]()
     for place, run, key in zip(done.index, done["run"], keys, strict=True):
         of = {setting: done.at[place, setting] for setting in inside}
         part = repr(of)
         places.setdefault(part, []).append(place)
-        cells = pivots.setdefault(part, Pivot(axes, name, meaning, of)).cells
-        values = _by_labels(run, name, names) if columns == LABELS else {key[1]: done.at[place, name]}
+        cells = pivots.setdefault(part, Pivot(axes, name, measured.metric, of)).cells
+        values = _by_labels(run, name, measured.names) if columns == LABELS else {key[1]: done.at[place, name]}
         for column, value in ((column, value) for column, value in values.items() if isfinite(value)):
             cell = cells.setdefault((key[0], column), Cell())
             cell.runs.append(run)
-            cell.values.append(meaning.scale * value)
+            cell.values.append(scale * value)
     if len(pivots) > MOST_TABLES:
         words, count = "=..., ".join(inside), f"{len(pivots)} tables, more than {MOST_TABLES}"
         raise ConfigError(f"{words}=... vary too and make {count}: set some of them")
@@ -158,7 +151,7 @@ def pivot(
         for runs in (cell.runs for cell in one.cells.values()):
             for run in runs[1:]:
                 runs_table.refuse_two_recipes(runs[0], run)
-        one.below.extend([*below, *_between(done.loc[places[part]], axes)])
+        one.below.extend([*measured.below, *_between(done.loc[places[part]], axes)])
     return list(pivots.values())
 
 

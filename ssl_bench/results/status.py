@@ -13,19 +13,20 @@ from ssl_bench.errors import printable
 from ssl_bench.evaluate.metric import Metric, heading
 from ssl_bench.record import printing
 from ssl_bench.record.printing import Sheet, SheetEntry
-from ssl_bench.record.runs import Run
+from ssl_bench.record.runs import Progress, Run
 from ssl_bench.record.terminal import clock
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.table import STATES
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
     from rich.text import Text
 
 COLOURS = dict(zip(STATES, ("cyan", "red", "red", "red", "yellow", "yellow", "dim", "green"), strict=True))
 WORDS = ("experiment", "states", "run", "settings", "state")  # columns of text, not of numbers
 SPARED = ("images/s", "loss", "watched kNN", "epoch")  # left out by a narrow terminal, one after another
 
+Metrics = Mapping[str, tuple[str, Metric, dict[Any, float]]]  # of each experiment, as `main_metrics` has them
 Left = Mapping[int | str, float]  # seconds until a busy run is done, by its place in a table, and those of experiments
 
 
@@ -41,66 +42,72 @@ def screen(table: DataFrame, listed: bool, now: float, width: int, live: bool = 
     """
     from rich.text import Text
 
-    left, parts = time_left(table, now), list[str]()
-    last = (_states(table) or "there are no runs to show") + ("" if listed else "; --runs lists the runs")
+    left, metrics, parts = time_left(table, now), main_metrics(table), list[str]()
+    text_width = min(width, printing.WIDEST)
+    last = (_states(table["state"]) or "there are no runs to show") + ("" if listed else "; --runs lists the runs")
     last += f"; about {clock(total)} to go" if (total := whole_time(left)) is not None else ""
     if len(table) and (table["experiment"].nunique() > 1 or not listed):
-        parts.append("\n".join(printing.lines(experiments(table, left), width)))
+        parts.append("\n".join(printing.lines(experiments(table, left, metrics), width)))
     shown = table if listed else table[(table["state"] == "busy") & live]
     shown = shown.sort_values("state", key=lambda of: of.map(STATES.index), kind="stable") if live else shown
     if len(shown):
-        parts.append("\n".join(printing.lines(list_of_runs(shown, left), width)))
+        parts.append("\n".join(printing.lines(list_of_runs(shown, left, metrics), width)))
     if len(table) == 1:
         row = table.iloc[0]
         sentences = [*filter(None, [row["reason"]]), *row["run"].warnings]
-        parts += [textwrap.fill(printable(sentence), width) for sentence in sentences]
-    last = textwrap.fill(last, width)
+        parts += [textwrap.fill(printable(sentence), text_width) for sentence in sentences]
+    last = textwrap.fill(last, text_width)
     text = Text("\n\n".join([last, *parts] if live else [*parts, last]), no_wrap=True, overflow="ellipsis")
     for state, colour in (*COLOURS.items(), ("training", "cyan"), ("evaluating", "cyan")):
         text.highlight_words([state], colour)
     return text
 
 
-def experiments(table: DataFrame, left: Left) -> Sheet:
+def main_metrics(table: DataFrame) -> Metrics:
+    """The name of the main metric that most runs of an experiment have, its unit, and its values by their places."""
+    found = dict[str, tuple[str, Metric, dict[Any, float]]]()
+    for experiment, members in runs_table.by_experiment(table[["experiment", "run"]]).items():
+        names, metric = runs_table.name_numbers(members["run"]), next(iter(runs_table.usual(members)), "")
+        values = {place: runs_table.main(run, names).get(metric) for place, run in members["run"].items()}
+        known = {place: value for place, value in values.items() if value is not None}
+        found[experiment] = metric, runs_table.meaning(members, metric), known
+    return found
+
+
+def experiments(table: DataFrame, left: Left, metrics: Metrics) -> Sheet:
     """A row for each experiment, by the name of its folder, with the best value of the metric that most runs have."""
     rows = list[tuple[str, ...]]()
-    for name, members in runs_table.by_experiment(table).items():
-        metric, unit, values = main_metric(members)
+    for name, (metric, unit, values) in metrics.items():
+        states = table["state"][table["experiment"] == name]
         best = max(values.values(), key=lambda one: unit.sign * one) if values and unit.sign else None
         text = "" if best is None else f"{heading(metric)} {unit.text(best)}"
-        eta = clock(left[name]) if name in left else ""
-        rows.append((str(name), str(len(members)), _states(members), eta, text))
+        rows.append((str(name), str(len(states)), _states(states), clock(left[name]) if name in left else "", text))
     return _sheet(dict(zip(("experiment", "runs", "states", "ETA", "best"), zip(*rows, strict=True), strict=True)))
 
 
-def list_of_runs(table: DataFrame, left: Left) -> Sheet:
+def list_of_runs(table: DataFrame, left: Left, metrics: Metrics) -> Sheet:
     """A row for each run, with the main metric of its experiment; columns that would be empty are left out."""
-    texts = dict[Any, tuple[str, str]]()  # the name and the value of each run's
-    for members in runs_table.by_experiment(table).values():
-        metric, unit, values = main_metric(members)
-        texts |= {place: (heading(metric), unit.text(value)) for place, value in values.items()}
-    metrics = {metric for metric, _ in texts.values()}
+    texts = {
+        place: (heading(metric), unit.text(value))  # the name and the value of each run's
+        for metric, unit, values in metrics.values()
+        for place, value in values.items()
+    }
+    heads = {texts[place][0] for place in table.index if place in texts}
     several, found = table["experiment"].nunique() > 1, list(table["run"])
+    busy = [run.progress if run.owner else Progress() for run in found]
     columns = {
         "run": [f"{run.experiment}/" * several + (run.folder.name if run.folder else "") for run in found],
         "settings": runs_table.labels(table),
         "state": [_state(*pair) for pair in zip(found, table["state"], strict=True)],
         "epoch": [_epoch(run) for run in found],
-        "images/s": [_number(run.progress.speed, ".1f") for run in found],
+        "images/s": [_number(at.speed, ".1f") for at in busy],
         "ETA": [clock(left[place]) if place in left else "" for place in table.index],
-        "loss": [_number(run.progress.loss, ".4g") if run.owner else "" for run in found],
-        "watched kNN": [_number(run.progress.watched, ".1%") if run.owner else "" for run in found],
+        "loss": [_number(at.loss, ".4g") for at in busy],
+        "watched kNN": [_number(at.watched, ".1%") for at in busy],
     }
-    named = len(metrics) != 1
-    columns["metric" if named else metrics.pop()] = [" ".join(texts.get(n, ())[not named :]) for n in table.index]
+    one = len(heads) == 1
+    columns[heads.pop() if one else "metric"] = [" ".join(texts.get(place, ())[one:]) for place in table.index]
     return _sheet(columns)
-
-
-def main_metric(table: DataFrame) -> tuple[str, Metric, dict[Any, float]]:
-    """The name of the main metric that most runs have, its unit, and its values by the places of the runs."""
-    names, metric = runs_table.name_numbers(table["run"]), next(iter(runs_table.usual(table)), "")
-    values = {place: runs_table.main(run, names).get(metric) for place, run in table["run"].items()}
-    return metric, runs_table.meaning(table, metric), {n: value for n, value in values.items() if value is not None}
 
 
 def doing(run: Run) -> str:
@@ -116,7 +123,7 @@ def time_left(table: DataFrame, now: float) -> Left:
     those that are not begun, divided by the number of busy ones. What is not known is missing.
     """
     left = dict[int | str, float]()
-    for name, members in runs_table.by_experiment(table).items():
+    for name, members in runs_table.by_experiment(table[["experiment", "run", "state"]]).items():
         busy = members["run"][members["state"] == "busy"]
         if not len(busy):
             continue
@@ -146,9 +153,9 @@ def _left(run: Run, usual: float | None, now: float) -> float | None:
     return None if usual is None or at.seconds else max(0.0, usual - max(0.0, now - run.began))
 
 
-def _states(table: DataFrame) -> str:
+def _states(states: Series) -> str:
     """How many runs are in each state."""
-    counts = Counter(table["state"])
+    counts = Counter(states)
     return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
 
@@ -159,7 +166,8 @@ def _state(run: Run, state: str) -> str:
 
 
 def _epoch(run: Run) -> str:
-    epoch, end = run.progress.epoch, run.end
+    end = run.end
+    epoch = end if run.finished else run.progress.epoch
     if end is None:
         return _number(epoch, ".1f")
     return f"{epoch or 0.0:.1f}/{end:.0f}" if float(end).is_integer() else f"{epoch or 0.0:.2g}/{end:.2g}"

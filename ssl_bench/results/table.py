@@ -71,6 +71,7 @@ def read(*folders: Path, wanted: Wanted = lambda *of: True) -> DataFrame:
     try:
         return of([run for folder in folders for run in _runs(folder, wanted)])
     finally:
+        gc.freeze()
         gc.enable()
 
 
@@ -140,22 +141,18 @@ def state(run: Run) -> tuple[str, str]:
 
 def name_numbers(found: Iterable[Run]) -> dict[Key, str]:
     """The name of each number among some runs."""
-    made_by = dict[str, dict[tuple[str, str | None], Mapping[str, Any]]]()  # by metric
-    of_images = dict[tuple[str, str], set[tuple[str, str | None]]]()  # by metric and images of the training
     first = dict[tuple[str, tuple[Key, ...]], Run]()  # of those with the same numbers of one data set
     for run in found:
         first.setdefault((str(run.config.get("choices", {}).get("dataset")), tuple(run.numbers)), run)
+    made_by = dict[str, dict[tuple[str, tuple[str, str | None]], Mapping[str, Any]]]()  # by metric
     for (dataset, _), run in first.items():
         for entry in run.evaluations:
-            key = entry["id"], entry.get("images")
             for metric in entry["metrics"]:
-                made_by.setdefault(metric, {}).setdefault(key, entry)
-                of_images.setdefault((metric, dataset), set()).add(key)
-    several = {metric for (metric, _), keys in of_images.items() if len(keys) > 1}
-    described: dict[str, Mapping[Any, Mapping[str, Any]]]
-    described = {m: {key: evaluations.made_by(e) for key, e in of.items()} for m, of in made_by.items() if m in several}
+                made_by.setdefault(metric, {}).setdefault((dataset, (entry["id"], entry.get("images"))), entry)
+    several = {m: of for m, of in made_by.items() if len(of) > len({dataset for dataset, _ in of})}
+    described = {m: {key: evaluations.made_by(entry) for (_, key), entry in of.items()} for m, of in several.items()}
     named = evaluations.names(described)
-    return {(m, *key): named.get((m, key), m) for m, of in made_by.items() for key in of}
+    return {(m, *key): named.get((m, key), m) for m, of in made_by.items() for _, key in of}
 
 
 def numbers(table: DataFrame) -> list[str]:
@@ -318,14 +315,11 @@ def missing(table: DataFrame, name: str, there: Sequence[bool] = ()) -> dict[str
     what, has = dict[str, list[str]](), having(table, name)
     values = table[name] if name in table else [math.nan] * len(table)
     parts = there or [of and math.isfinite(v) for of, v in zip(has, values, strict=True)]
-    lacking = [not has_part for has_part in parts]
     several = table["experiment"].nunique() > 1
-    for place, label in enumerate(labels(table)) if any(lacking) else ():
-        if lacking[place]:
-            state, run = table["state"].iloc[place], table["run"].iloc[place]
-            label = f"{run.experiment} {label}".strip() if several else label
-            why = state if not run.finished else NOT_FINITE if has[place] and not there else f"without {name}"
-            what.setdefault(why, []).append(label)
+    rows = zip(table["run"], table["state"], has, parts, labels(table) if not all(parts) else parts, strict=True)
+    for run, state, had, _, label in (row for row in rows if not row[3]):
+        why = state if not run.finished else NOT_FINITE if had and not there else f"without {name}"
+        what.setdefault(why, []).append(f"{run.experiment} {label}".strip() if several else str(label))
     return dict(sorted(what.items(), key=lambda pair: pair[0] not in STATES))
 
 
@@ -468,60 +462,59 @@ def chosen(words: Sequence[str], given: Path | None = None, sort: str | None = N
         ConfigError: there is no such folder, a name selects nothing, no run has a key, or none the value of a
             condition.
     """
+    outputs, conditions = given or files.usual_outputs(), [*filter(None, map(read_condition, words))]
     names = [word for word in words if read_condition(word) is None]
-    places = dict[str, tuple[Path, Path]]()  # of words that are folders: the results folder, and the folder
-    outputs = given or files.usual_outputs()
-    for name in names:
-        folder = outputs / name if (outputs / name).is_dir() and not Path(name).is_absolute() else Path(name)
-        if folder.is_dir() and (folder != Path(name) or _holds_runs(folder) or re.match(r"\.{0,2}/", name)):
-            places[name] = _results_folder(folder), folder
-    roots = [root for root, _ in places.values()]
-    if len(places) < len(names) or not names:
+    named = [_Name(word, outputs) for word in names]
+    roots = [one.root for one in named if one.root]
+    if len(roots) < len(named) or not named:
         others = f", or leave out {' '.join(names)}, which is no folder" if names else ""
         require(outputs.is_dir(), "paths.outputs", outputs, f"the folder of the results{others}")
-        usual = _results_folder(outputs)
-        roots = [usual, *roots]
-        if usual != outputs and not names:
-            names, places = [str(outputs)], {str(outputs): (usual, outputs)}
+        roots.insert(0, _results_folder(outputs))
+        if roots[0] != outputs and not named:
+            named = [_Name(str(outputs.absolute()), outputs)]
     folders = [*{root.resolve(): root for root in roots}.values()]
-    named = [_Name(word, outputs, places[word][1] if word in places else None) for word in names]
     table = read(*folders, wanted=lambda *of: not named or any(one.may_be(*of) for one in named))
     if named:
         kept = dict.fromkeys(place for one in named for place in one.places(table, folders))
         table = with_numbers(table.loc[sorted(kept)])
-    return select(table, [one for word in words if (one := read_condition(word))], sort)
+    return select(table, conditions, sort)
 
 
 class _Name:
-    """A word that names runs: an experiment's name, a run_id or its beginning, or a folder, and then the ``folder``."""
+    """A word that names runs: an experiment's name, a run_id or its beginning, or a folder, then with its ``root``."""
 
-    def __init__(self, word: str, outputs: Path, folder: Path | None) -> None:
+    def __init__(self, word: str, outputs: Path) -> None:
         self.word, self.outputs, self.name = word, outputs, word.removeprefix(f"{outputs}/").strip("/")
-        self.below = f"{folder.resolve()}/" if folder else ""
+        folder = outputs / word if (outputs / word).is_dir() and not Path(word).is_absolute() else Path(word)
+        meant = folder != Path(word) or re.match(r"\.{0,2}/", word)
+        is_folder = folder.is_dir() and (meant or _holds_runs(folder))
+        self.root = _results_folder(folder) if is_folder else None
+        self._below = f"{folder.resolve()}/" if is_folder else ""
 
-    def _is_below(self, folder: Path) -> bool:
+    def _has(self, folder: Path) -> bool:
+        """Whether it is a folder that a run's directory is in."""
         above = _real(os.path.dirname(os.path.abspath(folder)))
-        return bool(self.below) and f"{above}/{folder.name}/".startswith(self.below)
+        return bool(self._below) and f"{above}/{folder.name}/".startswith(self._below)
 
     def may_be(self, folder: Path, asked_by: set[str]) -> bool:
         """Whether a directory may be that of a run with this name."""
-        return self.name in asked_by or f"/{self.name}" in os.path.abspath(folder) or self._is_below(folder)
+        return self.name in asked_by or f"/{self.name}" in os.path.abspath(folder) or self._has(folder)
 
     def places(self, table: DataFrame, folders: Sequence[Path]) -> list[int]:
         """The places of its runs in a table; of two copies of a run that of the one in the named experiment."""
         own, others = list[int](), list[int]()
-        for place, run in zip(table.index, table["run"], strict=True):
-            own_names = (run.experiment, run.folder and run.folder.name) if not (self.below and run.folder) else ()
-            if self.name in own_names or (run.folder and self._is_below(run.folder)):
+        for place, run in table["run"].items():
+            its_names = (run.experiment, run.folder and run.folder.name) if not (self._below and run.folder) else ()
+            if self.name in its_names or (run.folder and self._has(run.folder)):
                 own.append(place)
             elif self.name in run.asked_by:
                 others.append(place)
         there = {table["run_id"][place] for place in own} - {None}
         found = own + [place for place in others if table["run_id"][place] not in there]
         if not found and len(self.name) >= SHORTEST:
-            ids = table["run_id"].map(lambda one: one is not None and one.startswith(self.name))
-            found = list(table.index[ids])
-            if len(several := sorted({table["run_id"][place] for place in found})) > 1:
+            ids = {place: one for place, one in table["run_id"].items() if one and one.startswith(self.name)}
+            found = [*ids]
+            if len(several := sorted({*ids.values()})) > 1:
                 raise ConfigError(f"{self.word}: the run_ids of {len(several)} runs begin so: {', '.join(several[:4])}")
         if not found:
             every = read(*folders)
@@ -635,9 +628,11 @@ class Measured:
 
     Args:
         metric: its name; None: the main one of most runs.
+        apart: columns by which copies of a training are kept apart.
 
     Attributes:
         name, metric: the number, and what it means.
+        names: of all numbers of the runs.
         said: sentences on which number was chosen among several, and on values all of whose runs have failed.
         runs: those that have a finite value, each training with its seed once.
         values: of these runs, accuracies in percent.
@@ -645,10 +640,10 @@ class Measured:
         missing: the labels of all runs without a finite value, by why they have none; of ``total`` runs.
 
     Raises:
-        ConfigError: no run is finished, or none has the number.
+        ConfigError: no run is finished, none has the number, or it is finite in none.
     """
 
-    def __init__(self, table: DataFrame, metric: str | None) -> None:
+    def __init__(self, table: DataFrame, metric: str | None, apart: Sequence[str] = ()) -> None:
         done = finished(table)
         if not len(done):
             states = ", ".join(f"{count} {state}" for state, count in Counter(table["state"]).items())
@@ -656,17 +651,18 @@ class Measured:
         self.name, chosen = choose(done, "--metric", metric)
         self.said, self.total = [chosen] * bool(chosen), len(table)
         self.metric = meaning(done, self.name)
-        self._names = name_numbers(done["run"])
-        there = once(done, self.name)
+        self.names = name_numbers(done["run"])
+        there = once(done, self.name, apart)
         finite = list(map(math.isfinite, there[self.name]))
+        if not any(finite):
+            raise ConfigError(f"no run has a finite {self.name}: name others, or look at what has diverged")
         self.runs, endless = there.loc[finite], there.index[[not is_finite for is_finite in finite]]
         values = zip(self.runs["run"], self.metric.scale * self.runs[self.name], strict=True)
         self.values = {run: float(value) for run, value in values}
-        self.said += self._not_helped()
         self.missing = missing(table, self.name)
         self.lost = table[table["state"].isin(LOST) | table.index.isin(endless)]
 
-    def _not_helped(self) -> list[str]:
+    def not_helped(self) -> list[str]:
         """A sentence on networks that were better before the training, beyond what other test images would change."""
         name = self.name.replace("/", "_init/", 1)
         rows = self.runs[self.runs[name].notna()] if name in self.runs and self.metric.sign else self.runs[:0]
@@ -715,7 +711,7 @@ class Measured:
     def bits(self, run: Run) -> np.ndarray | None:
         """Which test images a run has right [M]; None: that was not recorded."""
         made = {(m, e["id"], e.get("images")): e for e in run.evaluations for m in e["metrics"]}
-        key = next((key for key in made if self._names[key] == self.name), None)
+        key = next((key for key in made if self.names[key] == self.name), None)
         return evaluations.read_hits(run.place, made[key], key[0]) if key else None
 
 

@@ -87,7 +87,7 @@ class Evaluation:
         content["warnings"] = [*of_weights, *of_images, *of_labels, *of_numbers]
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
-        pictures = plots.write_artifacts(folder / "figures", artifacts, tracker.path)
+        pictures = plots.write_artifacts(folder / "figures", artifacts)
         step = self.state.step
         marks = _marks(evaluations.after(entries, self.config["epochs"]))
         tracker.row(step, {"epoch": self.schedule.epoch(step), **content["metrics"], **marks}, pictures)

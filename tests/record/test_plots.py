@@ -62,19 +62,6 @@ def test_histograms_are_drawn_as_shares_in_colours() -> None:
     assert panel.get_xlabel() == "multiplier" and panel.get_ylabel() == "share of the anchors"
 
 
-def test_learning_curves_show_the_rows_of_metrics() -> None:
-    rows: list[dict[str, Any]] = [
-        {"step": 10 * i, "epoch": i, "seconds": 1.0, "loss": 5.0 - i, "npc/mean": 0.9, "npc/histogram": [0.5, 0.5]}
-        for i in range(1, 4)
-    ]
-    figure = plots.learning_curves([*rows, {"step": 30, "knn/top1": 0.5}])
-    assert figure is not None and plots.render(plots.learning_curves, [row | {"$_{": row["step"]} for row in rows])
-    assert [panel.get_ylabel() for panel in figure.axes] == ["loss (nats)", "npc/mean"]
-    assert {panel.get_xlabel() for panel in figure.axes} == {"step"}
-    assert figure.axes[0].lines[0].get_xydata().tolist() == [[10, 4], [20, 3], [30, 2]]  # type: ignore[union-attr]
-    assert plots.learning_curves(rows[:1]) is None  # one point is no curve
-
-
 def test_a_plot_that_cannot_be_drawn_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,7 +80,7 @@ def test_a_run_and_a_later_evaluation_write_their_plots(train: Train, capfd: pyt
     stems = ["geometry-intra_distances", "npc-by_batch_size", "npc-multiplier", "projections-histograms"]
     stems_of_run = ["geometry_raw-intra_distances", *stems]
     names = sorted(path.name for path in (folder / "figures").iterdir())
-    assert names == sorted(["curves.png", *(f"{stem}.{end}" for stem in stems_of_run for end in ("json", "png"))])
+    assert names == sorted(f"{stem}.{end}" for stem in stems_of_run for end in ("json", "png"))
     metrics = json.loads((folder / "results.json").read_text())["metrics"]
     assert all(isinstance(value, float) for value in metrics.values())
     curve = json.loads((folder / "figures" / "npc-by_batch_size.json").read_text())
@@ -103,7 +90,7 @@ def test_a_run_and_a_later_evaluation_write_their_plots(train: Train, capfd: pyt
     assert sum(distances) / 10 == pytest.approx(metrics["geometry/intra_distance"])
     row = history(records(wandb_directories(folder)[0]))[-1]  # W&B has the same plots, in the row of the results
     shown = [key for key in row if key.startswith("figures/")]
-    assert {name.removeprefix("figures/").replace("/", "-") for name in shown} == {"curves", *stems_of_run}
+    assert {name.removeprefix("figures/").replace("/", "-") for name in shown} == {*stems_of_run}
     capfd.readouterr()
     assert main([str(folder), "evaluate=npc", "evaluate.npc.batches=1", *NPC[:1], "evaluate.baselines=[]"]) == 0
     new = {path.name for path in (folder / "figures").iterdir()} - set(names)
@@ -118,6 +105,5 @@ def test_a_signal_while_a_plot_is_drawn_is_not_taken_for_an_error(
         raise Interrupted(signal.SIGTERM)
 
     monkeypatch.setattr(plots, "render", stop)
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
     with pytest.raises(Interrupted):
-        plots.write_artifacts(tmp_path, {}, tmp_path / "metrics.jsonl")
+        plots.write_artifacts(tmp_path, {"npc/few": histogram(2)})

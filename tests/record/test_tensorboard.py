@@ -1,13 +1,11 @@
 """TensorBoard by its own reader: rows once each, also after a stop; configuration, plots, and runs without it."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -94,26 +92,6 @@ def test_plots_are_pictures(tmp_path: Path) -> None:
     assert shown.Tags()["scalars"] == ["loss"]
     (picture,) = shown.Images("figures/curves")
     assert (picture.step, picture.width, picture.height) == (7, 4, 2)
-
-
-def test_a_failure_of_tensorboard_does_not_stop_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "tensorboard").write_text("in the way")
-    tracker = Tracker(tmp_path, CONFIG, "id", 0, {})
-    for step in (1, 2):
-        tracker.row(step, {"loss": 1.0})
-    tracker.finish({}, 0)
-    assert len(rows(tmp_path)) == 2
-    (message,) = caplog.messages
-    assert message.startswith("TensorBoard failed ") and "metrics.jsonl" in message
-
-
-def test_tracking_without_the_package_is_refused_before_anything_runs(
-    train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
-    code, printed = train("tracking=tensorboard", "max_steps=1")
-    assert code == 2 and printed.startswith("ssl-bench: tracking=tensorboard ") and printed.count("\n") == 1
-    assert "ssl-bench[tensorboard]" in printed and not Path("outputs").exists()
 
 
 def test_a_training_is_shown(train: Train) -> None:

@@ -2,9 +2,6 @@
 
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +9,10 @@ import pytest
 
 from ssl_bench.commands import report as command
 from ssl_bench.results.comparison import compare
-from ssl_bench.results.curves import curves as seed_curves
 from ssl_bench.results.matters import what_matters
 from ssl_bench.results.table import read
 from tests.report import runs
-from tests.results.folders import OUTPUTS, finish
+from tests.results.folders import OUTPUTS
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
@@ -165,24 +161,6 @@ def test_what_matters_is_what_the_command_says(page: Page) -> None:
     assert points["error_x"]["arrayminus"] == pytest.approx(ends)
 
 
-def test_curves_over_seeds_are_those_of_the_figure(page: Page) -> None:
-    runs.grid()
-    open_report(page)
-    lines, *_ = seed_curves(read(OUTPUTS), "loss")
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    (plots,) = page.locator("#seeds .js-plotly-plot").evaluate_all("all => all.map(({ data }) => data)")
-    means = [trace for trace in plots if trace.get("hoverinfo") != "skip"]
-    assert [trace["y"] for trace in means] == [pytest.approx(line.mean.tolist(), rel=1e-3) for line in lines]
-    assert page.locator("#seeds .legend li").first.text_content() == lines[0].legend
-
-
-def test_a_report_is_printed_to_pdf(page: Page) -> None:
-    runs.grid()
-    open_report(page)
-    content = page.pdf()
-    assert content.startswith(b"%PDF-") and content.count(b"/Type /Page\n") >= 2
-
-
 def test_a_link_with_state_opens_the_same_view(page: Page) -> None:
     folder, *_ = runs.grid()
     open_report(page, f"#where=loss=dcl&sort=-knn/top1&theme=dark&run=grid/{folder.name}&smooth=0.5")
@@ -231,28 +209,3 @@ def test_hostile_names_and_values_are_texts(page: Page) -> None:
     assert runs.HOSTILE in words and folder.name in words and "<b>bold</b>" in words
     assert page.evaluate("window.hacked ?? null") is None
     assert page.locator("b, img[src='x'], main script, dialog script").count() == 0
-
-
-def test_a_watched_report_shows_runs_that_finish_and_the_reader_stays_where_they_are(page: Page) -> None:
-    folders = runs.grid()
-    words = [sys.executable, "-m", "ssl_bench", "report", "--watch"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as watching:
-        try:
-            assert watching.stdout is not None and watching.stdout.readline().startswith("report.html: 24 runs")
-            open_report(page, "#where=loss%3Dinfonce&sort=-knn/top1")
-            assert page.text_content("#filter-says") == "12 of 24 runs" and page.locator("#live").count() == 1
-            page.get_by_text("Group by").click()
-            page.evaluate("scrollTo(0, 600)")
-            page.evaluate("document.body.dataset.first = 'yes'")
-            (folders[-1] / "failed.json").unlink()
-            finish(folders[-1], 20.0, knn_top1=0.99)
-            expect(page.locator("#overview dd.main")).to_have_text("99.0 %", timeout=30_000)
-            page.wait_for_selector("body[data-ready]")
-            assert page.evaluate("document.body.dataset.first ?? null") is None  # the page was read again
-            assert page.evaluate("scrollY") == 600 and page.locator("details.menu[open]").count() == 1
-            assert page.evaluate("document.activeElement.dataset.focus") == "menu group"
-            assert page.text_content("#filter-says") == "12 of 24 runs" and cells(page, "run-table", 4)[0] == "99.0"
-        finally:
-            watching.send_signal(signal.SIGINT)
-        assert watching.wait() == 0
-    expect(page.locator("#live")).to_have_count(0, timeout=30_000)  # the last file is read no more

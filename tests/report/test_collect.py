@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from ssl_bench.commands import report as command
-from ssl_bench.errors import ConfigError
 from ssl_bench.report import html, pictures
 from ssl_bench.report.collect import collect
 from ssl_bench.results.table import FINISHED
@@ -110,7 +109,6 @@ def test_pictures_are_data_while_there_is_room_and_links_after_that(monkeypatch:
     folders = runs.grid()
     (folders[0] / "figures" / "a.png").write_bytes(bytes(1000))
     (folders[0] / "figures" / "npc.png").rename(folders[0] / "figures" / "n c.png")
-    (folders[0] / "figures" / "curves.png").write_bytes(b"drawn by the page")
     (folders[0] / "figures" / "link.png").symlink_to("n c.png")
     monkeypatch.setattr(pictures, "ROOM", 1000 + len(runs.PNG) - 1)  # for one of the two
     (Path.cwd() / "elsewhere").mkdir()
@@ -118,20 +116,6 @@ def test_pictures_are_data_while_there_is_room_and_links_after_that(monkeypatch:
     (shown, linked) = first["pictures"]
     assert shown == {"name": "a.png", "src": f"data:image/png;base64,{base64.b64encode(bytes(1000)).decode()}"}
     assert linked == {"name": "n c.png", "href": f"../{folders[0]}/figures/n%20c.png"}
-
-
-def test_names_select_folders_and_run_ids_also_of_several_results_folders() -> None:
-    folders = [*runs.grid(), runs.run("other/", 0.5, "dcl", 64, 0.1, 5)]
-    assert len(collect(["grid"], OUTPUTS, Path.cwd())["runs"]) == 24
-    chosen = collect([folders[24].name, f"grid/{folders[3].name}"], OUTPUTS, Path.cwd())
-    assert [run["id"] for run in chosen["runs"]] == [f"grid/{folders[3].name}", f"other/{folders[24].name}"]
-    with pytest.raises(ConfigError, match=r"^gird: .*grid\b"):
-        collect(["gird"], OUTPUTS, Path.cwd())
-    (Path.cwd() / "hers").mkdir()
-    (OUTPUTS / "other").rename("hers/other")
-    both = collect(["grid", "hers/other"], OUTPUTS, Path.cwd())
-    assert both["outputs"] == str(Path.cwd()) and both["runs"][-1]["id"] == f"hers/other/{folders[24].name}"
-    assert both["runs"][0]["id"].startswith("outputs/grid/")
 
 
 def test_no_file_outside_of_a_run_is_read() -> None:
@@ -186,15 +170,3 @@ def test_a_watched_report_is_written_again_when_a_run_has_changed_and_stays_at_t
 def done(path: Path) -> int:
     """Number of finished runs in a report."""
     return [run["state"] for run in content(path.read_text(), "data")["runs"]].count(FINISHED)
-
-
-def test_json_has_the_curves_of_the_runs_and_writes_no_file(capsys: pytest.CaptureFixture[str]) -> None:
-    runs.grid()
-    assert command.main(["--json"]) == 0 and not Path("report.html").exists()
-    data = json.loads(capsys.readouterr().out)
-    assert not any("pictures" in run for run in data["runs"])
-    steps, losses, count, lost = data["curves"][0]["loss"]
-    assert (steps, count, lost) == ([*range(1, 21)], 20, 0)
-    assert losses[0] == pytest.approx(3.1 * math.exp(-1 / 20), 1e-3)
-    assert command.main(["--json", "--out", "x.html"]) == 2
-    assert "--json" in capsys.readouterr().err

@@ -151,38 +151,18 @@ def finish(
     entries = [entry for one in (config, *others) for entry in evaluated(folder, one, numbers, images)]
     if before:
         entries = [{key: value for key, value in entry.items() if key != "hits"} for entry in entries]
-    environment: dict[str, Any] = {
-        "ssl_bench": "0.5.0",
-        "python": "3.12.3",
-        "torch": "2.14.1",
-        "git": "0" * 40,
-        "platform": "Linux",
-    }
-    environment |= {"device": "AMD EPYC", "instructions": "AVX2", "threads": 1, "ranks": 1, "cuda": None}
-    environment |= {"precision": "fp32", "images": config["dataset"].get("content")}
-    facts = {
-        "images_per_rank": 64,
-        "ranks": 1,
-        "train_images": 1347,
-        "steps": all_steps(config),
-        "lr": 0.075,
-        "parameters": 12345,
-    }
+    environment: dict[str, Any] = {"ssl_bench": "0.5.0", "torch": "2.14.1", "git": "0" * 40, "device": "AMD EPYC"}
+    environment |= {"instructions": "AVX2", "threads": 1, "ranks": 1, "precision": "fp32", "cuda": None}
+    facts = {"ranks": 1, "train_images": 1347, "steps": all_steps(config), "lr": 0.075}
     if (config["loss"] or {}).get("_target_"):
         facts |= {"negatives_per_anchor": (config["negatives"] or {}).get("k", 126)}
     top = {"unit": "share", "better": "high", "of": "test images"}
-    content: dict[str, Any] = {
-        "run_id": folder.name,
-        "name": config["name"],
-        "config": config,
-        "metrics": evaluations.flat(entries, config["epochs"]),
-        "units": {name: {"*top1": top, "*top5": top} for name in {entry["evaluator"]: None for entry in entries}},
-        "evaluations": entries,
-        "environment": environment,
-        "facts": facts,
-        "seconds": 0.5,
-        "warnings": [],
+    content: dict[str, Any] = {"run_id": folder.name, "name": config["name"], "config": config, "facts": facts}
+    content |= {"metrics": evaluations.flat(entries, config["epochs"]), "evaluations": entries, "seconds": 0.5}
+    content |= {
+        "units": {name: {"*top1": top, "*top5": top} for name in {entry["evaluator"]: None for entry in entries}}
     }
+    content |= {"environment": environment, "warnings": []}
     (folder / "results.json").write_text(json.dumps({**content, **(parts or {})}))
     with open(folder / "metrics.jsonl", "a") as file:
         row = {"step": all_steps(config), "epoch": epoch(config, all_steps(config)), **content["metrics"]}

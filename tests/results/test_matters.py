@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import ssl_bench
-from ssl_bench.commands import compare, figure
+from ssl_bench.commands import compare
 from ssl_bench.errors import ConfigError
 from ssl_bench.results.matters import what_matters
 from ssl_bench.results.table import chosen
@@ -164,17 +164,6 @@ def test_one_difference_has_one_interval(capfd: pytest.CaptureFixture[str]) -> N
         assert setting[name] == pytest.approx(cell[name])
     variances = np.var([50, 51, 53], ddof=1) / 3, np.var([60, 66, 72], ddof=1) / 3
     assert setting["high"] - setting["difference"] == pytest.approx(stats.t.isf(0.025, 4) * np.sqrt(sum(variances)))
-
-
-def test_the_figure_has_a_point_for_each_setting(grid: object) -> None:
-    from ssl_bench.results.drawing import draw_matters
-
-    matters = what_matters(chosen([]))
-    (axis,) = draw_matters(matters).axes
-    points = [float(container[0].get_xdata()[0]) for container in axis.containers]
-    assert points == [of.difference for of in matters.settings]
-    assert figure.main(["g", "--what-matters", "--out", "m.png"]) == 0
-    assert Path("m.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_mean_over_all_cells_is_the_first_comparison(grid: object, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,18 +21,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-from sklearn.datasets import load_digits
+import yaml
 
 import ssl_bench
-from ssl_bench.commands import evaluate, export, train
 from ssl_bench.commands.grid_end import show
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.record.printing import FORMS
 from ssl_bench.results.table import FINISHED, STATES
-from tests.conftest import SMALL, no_pictures
 from tests.door.door import Answer, enter
 from tests.results import grids
 from tests.results.folders import LOST, fail, make_grid
@@ -374,7 +370,11 @@ def check_pairs(
     assert len(of_cells) == len(expected)
     for value, rest, of, its in expected:
         of_value = [row for row in of_cells if row["value"] == value]
-        (row,) = [row for row in of_value if agrees(dict(w.split("=") for w in row["where"].split()), rest)]
+        (row,) = [
+            row
+            for row in of_value
+            if agrees(dict(w.split("=") for w in re.split(r" (?=[\w.]+=)", row["where"]) if w), rest)
+        ]
         assert (row["n"], row["seeds"]) == (min(len(of), len(its)), sorted(of.keys() & its.keys()))
         if len({frozenset(seeds) for seeds in found.values()}) == 1:
             assert row["difference"] == pytest.approx(fmean(of.values()) - fmean(its.values()))
@@ -432,123 +432,33 @@ def test_each_reader_shows_what_was_put_into_a_folder(seed: int, capfd: pytest.C
             read_all(Case(chosen, words, random, capfd), READERS, f"of seed {seed}")
 
 
-# ---- folders that are trained and acted upon
+# ---- grids of many kinds, as they are written by a training
 
-BASE = ["backbone=resnet_digits", *SMALL, "dataset=folder", "dataset.size=16", "batch_size.size=128", "epochs=1"]
-BASE += ["optimizer.schedule=constant", "evaluate=[knn,knn_val]", "evaluate.baselines=[]", "evaluate.watch=0"]
-RUN = [*BASE, "evaluate.knn.k=20", "evaluate.knn_val.k=20", "name=g"]
-ANOTHER_K = ["evaluate.knn.k=1", "evaluate.knn_val.k=1"]
-LOSSES = ("dcl", "infonce")
-PLUGIN = """
-from ssl_bench.objective.losses.dcl import DCL
-
-__version__ = "1"
-
-
-class Mine(DCL):
-    def forward(self, contrast, tau):
-        return FACTOR * super().forward(contrast, tau)
-"""
+# The settings that vary in an experiment: several k of kNN, an edited plugin and an edited option, another
+# name of the folder, two data sets of which each has its own k.
+VARIED = {
+    "ks": ["loss"],
+    "plugin": ["loss", "plugins.edited"],
+    "edited": ["temperature.tau", "optimizer.lr"],
+    "renamed": ["loss"],
+    "digits": ["loss", "dataset"],
+}
 
 
-def quietly(command: Callable[[list[str]], int], *words: str) -> None:
-    with no_pictures():
-        assert command(list(words)) == 0
-
-
-def train_one(loss: str, seed: int, *words: str) -> None:
-    quietly(train.main, *RUN, "dataset.root=images", f"loss={loss}", f"seed={seed}", *words)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two losses with two seeds, each trained for an epoch of two steps and evaluated with k = 20."""
-    folder = tmp_path_factory.mktemp("made")
-    pixels, labels = load_digits(return_X_y=True)
-    with pytest.MonkeyPatch.context() as context:
-        context.chdir(folder)
-        parts = {"images/train": (0, 400), "images/test": (400, 600), "others/train": (600, 800)}
-        for part, numbers in (parts | {"others/test": (800, 900)}).items():
-            for i in range(*numbers):
-                path = Path(part, str(labels[i]), f"{i}.png")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                picture = Image.fromarray((255 * pixels[i].reshape(8, 8) / 16).astype(np.uint8))
-                picture.resize((16, 16)).save(path)
-        for loss in LOSSES:
-            for seed in (0, 1):
-                train_one(loss, seed)
-    return folder
-
-
-@pytest.fixture
-def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(trained, tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "work")
-
-
-def on_disk() -> list[Made]:
-    """The runs in the folder, which are all finished, by their files."""
+def on_disk(experiment: str) -> list[Made]:
+    """The runs of an experiment, which have results, by their files."""
     runs = list[Made]()
-    for path in sorted(Path("outputs").glob("*/*/results.json")):
-        config = json.loads(path.read_text())["config"]
-        settings = {"loss": config["choices"]["loss"], "epochs": config["epochs"]}
-        settings["plugins.edited"] = config.get("plugins", {}).get("edited")
-        place, experiment = path.parent, path.parent.parent.name
-        runs.append(Made(str(place), experiment, FINISHED, config["seed"], (*settings.items(),), accuracies(place)))
+    for path in sorted(Path("outputs", experiment).glob("*/results.json")):
+        config, settings = json.loads(path.read_text())["config"], list[tuple[str, Any]]()
+        for name in VARIED[experiment]:
+            group, _, key = name.partition(".")
+            settings.append((name, config["choices"][name] if not key else config[group].get(key)))
+        asked = yaml.safe_load((path.parent / "config.yaml").read_text())["evaluate"]
+        missing = asked["knn"]["k"] not in {k for _, k in accuracies(path.parent)}
+        state = "evaluation missing" if missing else FINISHED
+        place = str(path.parent)
+        runs.append(Made(place, experiment, state, config["seed"], (*settings,), accuracies(place)))
     return runs
-
-
-def folders(loss: str) -> list[str]:
-    return [run.folder for run in on_disk() if ("loss", loss) in run.settings]
-
-
-def nothing() -> None:
-    pass
-
-
-def another_k_of_one_loss() -> None:
-    for folder in folders("dcl"):
-        quietly(evaluate.main, folder, *ANOTHER_K)
-
-
-def another_k_by_a_grid() -> None:
-    quietly(train.main, *RUN, "dataset.root=images", "-m", f"loss={','.join(LOSSES)}", "seed=0,1", "evaluate.knn.k=5,1")
-
-
-def another_evaluator_and_other_images() -> None:
-    for folder in folders("dcl"):
-        quietly(evaluate.main, folder, "evaluate=geometry")
-        quietly(evaluate.main, folder, "evaluate.on={dataset: folder, root: others, size: 16}")
-
-
-def another_epoch_of_one_loss() -> None:
-    for seed in (0, 1):
-        train_one("dcl", seed, "epochs=2")
-
-
-def images_in_another_place() -> None:
-    train_one("dcl", 2)
-    Path("images").rename("moved")
-    train_one("infonce", 2, "dataset.root=moved")
-    shutil.copytree("moved", "images")  # the second evaluation of one run reads them from a third place
-    quietly(evaluate.main, folders("dcl")[0], "evaluate.knn.k=1")
-
-
-def an_edit_of_a_plugin() -> None:
-    """Train two seeds of a loss whose source is written again between them."""
-    Path("edited/conf/loss").mkdir(parents=True)
-    Path("edited/conf/loss/mine.yaml").write_text("_target_: edited.Mine\n")
-    with pytest.MonkeyPatch.context() as context:
-        context.setenv("SSL_BENCH_PLUGINS", "edited")
-        context.syspath_prepend(Path.cwd())
-        for seed, factor in ((0, "1"), (1, "-1")):
-            Path("edited/__init__.py").write_text(PLUGIN.replace("FACTOR", factor))
-            train_one("mine", seed, "plugins=[edited]", "--config-dir", "edited/conf")
-            del sys.modules["edited"]  # each is another process
-
-
-SOME = [another_k_of_one_loss, another_epoch_of_one_loss, an_edit_of_a_plugin]
-OTHERS = [nothing, another_k_by_a_grid, another_evaluator_and_other_images, images_in_another_place]
 
 
 def end_of_a_grid(case: Case) -> None:
@@ -558,7 +468,8 @@ def end_of_a_grid(case: Case) -> None:
         show({Path(run.folder): None for run in chosen})
         printed = case.capfd.readouterr().out
         for name, kinds in named(chosen).items():
-            assert name in printed or name.removesuffix("/top1") in printed or "/top1" not in name
+            main = name.endswith("/top1") and not re.search("_(init|raw)/", name)
+            assert not main or name in printed or name.removesuffix("/top1") in printed
             for of in cells(chosen, kinds).values() if name in printed else ():
                 assert f"{fmean(of.values()):.2f}" in printed or f"{fmean(of.values()):.1f}" in printed
 
@@ -568,41 +479,11 @@ def plain_name(case: Case) -> None:
     ks = Counter(k for run in case.runs for metric, k in run.numbers if metric == "knn/top1")
     of_all = [k for k, count in ks.items() if count == len(case.runs)]
     found = case.enter("table --rows loss --metric knn/top1 --format md")
-    if len(ks) == 1 or len(of_all) == 1:
-        assert found.code == 0 and (len(ks) == 1 or f"knn[k={of_all[0]}]/top1" in found.out)
+    plain = "knn/top1" in named(case.runs)  # also where each data set has its own k
+    if plain or len(of_all) == 1:
+        assert found.code == 0 and (plain or f"knn[k={of_all[0]}]/top1" in found.out)
     else:
         assert found.code == 2 and all(f"knn[k={k}]/top1" in found.err for k in ks)
-
-
-def papers_cells(case: Case) -> None:
-    """A table of one's own asks for k = 20 and for k = 1, after one epoch."""
-    words = [word for word in BASE if not word.startswith(("tracking", "log_every"))]
-    node: dict[str, Any] = {"title": "t", "metric": "knn/top1", "set": [*words, "dataset.root=images"]}
-    node |= {"seeds": [0, 1, 2], "rows": {loss: {"set": [f"loss={loss}"]} for loss in LOSSES}}
-    node |= {"columns": {"20": ["evaluate.knn.k=20"], "1": ["evaluate.knn.k=1"]}}
-    Path("own.yaml").write_text(json.dumps({"paper": "own", "cite": "me", "tables": {"t": node}}))
-    (own,) = tables.find("own.yaml")
-    results, expected = Results(Path("outputs"), own.cells), dict[tuple[str, str], dict[int, float]]()
-    for run in case.runs:
-        content = json.loads((Path(run.folder) / "results.json").read_text())
-        for entry in content["evaluations"]:
-            if entry["epochs"] == 1 and "knn/top1" in entry["metrics"]:
-                of_cell = expected.setdefault((dict(run.settings)["loss"], str(entry["settings"]["k"])), {})
-                of_cell[run.seed] = 100 * entry["metrics"]["knn/top1"]
-    for cell in own.cells:
-        assert results.values(cell) == pytest.approx(expected.get((cell.row, cell.column), {}))
-
-
-def card(case: Case) -> None:
-    for number, run in enumerate(case.runs):
-        out = Path("cards") / str(number)
-        if dict(run.settings)["plugins.edited"]:  # whose source is there no more
-            assert export.main([run.folder, "--format", "card", "--out", str(out)]) == 2
-            continue
-        quietly(export.main, run.folder, "--format", "card", "--out", str(out))
-        lines = re.findall(r"^\| `([^`]*)` \| ([\d.]+)%", (out / "README.md").read_text(), re.MULTILINE)
-        (own,) = stored([run]).values()
-        assert finite(dict(lines)) == pytest.approx({name: 100 * value for name, value in own.items()}, abs=0.051)
 
 
 def flat_metrics(case: Case) -> None:
@@ -615,25 +496,31 @@ def flat_metrics(case: Case) -> None:
             assert content["metrics"][name] == value
 
 
-@pytest.mark.parametrize("action", SOME + [pytest.param(action, marks=pytest.mark.slow) for action in OTHERS])
+@pytest.mark.parametrize("experiment", VARIED)
 def test_each_reader_shows_a_number_with_what_made_it(
-    action: Callable[[], None], here: None, capfd: pytest.CaptureFixture[str]
+    experiment: str, grids: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """After an action of this process, which had read the runs before."""
-    assert len(ssl_bench.runs()) == 4
-    action()
-    case = Case(on_disk(), ["g"], np.random.default_rng(0), capfd)
-    read_all(case, [*READERS, end_of_a_grid, plain_name, papers_cells, card, flat_metrics], action.__name__)
+    monkeypatch.chdir(grids)
+    case = Case(on_disk(experiment), [experiment], np.random.default_rng(0), capfd)
+    read_all(case, [*READERS, end_of_a_grid, plain_name, flat_metrics], experiment)
 
 
-def test_one_training_with_other_numbers_in_two_folders_is_refused_with_both(
-    here: None, capfd: pytest.CaptureFixture[str]
+OF_KS = [*grids.SHORT, "optimizer.weight_decay=0.002", "evaluate.baselines=[init,raw]"]
+
+
+def test_cells_of_a_table_have_the_numbers_of_their_k(
+    grids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = folders("dcl")[0]
-    other = first.replace("/g/", "/copies/")
-    shutil.copytree(first, other)
-    path = Path(other) / "results.json"
-    path.write_text(re.sub(r'("knn/top1": )[\d.]+', r"\g<1>0.99", path.read_text()))
-    for command in ("table --rows loss --columns seed loss=dcl,infonce", "compare --by loss"):
-        answer = enter(command, capfd)
-        assert answer.code == 2 and first in answer.err and other in answer.err, (command, answer)
+    monkeypatch.chdir(grids)
+    words = [word for word in OF_KS if not word.startswith(("tracking", "log_every"))]
+    node: dict[str, Any] = {"title": "t", "metric": "knn/top1", "set": words, "seeds": [0, 1, 2]}
+    node["rows"] = {loss: {"set": [f"loss={loss}"]} for loss in ("infonce", "dcl")}
+    node["columns"] = {"20": ["evaluate.knn.k=20"], "1": ["evaluate.knn.k=1"]}
+    (tmp_path / "own.yaml").write_text(json.dumps({"paper": "own", "cite": "me", "tables": {"t": node}}))
+    (own,) = tables.find(str(tmp_path / "own.yaml"))
+    results, runs = Results(Path("outputs"), own.cells), on_disk("ks")
+    for cell in own.cells:
+        of_cell = [run for run in runs if ("loss", cell.row) in run.settings]
+        kind = "knn/top1", int(cell.column)
+        expected = {run.seed: 100 * run.numbers[kind] for run in of_cell if kind in run.numbers}
+        assert results.values(cell) == pytest.approx(expected)

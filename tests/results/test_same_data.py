@@ -10,7 +10,6 @@ import pytest
 import ssl_bench
 from ssl_bench.config.identity import evaluation_id, run_id
 from ssl_bench.record import evaluations, runs
-from ssl_bench.report.collect import collect
 from tests.door.door import enter
 from tests.papers.conftest import composed
 
@@ -119,62 +118,3 @@ def test_what_changes_bits_and_is_in_no_run_id_is_named(capfd: Capture) -> None:
     (cell,) = rows("compare --by loss --to infonce g", capfd)
     cuda, formats, graph = of_gpus.replace("), ", ")/").split("/")
     assert cell["differ"] == [cuda, formats, "cosines (auto, dense, tiled)", graph]
-
-
-def test_a_renamed_experiment_is_found_by_the_name_of_its_folder(capfd: Capture) -> None:
-    for seed in (0, 1):
-        for loss, value in (("infonce", 0.5), ("dcl", 0.7)):
-            write(loss, seed, entry(value))
-    Path("outputs/g").rename("outputs/h")
-    (Path("outputs") / "g").mkdir()  # an experiment that has begun under the old name
-    assert [row["run_id"] for row in json.loads(enter("status --json h", capfd).out)] != []
-    for outputs in ("outputs", "outputs/h"):
-        found = ssl_bench.runs(outputs)
-        assert len(found) == 4 and {*found["experiment"]} == {"h"}, outputs
-    assert len(collect(["h"], Path("outputs"), Path.cwd())["runs"]) == 4
-    assert {*ssl_bench.table("outputs/h", rows="loss")["n"]} == {2}
-
-
-def test_what_an_earlier_version_left_unsaid_is_no_difference() -> None:
-    """Seeds 0 and 1 of each loss, of which one was trained before some keys were made, which have their defaults."""
-    for number, (loss, seed) in enumerate([("dcl", 0), ("infonce", 0), ("dcl", 1), ("infonce", 1)]):
-        path = write(loss, seed, entry(0.5 + 0.01 * number)) / "results.json"
-        content = json.loads(path.read_text())
-        if (loss, seed) in (("dcl", 0), ("infonce", 1)):
-            for node in (content["config"], content["config"]["choices"]):
-                node.pop("positives", None)
-                node.pop("similarity", None)
-            for group, key in (("optimizer", "factors"), ("backbone", "freeze"), ("dataset", "share")):
-                content["config"][group].pop(key, None)
-            path.write_text(json.dumps(content))
-    rows = ssl_bench.runs(all=True)
-    assert [
-        n for n in ("positives", "similarity", "optimizer.factors", "dataset.share") if rows[n].nunique() != 1
-    ] == []
-    write("dcl", 2, entry(0.9), similarity="dot")
-    found = ssl_bench.table(rows="similarity", columns="loss").to_dict("records")
-    assert [(row["similarity"], row["loss"], row["n"]) for row in found] == [
-        ("cosine", "dcl", 2),
-        ("cosine", "infonce", 2),
-        ("dot", "dcl", 1),
-    ]
-
-
-def test_numbers_of_two_data_sets_are_not_compared(capfd: Capture) -> None:
-    """A data set is a block, and no setting; the loss is compared within each."""
-    for place, (content, start) in enumerate({"0123456789": 0.5, "9876543210": 0.8}.items()):
-        for loss, more in (("infonce", 0.0), ("dcl", 0.1)):
-            for seed in range(3):
-                write(
-                    loss,
-                    seed,
-                    entry(start + more + 0.01 * (seed * (1 + place) % 3)),
-                    **own(f"/here/{content}", content),
-                )
-    record = json.loads(enter("compare g --format json", capfd).out)
-    (setting,) = record["settings"]
-    assert setting["setting"] == "loss" and len(record["data_sets"]) == 2
-    assert setting["difference"] == pytest.approx(10) and record["missing"] == 0 and record["combinations"] == 4
-    for key in ("dataset", "dataset.root", "dataset.content"):
-        answer = enter(f"compare g --by {key}", capfd)
-        assert answer.code == 2 and f"--by {key}" in answer.err and "images" in answer.err, answer

@@ -1,7 +1,5 @@
 """Which runs words select, on every command and in ``--json``, ``--csv`` and ``--sort`` of ``ssl-bench status``."""
 
-import csv
-import io
 import json
 import re
 import shutil
@@ -170,39 +168,3 @@ def test_finished_folders(places: dict[str, str]) -> None:
     for words in ([], ["state=failed"]):
         with pytest.raises(ConfigError):
             finished_folders(words)
-
-
-def test_csv_has_the_fields_of_json(status: Status, places: dict[str, str]) -> None:
-    records = json.loads(status("--json").stdout)
-    table = list(csv.DictReader(io.StringIO(status("--csv").stdout)))
-    settings = ["loss", "note", "optimizer.lr", "seed"]  # among all
-    others = [n for n in table[0] if n not in (*settings, *records[0], "knn/top1", "linear/top1", "seconds")]
-    assert {"dataset", "epochs"} - {*others} == {"epochs"}  # which is a field, too
-    assert sorted(n for n in table[0] if n not in others) == sorted(
-        [
-            *("folder", "run_id", "state", "doing", "label", "overrides", "epoch", "epochs"),
-            *(
-                "images_per_second",
-                "eta_seconds",
-                "host",
-                "pid",
-                "watched",
-                "warnings",
-                "reason",
-                *settings,
-                "knn/top1",
-                "linear/top1",
-                "seconds",
-            ),
-        ]
-    )
-    assert len(table) == len(records) == 7
-    for row, found in zip(table, records, strict=True):
-        found |= {name: found["best"].get(name) for name in ("knn/top1", "linear/top1")}
-        found |= {name: " ".join(found[name]) for name in ("overrides", "warnings")}
-        assert {n: v for n, v in row.items() if n not in (*settings, *others, "seconds")} == {
-            name: "" if value is None else str(value)
-            for name, value in found.items()
-            if name not in ("best", "metrics")
-        }
-    assert [table[0][name] for name in (*settings, "seconds")] == ["dcl", "x=1,y", "0.3", "0", "100.0"]
