@@ -57,7 +57,7 @@ def show_views(overrides: Sequence[str] = ()) -> "Image":
         ConfigError: the configuration cannot be used, or the files of its dataset are missing.
     """
     from ssl_bench.config import compose, schema
-    from ssl_bench.data.sheet import sheet
+    from ssl_bench.data.prepare import sheet
     from ssl_bench.training.parts import Parts
 
     config = compose.load(*conf.parted(overrides))

@@ -15,8 +15,7 @@ from torch.nn.functional import interpolate
 from ssl_bench.check.answer import Answer, Setting, Verdict
 from ssl_bench.config.compose import load
 from ssl_bench.data.dataset import Dataset
-from ssl_bench.data.packed import encode
-from ssl_bench.data.photos import decode
+from ssl_bench.data.photos import decode, encode
 from ssl_bench.data.source import Images
 from ssl_bench.hardware import available_cores, local_device, release_memory
 from ssl_bench.launch.ranks import out_of_memory

@@ -19,8 +19,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("name a dataset by key=value, such as dataset=cifar10")
     from ssl_bench.config.compose import load
     from ssl_bench.config.schema import check
-    from ssl_bench.data.prepare import prepare
-    from ssl_bench.data.sheet import drawn_channels, sheet, write_png
+    from ssl_bench.data.prepare import drawn_channels, prepare, sheet, write_png
     from ssl_bench.training.parts import Parts
 
     config, picture = load(options.overrides), options.show

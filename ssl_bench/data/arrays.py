@@ -24,11 +24,11 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.config.ranges import Count
-from ssl_bench.data.copies import Originals, copies, of_rows, twins
 from ssl_bench.data.dataset import DIGITS, Dataset, MissingData, Probe, counts_of
 from ssl_bench.data.pixels import MOST_CHANNELS
 from ssl_bench.data.scan import remembered
 from ssl_bench.data.source import Chosen, Images, Source
+from ssl_bench.data.splits import Originals, copies, of_rows, twins
 from ssl_bench.errors import ConfigError, printable, require
 
 Type = Literal["uint8", "int16", "uint16", "float16", "float32", "float64"]

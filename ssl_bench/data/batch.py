@@ -11,8 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ssl_bench.data.padding import pad
-from ssl_bench.data.pixels import sizes
+from ssl_bench.data.pixels import pad, sizes
 from ssl_bench.data.source import ImageBatch
 from ssl_bench.data.views import ViewParameters, Views
 

@@ -4,14 +4,13 @@ A point (x, y) is x pixels from the left and y from the top; the first pixel cov
 https://cocodataset.org/#format-data
 """
 
-import json
-from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
+from msgspec import Meta
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
@@ -25,19 +24,27 @@ BACKGROUND, CROWD = 0, -1
 Example = tuple[Tensor, dict[str, Tensor]]
 
 
-@dataclass(frozen=True)
-class Photo:
-    """One entry of ``images`` with its ``annotations``, unchanged from the file; sides are in pixels."""
+class Photo(msgspec.Struct):
+    """One entry of ``images``, whose sides are in pixels, and its ``annotations``, unchanged from the file."""
 
     id: int
     file_name: str
-    width: int
-    height: int
-    objects: list[dict[str, Any]]
+    width: Annotated[int, Meta(gt=0, lt=2**31)]
+    height: Annotated[int, Meta(gt=0, lt=2**31)]
+    objects: list[dict[str, Any]] = []
 
 
-@dataclass(frozen=True)
-class Instances:
+class _Category(msgspec.Struct):
+    id: int
+
+
+class _File(msgspec.Struct):
+    images: list[Photo]
+    annotations: list[dict[str, Any]]
+    categories: list[_Category]
+
+
+class Instances(NamedTuple):
     """The content of an instance file."""
 
     photos: list[Photo]
@@ -51,22 +58,19 @@ def read_instances(path: Path) -> Instances:
         ConfigError: there is no such file, or it is not in COCO's format.
     """
     try:
-        content = json.loads(files.read_bytes(path, LARGEST))
-        objects: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-        for entry in content["annotations"]:
-            objects[entry["image_id"]].append(entry)
-        photos = [Photo(i["id"], i["file_name"], i["width"], i["height"], objects[i["id"]]) for i in content["images"]]
-        for photo in photos:
-            if not all(type(number) is int and 0 < number < 2**31 for number in (photo.width, photo.height)):
-                raise ValueError(f"photo {photo.id} has {photo.width} x {photo.height} pixels")
-            if Path(photo.file_name).is_absolute() or ".." in Path(photo.file_name).parts:
-                raise ValueError(f"{photo.file_name} leads out of the folder of the photos")
-        return Instances(photos, sorted(category["id"] for category in content["categories"]))
+        content = msgspec.json.decode(files.read_bytes(path, LARGEST), type=_File)
+        photos = {photo.id: photo for photo in content.images}
+        for entry in content.annotations:
+            if (photo := photos.get(entry["image_id"])) is not None:
+                photo.objects.append(entry)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; it should be COCO's instances_*.json") from error
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {in_one_line(error)}"
-        raise ConfigError(f"{path} is no file of COCO instances ({reason})") from error
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} is no file of COCO instances ({in_one_line(error)})") from error
+    for name in (photo.file_name for photo in content.images):
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ConfigError(f"{path}: {name} leads out of the folder of the photos")
+    return Instances(content.images, sorted(category.id for category in content.categories))
 
 
 class Boxes:

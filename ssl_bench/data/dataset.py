@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from ssl_bench.config.ranges import Count
-from ssl_bench.data.copies import Originals
 from ssl_bench.data.source import Chosen, Source, stratified
+from ssl_bench.data.splits import Originals
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.files import open_regular
 

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from ssl_bench.data.dataset import MissingData, PhotoDataset
 from ssl_bench.data.own import OwnImages
-from ssl_bench.data.packed import Packed
-from ssl_bench.data.photos import FORMATS, LARGEST, Photos, endings
+from ssl_bench.data.photos import FORMATS, LARGEST, Packed, Photos, endings
 from ssl_bench.data.source import Source
 from ssl_bench.data.splits import TRAIN, Listing, arrange, difference, few, find_splits, refuse_like_splits
 from ssl_bench.errors import ConfigError, InvalidValue, reason, require

@@ -18,11 +18,10 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from ssl_bench.data.copies import Originals
 from ssl_bench.data.dataset import PhotoDataset, counts_of
 from ssl_bench.data.photos import Photos
 from ssl_bench.data.scan import hash_of, scan_images
-from ssl_bench.data.splits import Listing, connected, few, held_out
+from ssl_bench.data.splits import Listing, Originals, connected, few, held_out
 from ssl_bench.errors import ConfigError, InvalidValue, printable, require
 from ssl_bench.files import Mark
 

@@ -5,21 +5,25 @@ ImageNet comes from a folder: ``dataset=imagenet64`` shrinks it to arrays, and `
 packs it into one file per split.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import interpolate, pad
 
 from ssl_bench import files
 from ssl_bench.data.arrays import ArrayDataset
 from ssl_bench.data.dataset import Dataset, MissingData
 from ssl_bench.data.folder import FolderDataset
-from ssl_bench.data.packed import chunks, pack
-from ssl_bench.data.photos import Photos
+from ssl_bench.data.photos import Photos, chunks, pack
+from ssl_bench.data.reader import Loader
+from ssl_bench.data.source import Source
+from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, require
 
 BY_TRAIN = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")  # classes with an argument ``train``
@@ -149,3 +153,54 @@ def _convert(dataset: ArrayDataset, splits: list[str], source: Path | None) -> N
         dataset.folder.mkdir(parents=True, exist_ok=True)
         files.write(dataset.folder / f"{split}_images.npy", partial(np.save, arr=np.ascontiguousarray(images)))
         files.write(dataset.folder / f"{split}_labels.npy", partial(np.save, arr=labels))
+
+
+LEAST, GAP = 112, 4  # pixels: the smallest side of a tile, the gap between tiles
+FRAME = 96  # grey level between and around images
+
+
+def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Image.Image:
+    """Draw the first ``count`` images of a training and their views."""
+    step = next(Loader(images, views, count, torch.device("cpu"), seed, torch.float32).steps(0, 1))
+    taken, made = step.images, [x.clone() for x in step.batch().views]
+    for x, view in zip(made, views, strict=True):
+        for channel, (mean, std) in enumerate(zip(view.normalize.mean or (), view.normalize.std, strict=True)):
+            x[:, channel].mul_(std).add_(mean)
+    low, high = torch.zeros(()), torch.ones(())
+    if isinstance(taken, Tensor) and taken.is_floating_point():
+        low, high = taken.amin((0, 2, 3), keepdim=True), taken.amax((0, 2, 3), keepdim=True)  # [1, C, 1, 1]
+        taken = in_bytes(taken, low, high)
+    rows = [taken, *(in_bytes(x, low, high) for x in made)]
+    side = views[0].size * -(-LEAST // views[0].size)
+    channels = drawn_channels(views[0].normalize.split(step.images)[0] or len(step.images[0]))
+    tiles = torch.cat([torch.cat([tile(image[:channels], side) for image in row], 2) for row in rows], 1)
+    return Image.fromarray(tiles.permute(1, 2, 0).numpy())
+
+
+def write_png(path: Path, picture: Image.Image) -> None:
+    """Write a picture as a PNG.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    files.write(path, lambda file: picture.save(file, "PNG"))
+
+
+def in_bytes(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Values as uint8, ``low`` as 0 and ``high`` as 255."""
+    return ((x - low) / (high - low)).nan_to_num_().mul_(255).round_().clamp_(0, 255).to(torch.uint8)
+
+
+def drawn_channels(channels: int) -> int:
+    """How many channels of a picture are drawn: three as colours, or one as grey."""
+    return 3 if channels > 2 else 1
+
+
+def tile(image: Tensor, side: int) -> Tensor:
+    """uint8 [C, h, w], C 1 or 3 -> uint8 [3, side + GAP, side + GAP], with a longer side of ``side``."""
+    scale = side / max(image.shape[1:])
+    height, width = (max(1, round(length * scale)) for length in image.shape[1:])
+    # Small images are magnified so that their pixels can be seen.
+    mode: dict[str, Any] = {"mode": "nearest"} if scale >= 1 else {"mode": "bilinear", "antialias": True}
+    scaled = interpolate(image[None].float(), (height, width), **mode)[0].round().to(torch.uint8).expand(3, -1, -1)
+    return pad(scaled, (0, side + GAP - width, 0, side + GAP - height), value=FRAME)

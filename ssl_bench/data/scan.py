@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ssl_bench import files
-from ssl_bench.data.copies import Originals, twins
 from ssl_bench.data.photos import Unsupported, is_deep, open_photo, to_rgb
+from ssl_bench.data.splits import Originals, twins
 from ssl_bench.hardware import available_cores
 
 EDGE = 4096  # bytes at the start and at the end of an image that its checksum depends on

@@ -28,15 +28,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
+from ssl_bench.config.ranges import Probability, in_range
 from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
-from ssl_bench.data.padding import Padded, pad
-from ssl_bench.data.pixels import Normalize, compute_dtype, sizes, white, with_constants
-from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_box, resize_matrix
+from ssl_bench.data.pixels import Normalize, Padded, compute_dtype, pad, sizes, white, with_constants
+from ssl_bench.data.resample import blur_matrix, resample, resize_box, resize_matrix
 from ssl_bench.data.source import ImageBatch
 from ssl_bench.errors import in_one_line, require
 
@@ -127,41 +128,39 @@ class Views:
     A flip commutes with all later operations, so recipes that flip last (MoCo) are the same recipe.
     """
 
+    @in_range
     def __init__(
         self,
-        size: int,
+        size: Annotated[int, Meta(ge=1, le=10_000)],
         *,
         scale: Sequence[float] = (0.08, 1.0),
         ratio: Sequence[float] = (3 / 4, 4 / 3),
-        interpolation: str = "bilinear",
-        flip: float = 0.5,
+        interpolation: Literal["bilinear", "bicubic", "bicubic_tf"] = "bilinear",
+        flip: Probability = 0.5,
         jitter: Sequence[float] | None = None,
-        strength: float = 1.0,
-        jitter_p: float = 0.8,
-        grayscale: float = 0.2,
+        strength: Annotated[float, Meta(ge=0, le=STRONGEST)] = 1.0,
+        jitter_p: Probability = 0.8,
+        grayscale: Probability = 0.2,
         grayscale_first: bool = False,
-        blur: float = 0.0,
+        blur: Probability = 0.0,
         blur_kernel: int | None = None,
         blur_sigma: Sequence[float] = (0.1, 2.0),
-        solarize: float = 0.0,
+        solarize: Probability = 0.0,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> None:
         kernel = 2 * max(1, size // 20) + 1 if blur_kernel is None else blur_kernel
         strengths = (0.0, 0.0, 0.0, 0.0) if jitter is None else tuple(strength * part for part in jitter)
-        positive = "[low,high] with 0 < low <= high"
-        require(1 <= size <= 10_000, "size", size, "1 to 10000 pixels")
-        require(_is_range(scale, 1), "scale", scale, f"{positive} <= 1")
-        require(_is_range(ratio), "ratio", ratio, positive)
-        require(interpolation in FILTERS, "interpolation", interpolation, " or ".join(FILTERS))
-        chances = {"flip": flip, "jitter_p": jitter_p, "grayscale": grayscale, "blur": blur, "solarize": solarize}
-        for name, p in chances.items():
-            require(0 <= p <= 1, name, p, "a probability in [0, 1]")
-        require(0 <= strength <= STRONGEST, "strength", strength, f"a number from 0 to {STRONGEST}, such as 1")
+        for name, bounds, most in (
+            ("scale", scale, 1),
+            ("ratio", ratio, math.inf),
+            ("blur_sigma", blur_sigma, math.inf),
+        ):
+            valid = len(bounds) == 2 and 0 < bounds[0] <= bounds[1] <= most
+            require(valid, name, bounds, f"[low,high] with 0 < low <= high{' <= 1' * (most == 1)}")
         valid = len(strengths) == 4 and 0 <= min(strengths) <= max(strengths) <= STRONGEST and strengths[HUE] <= 0.5
         remedy = "null or [brightness,contrast,saturation,hue], none negative; x strength at most 10, the hue 0.5"
         require(valid, "jitter", jitter, remedy)
-        require(_is_range(blur_sigma), "blur_sigma", blur_sigma, positive)
         valid = blur == 0 or (kernel % 2 == 1 and 3 <= kernel < 2 * size)
         require(valid, "blur_kernel", kernel, f"an odd number of pixels from 3 to {2 * size - 1} (size x 2 - 1)")
         self.size, self.interpolation = size, interpolation
@@ -454,7 +453,3 @@ def _column(side: int | Tensor, device: torch.device) -> Tensor:
 def _spread(uniform: Tensor, bounds: Sequence[float]) -> Tensor:
     """Map numbers in [0, 1) to [low, high)."""
     return uniform * (bounds[1] - bounds[0]) + bounds[0]
-
-
-def _is_range(bounds: Sequence[float], most: float = math.inf) -> bool:
-    return len(bounds) == 2 and 0 < bounds[0] <= bounds[1] <= most

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_bench import files
-from ssl_bench.data.sheet import drawn_channels, in_bytes
+from ssl_bench.data.prepare import drawn_channels, in_bytes
 from ssl_bench.data.source import Source
 from ssl_bench.data.splits import in_order
 from ssl_bench.errors import reason

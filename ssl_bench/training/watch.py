@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from ssl_bench.data.dataset import Probe
-from ssl_bench.data.loader import Loader
+from ssl_bench.data.reader import Loader
 from ssl_bench.distributed import world
 from ssl_bench.evaluate.knn import leave_one_out
 from ssl_bench.evaluate.metric import NOT_HELPED

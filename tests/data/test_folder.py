@@ -16,7 +16,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.data import photos
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.folder import Folder, FolderDataset, image_names
-from ssl_bench.data.packed import Packed, encode
+from ssl_bench.data.photos import Packed, encode
 from ssl_bench.data.prepare import box
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.training.parts import Parts

@@ -19,7 +19,7 @@ from ssl_bench.config.identity import run_id
 from ssl_bench.data.arrays import examined
 from ssl_bench.data.digits import scatter
 from ssl_bench.data.evalview import EvalView
-from ssl_bench.data.loader import Loader
+from ssl_bench.data.reader import Loader
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts

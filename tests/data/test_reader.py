@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.data import reader
-from ssl_bench.data.padding import pad
-from ssl_bench.data.pixels import by_size
+from ssl_bench.data.pixels import by_size, pad
 from ssl_bench.data.reader import Reader
 from ssl_bench.data.source import ImageBatch, Images, Source
 from ssl_bench.data.views import ViewParameters, Views

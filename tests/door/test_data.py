@@ -16,7 +16,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.data import coco, photos
 from ssl_bench.data.arrays import ArrayDataset
 from ssl_bench.data.folder import Folder
-from ssl_bench.data.packed import Packed, pack
+from ssl_bench.data.photos import Packed, pack
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.training.parts import Parts
 from tests.door.door import refused, refuses

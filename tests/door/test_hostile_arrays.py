@@ -13,7 +13,7 @@ import torch
 
 from ssl_bench.config.compose import load
 from ssl_bench.data.folder import Folder
-from ssl_bench.data.packed import Packed, pack
+from ssl_bench.data.photos import Packed, pack
 from ssl_bench.training.parts import Parts
 from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome, variants
 from tests.door.test_data import images, photo

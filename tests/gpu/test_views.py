@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ssl_bench.data.batch import Step
-from ssl_bench.data.padding import pad
+from ssl_bench.data.pixels import pad
 from tests.door.test_plugins import parts  # noqa: F401  # writes the files of the example
 
 COUNT, CHUNKS = 6, 3
