@@ -12,7 +12,7 @@ import os
 import shlex
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -28,11 +28,11 @@ from ssl_bench.data.dataset import DIGITS, Dataset, MissingData, Probe, counts_o
 from ssl_bench.data.pixels import MOST_CHANNELS
 from ssl_bench.data.scan import remembered
 from ssl_bench.data.source import Chosen, Images, Source
-from ssl_bench.data.splits import Originals, copies, of_rows, twins
+from ssl_bench.data.splits import Originals, copies, few, of_rows, twins
 from ssl_bench.errors import ConfigError, printable, require
 
 Type = Literal["uint8", "int16", "uint16", "float16", "float32", "float64"]
-Arrays = tuple[np.ndarray, np.ndarray]  # images [N, H, W, C] and labels, int64 [N], of a split
+Split = tuple[np.ndarray, np.ndarray]  # images [N, H, W, C] and labels, int64 [N], of a split
 PARTS = ("train", "choose", "test")  # of the train split, with ``held_out``
 PIECE = 2**20  # numbers of an array that are examined together
 SAMPLE = 2**16  # numbers by which values that are frequent are found
@@ -42,35 +42,27 @@ LARGEST_VALUE = 1e30  # larger ones leave float32 when they are squared or norma
 FREQUENT, FAR = 0.1, 100  # a share of all values, and standard deviations from the mean, that suggest a fill value
 
 
-class ArrayDataset(Dataset):
-    """Prepared arrays in ``<root>/<name>/``, of uint8.
+@dataclass(kw_only=True, eq=False)
+class Arrays(Dataset):
+    """Base class of arrays in ``folder``.
 
     Args:
-        name: the folder.
-        torchvision: the class of torchvision from which ``ssl-bench prepare`` makes the arrays, one of those that
-            ``data/prepare.py`` lists, or ``ImageFolder``: it makes them from a folder of photos, shrunk to ``size`` x
-            ``size``.
-        pretrain: the splits to pre-train on.
         held_out: numbers of images of the train split that nothing is trained on: to choose settings by, and to test
             on. They replace the test split, and a fixed permutation chooses them, the same in every run. Copies of
             these, images with the same bytes, are held out with them.
     """
 
     has_pixels = True
+    name = "arrays"
+    pretrain_splits: list[str] = field(default_factory=lambda: ["train"], init=False)
+    held_out: tuple[Count, Count] | None = None
 
-    def __init__(
-        self,
-        name: str,
-        torchvision: str,
-        pretrain: Sequence[str],
-        held_out: tuple[Count, Count] | None = None,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        self.name, self.torchvision, self.pretrain_splits = name, torchvision, list(pretrain)
-        self.folder, self.held_out = self.root / name, held_out
-        remedy = "null, or dataset.pretrain to [train]"
-        require(held_out is None or self.pretrain_splits == ["train"], "held_out", held_out, remedy)
+    folder: Path = field(init=False)
+    remake: str = field(init=False)  # how to get a file
+
+    def _opened(self, split: str) -> Split:
+        """Map the arrays of a split and check them."""
+        raise NotImplementedError
 
     @property
     def splits(self) -> list[str]:
@@ -162,7 +154,45 @@ class ArrayDataset(Dataset):
         self.check_content()
         return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(np.array(labels))
 
-    def _opened(self, split: str) -> Arrays:
+    def _mapped(self, path: Path) -> np.ndarray:
+        """Map an array into memory, copy-on-write, so that the file stays unchanged. Objects are never unpickled."""
+        try:
+            with files.open_regular(path), warnings.catch_warnings():  # NumPy would wait for a pipe
+                warnings.simplefilter("ignore")
+                return np.lib.format.open_memmap(path, mode="c")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            remedy = f"{self.remake}, or set {self.place} to the folder that has it"
+            if path in self._paths("test") and self.pretrain_splits == ["train"]:
+                remedy += ", or dataset.held_out to numbers of training images to choose by and to test on"
+            raise MissingData(f"dataset={self.name}: {path} is missing: {remedy}") from error
+        except Exception as error:  # NumPy raises many kinds of errors, and advises to unpickle the file
+            why = getattr(error, "strerror", None) or "it is cut short, damaged or no array of numbers"
+            raise self._refusal(path, f"cannot be read ({why})", f"remove it, and {self.remake}") from error
+
+    def _refusal(self, path: Path, wrong: str, remedy: str) -> ConfigError:
+        return ConfigError(f"dataset={self.name}: {path} {wrong}: {remedy}")
+
+
+class ArrayDataset(Arrays):
+    """Prepared arrays in ``<root>/<name>/``, of uint8.
+
+    Args:
+        name: the folder.
+        torchvision: the class of torchvision from which ``ssl-bench prepare`` makes the arrays, one of those that
+            ``data/prepare.py`` lists, or ``ImageFolder``: it makes them from a folder of photos, shrunk to ``size`` x
+            ``size``.
+        pretrain: the splits to pre-train on.
+    """
+
+    def __init__(self, name: str, torchvision: str, pretrain: Sequence[str], **common: Any) -> None:
+        super().__init__(**common)
+        self.name, self.torchvision, self.pretrain_splits = name, torchvision, [*pretrain]
+        remedy = "null, or dataset.pretrain to [train]"
+        require(self.held_out is None or self.pretrain_splits == ["train"], "held_out", self.held_out, remedy)
+        self.folder, command = self.root / name, ["ssl-bench", "prepare", f"dataset={name}", f"paths.data={self.root}"]
+        self.remake = f"get it with `{printable(shlex.join(command))}`"
+
+    def _opened(self, split: str) -> Split:
         of_images, of_labels = self._paths(split)
         images, labels = self._mapped(of_images), self._mapped(of_labels)
         shape, remedy = (self.size, self.size, self.channels), "set dataset.size and dataset.channels, or replace it"
@@ -170,7 +200,7 @@ class ArrayDataset(Dataset):
             fits = f"uint8 [N, {', '.join(map(str, shape))}] with one image or more"
             raise self._refusal(of_images, f"holds {_shape(images)}, not {fits}", remedy)
         if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
-            remedy = f"remove both files of this split, and {self._remake}"
+            remedy = f"remove both files of this split, and {self.remake}"
             raise self._refusal(of_labels, f"holds {_shape(labels)}, not int64 [{len(images)}]", remedy)
         first, last = int(labels.min()), int(labels.max())
         if first < -1 or last >= self.num_classes:
@@ -179,32 +209,9 @@ class ArrayDataset(Dataset):
             raise self._refusal(of_labels, f"has labels from {first} to {last}, {fits}", remedy)
         return images, labels
 
-    def _mapped(self, path: Path) -> np.ndarray:
-        """Map an array into memory, copy-on-write, so that the file stays unchanged. Objects are never unpickled."""
-        try:
-            with files.open_regular(path), warnings.catch_warnings():  # NumPy would wait for a pipe
-                warnings.simplefilter("ignore")
-                return np.lib.format.open_memmap(path, mode="c")
-        except (FileNotFoundError, NotADirectoryError) as error:
-            remedy = f"{self._remake}, or set {self.place} to the folder that has it"
-            if path in self._paths("test") and self.pretrain_splits == ["train"]:
-                remedy += ", or dataset.held_out to numbers of training images to choose by and to test on"
-            raise MissingData(f"dataset={self.name}: {path} is missing: {remedy}") from error
-        except Exception as error:  # NumPy raises many kinds of errors, and advises to unpickle the file
-            why = getattr(error, "strerror", None) or "it is cut short, damaged or no array of numbers"
-            raise self._refusal(path, f"cannot be read ({why})", f"remove it, and {self._remake}") from error
 
-    @property
-    def _remake(self) -> str:
-        """How to get a file."""
-        command = ["ssl-bench", "prepare", f"dataset={self.name}", f"paths.data={self.root}"]
-        return f"get it with `{printable(shlex.join(command))}`"
-
-    def _refusal(self, path: Path, wrong: str, remedy: str) -> ConfigError:
-        return ConfigError(f"dataset={self.name}: {path} {wrong}: {remedy}")
-
-
-class OwnArrays(ArrayDataset):
+@dataclass(kw_only=True, eq=False)
+class OwnArrays(Arrays):
     """Images of the user's own as arrays, in a folder.
 
     ``{train,test}_images.npy`` are [N, H, W, C] or [N, H, W], ``{train,test}_labels.npy`` are [N]; without files of
@@ -213,47 +220,37 @@ class OwnArrays(ArrayDataset):
 
     Args:
         root: the folder.
-        held_out: as of :class:`ArrayDataset`; there are no files of a test split then.
         size: height and width of the views and of what is evaluated; None: the shorter side of the images.
         resize: length of an image's short side in evaluation, before its centre of ``size`` x ``size`` is cut out;
             None: ``size``, and images of ``size`` x ``size`` are evaluated as they are.
         interpolation: of that resize.
         channels, dtype, num_classes: None: those of the arrays.
         mean, std: of each channel; None: those of ``train_images.npy``.
-        epochs, train_images, knn_k, least_labels, content: as of :class:`Dataset`.
     """
 
     place = "dataset.root"
-    _remake = "save it with numpy.save, as an array of numbers"
+    root: str | None  # type: ignore[assignment]
+    size: Count | None = None  # type: ignore[assignment]
+    resize: int | None = None
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    channels: Annotated[int, Meta(ge=1, le=MOST_CHANNELS)] | None = None  # type: ignore[assignment]
+    dtype: Type | None = None  # type: ignore[assignment]
+    num_classes: int | None = None  # type: ignore[assignment]
+    mean: Sequence[float] | None = None  # type: ignore[assignment]
+    std: Sequence[float] | None = None  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        root: str | None,
-        held_out: tuple[Count, Count] | None = None,
-        size: Count | None = None,
-        resize: int | None = None,
-        interpolation: Literal["bilinear", "bicubic"] = "bilinear",
-        channels: Annotated[int, Meta(ge=1, le=MOST_CHANNELS)] | None = None,
-        dtype: Type | None = None,
-        num_classes: int | None = None,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        epochs: Count | None = None,
-        train_images: Count | None = None,
-        knn_k: Count | None = None,
-        least_labels: int | None = None,
-        content: str | None = None,
-    ) -> None:
-        require(bool(root), "root", root, "the folder of your arrays")
-        self.given: dict[str, Any] = {"channels": channels, "dtype": dtype, "num_classes": num_classes}
-        self.given_size, self.resize, self.mean, self.std = size, resize, mean, std
-        common: dict[str, Any] = {"size": size or 1, "channels": channels or len(mean or "-"), "content": content}
-        common |= {"root": str(root), "num_classes": num_classes or 0, "mean": mean or (), "std": std or ()}
-        super().__init__("arrays", "", ["train"], held_out, **common)
-        self.folder, self.dtype = self.root.absolute(), dtype or "uint8"
-        if resize is not None:
-            require(resize >= self.size, "resize", resize, f"dataset.size ({self.size}) or more, or null")
-            self.eval_view = {"resize": resize, "size": self.size, "interpolation": interpolation}
+    def __post_init__(self) -> None:
+        require(bool(self.root), "root", self.root, "the folder of your arrays")
+        self.given: dict[str, Any] = {name: getattr(self, name) for name in ("channels", "dtype", "num_classes")}
+        self.given_size, self.size, self.dtype = self.size, self.size or 1, self.dtype or "uint8"
+        self.mean, self.std, self.num_classes = self.mean or (), self.std or (), self.num_classes or 0
+        self.channels = self.channels or len(self.mean) or 1
+        super().__post_init__()
+        self.folder, self.remake = Path(self.root or "").absolute(), "save it with numpy.save, as an array of numbers"
+        if self.resize is not None:
+            remedy = f"dataset.size ({self.size}) or more, or null"
+            require(self.resize >= self.size, "resize", self.resize, remedy)
+            self.eval_view = {"resize": self.resize, "size": self.size, "interpolation": self.interpolation}
 
     def files(self) -> list[Path]:
         paths = super().files()
@@ -313,32 +310,31 @@ class OwnArrays(ArrayDataset):
         pairs = copies(of_test, of_train)
         return {"counts": [len(of_test.marks), len(pairs), *next(iter(pairs.items()), (-1, -1))]}
 
-    def _opened(self, split: str) -> Arrays:
+    def _opened(self, split: str) -> Split:
         return self._arrays[split]
 
     @cached_property
-    def _arrays(self) -> dict[str, Arrays]:
+    def _arrays(self) -> dict[str, Split]:
         """The arrays of each split."""
         require(self.folder.is_dir(), "dataset.root", str(self.root), "a folder of arrays: there is none of that name")
-        arrays, used, known = dict[str, Arrays](), self.files(), np.empty(0)
+        arrays, known = dict[str, Split](), set[int]()
         for split in self.splits:
             of_images, of_labels = self._paths(split)
-            images = self._images_of(of_images)
-            first, _ = arrays.setdefault(split, (images, np.full(len(images), -1))) if not arrays else arrays["train"]
+            images, has_labels = self._images_of(of_images), of_labels in self.files()
+            labels = self._mapped(of_labels) if has_labels else np.full(len(images), -1)
+            first = arrays.get("train", (images, labels))[0]
             if first.dtype != images.dtype or first.shape[1:] != images.shape[1:]:
                 wrong = f"holds {_shape(images)}, and train_images.npy {_shape(first)}"
                 raise self._refusal(of_images, wrong, "save both alike")
-            labels = self._mapped(of_labels) if of_labels in used else np.full(len(images), -1)
             if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
                 wrong = f"holds {_shape(labels)} for {len(images)} images"
                 raise self._refusal(of_labels, wrong, "save the labels as integers [N], one for each image")
-            present = np.unique(labels)
-            known = present if split == "train" else known
-            numbered = len(known) > 1 and known[0] == 0 and known[-1] == len(known) - 1
-            if of_labels in used and not (numbered and np.isin(present, known).all()):
-                several = f"has the classes {', '.join(map(str, present[:5]))}{', ...' if len(present) > 5 else ''}"
+            present = {*np.unique(labels).tolist()}
+            known = known or present
+            if has_labels and (len(known) < 2 or known != {*range(len(known))} or not present <= known):
+                wrong = f"has the classes {few([*map(str, sorted(present))])}"
                 remedy = "number two classes or more from 0 without a gap, the same in both splits, or remove the files"
-                raise self._refusal(of_labels, several, f"{remedy} of labels to have none")
+                raise self._refusal(of_labels, wrong, f"{remedy} of labels to have none")
             arrays[split] = images, np.array(labels, dtype=np.int64)
         return arrays
 
@@ -353,8 +349,8 @@ class OwnArrays(ArrayDataset):
         images = array[..., None] if array.ndim == 3 else array
         count, height, width, channels = images.shape if images.ndim == 4 else (0, 0, 0, 0)
         # Images with the channels before them would else be a few lines of W channels.
-        few = 2 * height <= min(width, channels) and channels > MOST_COLOURS
-        first = self.given["channels"] is None and height <= MOST_CHANNELS and (channels == width != height or few)
+        low = 2 * height <= min(width, channels) and channels > MOST_COLOURS
+        first = self.given["channels"] is None and height <= MOST_CHANNELS and (channels == width != height or low)
         if not (min(count, height, width) >= 1 and 1 <= channels <= MOST_CHANNELS) or first:
             remedy = f"save them as [N, height, width, channels] with one image or more and 1 to {MOST_CHANNELS}"
             remedy += " channels; numpy.moveaxis(images, 1, 3) moves channels to the end"
@@ -399,9 +395,8 @@ def examined(array: np.ndarray) -> dict[str, Any]:
         piece = array[start : start + rows]
         digest.update(piece.data)
         values = piece.reshape(-1, channels).astype(np.float64)
-        if not (abs(values.min()) < LARGEST_VALUE > abs(values.max())):  # nor with NaN
-            wrong = ~(np.abs(values.reshape(len(piece), -1)) < LARGEST_VALUE).all(1)
-            return {"content": "", "bad": start + int(wrong.argmax())}
+        if not (bounded := np.abs(values) < LARGEST_VALUE).all():  # nor with NaN
+            return {"content": "", "bad": start + int(bounded.reshape(len(piece), -1).all(1).argmin())}
         values -= origin
         total += values.sum(0)
         squares += np.einsum("nc,nc->c", values, values)

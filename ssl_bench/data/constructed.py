@@ -10,15 +10,17 @@ S side of the canvas  s side of a digit
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 from torch.nn.functional import interpolate, one_hot
 
+from ssl_bench.config.ranges import Count, Positive, TwoOrMore
 from ssl_bench.data.arrays import ArrayDataset
 from ssl_bench.data.dataset import Dataset, Probe
 from ssl_bench.data.folder import FolderDataset
@@ -27,18 +29,31 @@ from ssl_bench.data.source import ImageBatch, Images, Source
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.seeding import stream
 
-MOST_BITS = 60  # they fit into an int64, and no network uses nearly as many
+Bits = Annotated[int, Meta(ge=0, le=60)]  # they fit into an int64, and no network uses nearly as many
 DIGIT = 28  # side of MNIST's images
 MOST_DIGITS = 16  # on a canvas
 CORNERS = (0.15, 0.45, 0.75)  # upper left corner of a digit on a photo, as a share of the side
 PAIRS = 1024  # of a split, which has no end: a run asks for a number, of which each rank has a share
 
 
+class Stored(Source):
+    """Base class of sources that are dataclasses and have other sources and tensors as attributes."""
+
+    @property
+    def nbytes(self) -> int | None:  # type: ignore[override]
+        sizes = [value.nbytes for value in vars(self).values() if isinstance(value, Source | Tensor)]
+        return None if None in sizes else sum(size for size in sizes if size)
+
+    def to(self, device: torch.device) -> Any:
+        held = {name: value for name, value in vars(self).items() if isinstance(value, Source | Tensor)}
+        return replace(self, **{name: value.to(device) for name, value in held.items()})  # type: ignore[type-var]
+
+
 # ---- Bits
 
 
 @dataclass(frozen=True, eq=False)
-class WithBits(Source):
+class WithBits(Stored):
     """The images of another source, with the bits of ``values`` [N] as ``bits`` extra channels of 0 or 255."""
 
     images: Source
@@ -54,13 +69,6 @@ class WithBits(Source):
     @property
     def labels(self) -> Tensor:  # type: ignore[override]
         return self.images.labels
-
-    @property
-    def nbytes(self) -> int | None:  # type: ignore[override]
-        return None if self.images.nbytes is None else self.images.nbytes + self.values.nbytes
-
-    def to(self, device: torch.device) -> "WithBits":
-        return WithBits(self.images.to(device), self.bits, self.values.to(device))
 
     def take(self, ids: Tensor) -> ImageBatch:
         """Read the images ``ids`` [n]: uint8 [n, C + bits, H, W], or n times [C + bits, h, w]."""
@@ -94,8 +102,7 @@ class RandBits(Dataset):
         InvalidValue: ``bits`` is outside its range, or ``channels`` is not that sum.
     """
 
-    def __init__(self, bits: int, seed: int, channels: int, mean: Sequence[float], **common: Any) -> None:
-        require(0 <= bits <= MOST_BITS, "bits", bits, f"a number from 0 to {MOST_BITS}")
+    def __init__(self, bits: Bits, seed: int, channels: int, mean: Sequence[float], **common: Any) -> None:
         remedy = f"{len(mean) + bits}, one per number in mean ({len(mean)}) and per bit ({bits})"
         require(channels == len(mean) + bits, "channels", channels, remedy)
         super().__init__(channels=channels - bits, mean=mean, **common)
@@ -120,6 +127,7 @@ class RandBitFolder(RandBits, FolderDataset):  # type: ignore[misc]
     """Photos in a folder per class (ImageNet) with random bits."""
 
 
+@dataclass(kw_only=True, eq=False)
 class BitImages(Dataset):
     """Images that are k constant channels of 0 or 1 and have no classes: at most k bits distinguish them.
 
@@ -131,17 +139,12 @@ class BitImages(Dataset):
         seed: of the bits.
     """
 
-    def __init__(self, bits: int, images: int, seed: int, **common: Any) -> None:
-        require(1 <= bits <= MOST_BITS, "bits", bits, f"a number from 1 to {MOST_BITS}")
-        require(images >= 2, "images", images, "2 or more")
-        super().__init__(**common)
-        self.bits, self.images, self.seed = bits, images, seed
+    bits: Bits
+    images: TwoOrMore
+    seed: int
 
     def check(self) -> int:
         return self.images
-
-    def pretrain(self) -> WithBits:
-        return self.split("train")
 
     def split(self, name: str) -> WithBits:
         """Make a split without labels; evaluators that need labels refuse it."""
@@ -154,7 +157,7 @@ class BitImages(Dataset):
 
 
 @dataclass(frozen=True, eq=False)
-class Canvases(Source):
+class Canvases(Stored):
     """Black canvases with the digits ``which`` [N, K], whose upper left corners are at ``top``, ``left`` [N, K].
 
     A canvas is stored as a row of a small table and painted when it is read. Where digits overlap, the brighter pixel
@@ -177,18 +180,6 @@ class Canvases(Source):
     labels: Tensor
     sizes: tuple[int, ...]
     size: int
-
-    @property
-    def _tensors(self) -> tuple[Tensor, ...]:
-        return self.digits, self.which, self.top, self.left, self.labels
-
-    @property
-    def nbytes(self) -> int:  # type: ignore[override]
-        return sum(tensor.nbytes for tensor in self._tensors)
-
-    def to(self, device: torch.device) -> "Canvases":
-        digits, which, top, left, labels = (tensor.to(device) for tensor in self._tensors)
-        return Canvases(digits, which, top, left, labels, self.sizes, self.size)
 
     def take(self, ids: Tensor) -> Tensor:
         """Paint the canvases ``ids`` [n] as uint8 [n, 1, S, S]."""
@@ -217,22 +208,16 @@ def scaled(images: Tensor, size: int) -> Tensor:
 def mnist(root: Path) -> ArrayDataset:
     """The prepared MNIST, which the digits come from."""
     common: dict[str, Any] = {"size": DIGIT, "channels": 1, "num_classes": 10, "mean": [0.0], "std": [1.0]}
-    return ArrayDataset("mnist", "MNIST", ["train"], root=str(root), **common)
+    return ArrayDataset("mnist", "MNIST", ["train"], root=root, **common)
 
 
 def digits_of(dataset: ArrayDataset, split: str) -> tuple[Tensor, Tensor]:
-    """The digits of MNIST's split ``train`` or ``test``: uint8 [M, 28, 28], and labels [M] from 0.
-
-    Raises:
-        ConfigError: as :meth:`ArrayDataset.arrays`, or an image is not labelled.
-    """
+    """The digits of MNIST's split ``train`` or ``test``: uint8 [M, 28, 28], and labels [M] from 0."""
     images, labels = dataset.arrays(split)
-    if labels.min() < 0:
-        path = dataset.folder / f"{split}_labels.npy"
-        raise ConfigError(f"dataset={dataset.name}: {path} has unlabelled images (-1): replace it")
     return images[:, 0], labels
 
 
+@dataclass(kw_only=True, eq=False)
 class MultiDigits(Dataset):
     """Canvases of MNIST digits that are drawn independently and then fixed; as many as MNIST has images.
 
@@ -253,27 +238,24 @@ class MultiDigits(Dataset):
         InvalidValue: the digits do not fit on the canvas.
     """
 
-    def __init__(
-        self,
-        digits: int,
-        placement: Literal["random", "grid"],
-        sizes: tuple[int, ...] | None,
-        seed: int,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        grid = placement == "grid"
-        require(1 <= digits <= MOST_DIGITS, "digits", digits, f"a number from 1 to {MOST_DIGITS}")
+    digits: Annotated[int, Meta(ge=1, le=MOST_DIGITS)]
+    placement: Literal["random", "grid"]
+    sizes: tuple[Count, ...] | None
+    seed: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        digits, grid = self.digits, self.placement == "grid"
+        self.sized, self.one_label = self.sizes is not None, digits == 1
         require(self.channels == 1, "channels", self.channels, "1")
-        one_each = sizes is None or (not grid and len(sizes) == digits and min(sizes) >= 1)
         remedy = f"null, or with dataset.placement=random to {digits} positive numbers, one per digit (dataset.digits)"
-        require(one_each, "sizes", sizes, f"{remedy}: a cell of the grid has {DIGIT} x {DIGIT} pixels")
-        largest = max((DIGIT, *(sizes or ())))  # evaluation uses digits of 28 pixels too
+        one_each = self.sizes is None or (not grid and len(self.sizes) == digits)
+        require(one_each, "sizes", self.sizes, f"{remedy}: a cell of the grid has {DIGIT} x {DIGIT} pixels")
+        self.each: tuple[int, ...] = self.sizes or (DIGIT,) * digits
+        largest = max(DIGIT, *self.each)  # evaluation uses digits of 28 pixels too
         require(self.size >= largest, "size", self.size, f"{largest} or more, the side of the largest digit")
         cells = self.size % DIGIT == 0 and digits <= (self.size // DIGIT) ** 2
         require(not grid or cells, "size", self.size, f"112 for {digits} cells of {DIGIT} pixels")
-        self.digits, self.placement, self.seed, self.one_label = digits, placement, seed, digits == 1
-        self.sizes, self.sized = sizes or (DIGIT,) * digits, sizes is not None
         self.mnist = mnist(self.root)
 
     def files(self) -> list[Path]:
@@ -288,10 +270,10 @@ class MultiDigits(Dataset):
         images, classes = digits_of(self.mnist, "train")
         generator = torch.Generator().manual_seed(stream("multi_digits", self.seed, "pretrain"))
         which = torch.randint(len(images), (len(images), self.digits), generator=generator)  # [N, K]
-        top, left = self._corners(len(images), self.sizes, self.placement == "grid", generator)
+        top, left = self._corners(len(images), self.each, self.placement == "grid", generator)
         drawn = classes[which]  # [N, K]
         labels = drawn[:, 0] if self.digits == 1 else one_hot(drawn, self.num_classes).sum(1)  # [N] or [N, 10]
-        return Canvases(images, which, top, left, labels, self.sizes, self.size)
+        return Canvases(images, which, top, left, labels, self.each, self.size)
 
     def split(self, name: str) -> Canvases:
         return self._single(name, DIGIT)
@@ -299,7 +281,7 @@ class MultiDigits(Dataset):
     def probes(self) -> dict[str, Probe]:
         if not self.sized:
             return super().probes()
-        splits = {size: (self._single("train", size), self._single("test", size)) for size in dict.fromkeys(self.sizes)}
+        splits = {size: (self._single("train", size), self._single("test", size)) for size in dict.fromkeys(self.each)}
         return {f"digit{size}": Probe(*pair, self.num_classes) for size, pair in splits.items()}
 
     def _single(self, name: str, size: int) -> Canvases:
@@ -353,6 +335,7 @@ class Marked(Source):
         return torch.maximum(squares, overlay[:, None])
 
 
+@dataclass(kw_only=True, eq=False)
 class DigitOnImageNet(FolderDataset):
     """Photos in a folder per class with a digit on each, an easy feature of both views that competes with a hard one.
 
@@ -374,12 +357,14 @@ class DigitOnImageNet(FolderDataset):
         InvalidValue: ``digits`` is outside its range, or ``size`` leaves no room for them.
     """
 
-    def __init__(self, digits: int, combine: Literal["max", "sum"], seed: int, **common: Any) -> None:
-        super().__init__(**common)
-        require(1 <= digits <= 60000, "digits", digits, "a number from 1 to 60000, the size of MNIST's train split")
+    digits: Annotated[int, Meta(ge=1, le=60_000)]  # the size of MNIST's train split
+    combine: Literal["max", "sum"]
+    seed: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         room = self.size - int(self.size * CORNERS[-1])
         require(room >= DIGIT, "size", self.size, f"112 or more, with room for digits of {DIGIT} pixels")
-        self.digits, self.combine, self.seed = digits, combine, seed
         self.mnist = mnist(self.root)
         self.eval_view = {}  # evaluation uses the whole squares
 
@@ -448,6 +433,7 @@ class Pairs(Source):
         raise ConfigError("dataset=gaussians has pairs of vectors and no images")
 
 
+@dataclass(kw_only=True, eq=False)
 class Gaussians(Dataset):
     """Pairs of correlated Gaussian vectors, whose mutual information is known.
 
@@ -458,17 +444,11 @@ class Gaussians(Dataset):
 
     has_images = False
 
-    def __init__(self, information: float, dimensions: int, **common: Any) -> None:
-        super().__init__(**common)
-        require(information > 0, "information", information, "a positive number")
-        require(dimensions >= 1, "dimensions", dimensions, "1 or more")
-        self.pairs = Pairs(information, dimensions)
+    information: Positive
+    dimensions: Count
 
     def check(self) -> int:
         return PAIRS
 
-    def pretrain(self) -> Pairs:
-        return self.pairs
-
     def split(self, name: str) -> Pairs:
-        return self.pairs
+        return Pairs(self.information, self.dimensions)

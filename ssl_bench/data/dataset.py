@@ -28,6 +28,7 @@ class MissingData(ConfigError):
     """Files of a dataset are missing."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Dataset(ABC):
     """Base class: the splits of a dataset and the properties of its images.
 
@@ -66,26 +67,25 @@ class Dataset(ABC):
     dtype = "uint8"
     place = "paths.data"
 
-    def __init__(
-        self,
-        root: str,
-        size: Count,
-        channels: Count,
-        num_classes: Annotated[int, Meta(ge=0)],
-        mean: Sequence[float],
-        std: Sequence[float],
-        train_images: Count | None = None,
-        epochs: Count | None = None,
-        knn_k: Count | None = None,
-        labelled_images: int | None = None,
-        least_labels: int | None = None,
-        content: str | None = None,
-        hashes: bool = False,
-    ) -> None:
-        require(len(mean) <= channels, "mean", mean, f"at most {channels} numbers, one per channel from the first on")
-        require(len(std) == len(mean), "std", std, f"as many numbers as mean has ({len(mean)})")
-        self.root, self.size, self.channels, self.num_classes = Path(root), size, channels, num_classes
-        self.content, self.hashes = content, hashes
+    root: Path
+    size: Count
+    channels: Count
+    num_classes: Annotated[int, Meta(ge=0)]
+    mean: Sequence[float]
+    std: Sequence[float]
+    train_images: Count | None = None
+    epochs: Count | None = None
+    knn_k: Count | None = None
+    labelled_images: int | None = None
+    least_labels: int | None = None
+    content: str | None = None
+    hashes: bool = False
+
+    def __post_init__(self) -> None:
+        fits = f"at most {self.channels} numbers, one per channel from the first on"
+        require(len(self.mean) <= self.channels, "mean", self.mean, fits)
+        require(len(self.std) == len(self.mean), "std", self.std, f"as many numbers as mean has ({len(self.mean)})")
+        self.root = Path(self.root)
         self.eval_view: dict[str, Any] = {}  # further arguments of EvalView, for images of many sizes
 
     @abstractmethod
@@ -115,10 +115,7 @@ class Dataset(ABC):
 
     @cached_property
     def _content(self) -> str:
-        try:
-            return self.hash_of_files()
-        except OSError as error:
-            raise ConfigError(f"dataset: {error.filename} cannot be read ({error.strerror})") from error
+        return self.hash_of_files()
 
     def hash_of_files(self) -> str:
         """Raises OSError if one cannot be read."""
@@ -164,6 +161,7 @@ class Dataset(ABC):
         return {"": Probe(self.split("train"), self.split("test"), self.num_classes)}
 
 
+@dataclass(kw_only=True, eq=False)
 class PhotoDataset(Dataset):
     """Base class of datasets of photos of any size. Views are crops of the photos; evaluation uses their centres.
 
@@ -173,18 +171,15 @@ class PhotoDataset(Dataset):
         workers: threads that decode; None shares the CPU cores among the processes of this machine.
     """
 
-    def __init__(
-        self,
-        resize: int = 256,
-        interpolation: Literal["bilinear", "bicubic"] = "bilinear",
-        workers: Count | None = None,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        require(resize >= self.size, "resize", resize, f"dataset.size ({self.size}) or more")
+    resize: int = 256
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    workers: Count | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.resize >= self.size, "resize", self.resize, f"dataset.size ({self.size}) or more")
         require(self.channels == 3, "channels", self.channels, "3")
-        self.resize, self.workers = resize, workers
-        self.eval_view = {"resize": resize, "size": self.size, "interpolation": interpolation}
+        self.eval_view = {"resize": self.resize, "size": self.size, "interpolation": self.interpolation}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import math
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,16 +28,13 @@ class ScatteredDigits(Dataset):
         InvalidValue: the size is below 12, or there is not one channel.
     """
 
-    def __init__(self, **common: Any) -> None:
-        super().__init__(**common)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.size >= 12, "size", self.size, "12 or more")
         require(self.channels == 1, "channels", self.channels, "1")
 
     def check(self) -> int:
         return TRAIN
-
-    def pretrain(self) -> Images:
-        return self.split("train")
 
     def split(self, name: str) -> Images:
         images, labels = scatter(self.size)

@@ -9,13 +9,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -53,14 +52,14 @@ def is_image(name: str) -> bool:
     return name.lower().endswith(endings())
 
 
-def image_names(folder: Path) -> list[str]:
-    """List the names of a folder's images, sorted."""
-    return _image_names(folder.absolute(), mark(folder.stat()))
+def images_in(folder: Path) -> list[Path]:
+    """The images directly in a folder, sorted."""
+    return _images_in(folder.absolute(), mark(folder.stat()))
 
 
 @lru_cache(2**15)  # a run needs it more than once, and listing ImageNet takes seconds
-def _image_names(folder: Path, changed: Mark) -> list[str]:
-    return sorted(name for name in os.listdir(folder) if is_visible(name) and is_image(name))
+def _images_in(folder: Path, changed: Mark) -> list[Path]:
+    return [folder / name for name in sorted(os.listdir(folder)) if is_visible(name) and is_image(name)]
 
 
 class Files(Photos):
@@ -99,12 +98,13 @@ class Folder(Files):
 
     def __init__(self, folder: Path, classes: Sequence[str], workers: int | None) -> None:
         self.classes = classes
-        listed = [image_names(folder / name) for name in classes]
-        labels = torch.arange(len(classes)).repeat_interleave(torch.tensor([*map(len, listed)]))
-        names = [f"{name}/{file}" for name, files in zip(classes, listed, strict=True) for file in files]
-        super().__init__(folder, names, labels, workers)
+        pairs = [
+            (label, f"{name}/{path.name}") for label, name in enumerate(classes) for path in images_in(folder / name)
+        ]
+        super().__init__(folder, [name for _, name in pairs], torch.tensor([label for label, _ in pairs]), workers)
 
 
+@dataclass(kw_only=True, eq=False)
 class FolderDataset(PhotoDataset):
     """Photos in ``<root>/<folder>/{train,val}/<class>/*.JPEG``.
 
@@ -117,36 +117,32 @@ class FolderDataset(PhotoDataset):
             and encoded again.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        train: str = "train",
-        test: str = "val",
-        classes: str | None = None,
-        packed: bool = False,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        self.folder, self.packed = self.root / folder, packed
-        self.split_folders = {"train": train, "test": test}
-        self.class_file = Path(__file__).parent / classes if classes else None
-        self._key = f"dataset.folder={folder}"
-        self._opened: dict[str, Photos] = {}
+    folder: str
+    train: str = "train"
+    test: str = "val"
+    classes: str | None = None
+    packed: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.location, self.split_folders = self.root / self.folder, {"train": self.train, "test": self.test}
+        self.class_file = Path(__file__).parent / self.classes if self.classes else None
+        self._key, self._opened = f"dataset.folder={self.folder}", dict[str, Photos]()
 
     def files(self) -> list[Path]:
         """The packed files, or the photos of all classes in their order."""
         if self.packed:
             paths = [self.packed_path(name) for name in self.split_folders]
             return [path.with_name(path.name + end) for path in paths for end in (".jpegs", ".npz")]
-        folders = [self.folder / split / name for split in self.split_folders.values() for name in self.classes()]
-        return [folder / name for folder in folders for name in image_names(folder)]
+        classes, splits = self.class_folders(), self.split_folders.values()
+        return [path for split in splits for name in classes for path in images_in(self.location / split / name)]
 
     def check(self) -> int:
         self.check_content()
         if self.packed:
             self.split("test")
             return len(self.split("train"))
-        return sum(len(image_names(self.folder / self.split_folders["train"] / name)) for name in self.classes())
+        return sum(len(images_in(self.location / self.train / name)) for name in self.class_folders())
 
     def split(self, name: str) -> Source:
         if name not in self._opened:
@@ -156,25 +152,24 @@ class FolderDataset(PhotoDataset):
 
     def _open_packed(self, name: str) -> Packed:
         packed = Packed(self.packed_path(name), self.workers)
-        if (count := int(packed.labels.max()) + 1) != self.num_classes:
-            wrong = f"dataset.num_classes={self.num_classes}: {packed.path} has {count} classes"
-            raise ConfigError(f"{wrong}; set dataset.num_classes to {count}")
+        count, remedy = int(packed.labels.max()) + 1, f"the number of classes in {packed.path}"
+        require(count == self.num_classes, "dataset.num_classes", self.num_classes, f"{count}, {remedy}")
         return packed
 
     def source(self, name: str, folder: Path | None = None) -> Folder:
         """Open the unpacked photos of a split in ``folder``, by default in the folder of this dataset."""
-        folder = folder or self.folder
-        return Folder(folder / self.split_folders[name], self.classes(folder), self.workers)
+        folder = folder or self.location
+        return Folder(folder / self.split_folders[name], self.class_folders(folder), self.workers)
 
     def packed_path(self, name: str) -> Path:
         """Path of the packed files of a split, without their endings."""
         classes = self.class_file.stem if self.class_file else "all"
-        return self.folder / "packed" / f"{classes}_{self.resize}" / self.split_folders[name]
+        return self.location / "packed" / f"{classes}_{self.resize}" / self.split_folders[name]
 
     def class_names(self) -> list[str]:
-        return [] if self.packed else self.classes()
+        return [] if self.packed else self.class_folders()
 
-    def classes(self, folder: Path | None = None) -> list[str]:
+    def class_folders(self, folder: Path | None = None) -> list[str]:
         """List the classes of both splits, sorted.
 
         Raises:
@@ -182,7 +177,7 @@ class FolderDataset(PhotoDataset):
             ConfigError: a class is missing, a split is empty, the splits have different classes, or their number is
                 not ``num_classes``.
         """
-        train, test = ((folder or self.folder) / name for name in self.split_folders.values())
+        train, test = ((folder or self.location) / name for name in self.split_folders.values())
         try:
             listed = read_bytes(self.class_file).decode("utf-8-sig").split() if self.class_file else []
             require(bool(listed) or not self.class_file, "dataset.classes", str(self.class_file), CLASS_FILE)
@@ -192,11 +187,10 @@ class FolderDataset(PhotoDataset):
         if of_train != of_test:
             differ = difference(of_train, of_test, str(train), str(test))
             raise ConfigError(f"{self._key}: both splits must have the same classes: {differ}")
-        if (count := len(of_train)) != self.num_classes:
-            wrong = f"dataset.num_classes={self.num_classes}: {train} has {count} classes"
-            raise ConfigError(f"{wrong}; set dataset.num_classes to {count}, or dataset.folder to another folder")
+        count, remedy = len(of_train), f"the number of classes in {train}, or dataset.folder to another folder"
+        require(count == self.num_classes, "dataset.num_classes", self.num_classes, f"{count}, {remedy}")
         for path in (path / name for path in (train, test) for name in sorted(of_train)):
-            if not image_names(path):
+            if not images_in(path):
                 raise ConfigError(f"{self._key}: {path} has no images ({', '.join(FORMATS)})")
         return sorted(of_train)
 
@@ -205,7 +199,7 @@ class FolderDataset(PhotoDataset):
         if not path.is_dir():
             raise MissingData(
                 f"{self._key}: {path} is missing; {LAYOUT}; set SSL_BENCH_DATA or paths.data to the folder that "
-                f"has {self.folder.name}, or dataset.folder, dataset.train and dataset.test to its names"
+                f"has {self.location.name}, or dataset.folder, dataset.train and dataset.test to its names"
             )
         names = {each.name for each in path.iterdir() if each.is_dir() and is_visible(each.name)}
         if absent := sorted(listed - names):
@@ -333,6 +327,7 @@ def _depth(paths: Sequence[Path_], at: int) -> int:
     return at
 
 
+@dataclass(kw_only=True, eq=False)
 class OwnFolder(OwnImages):
     """All images below a folder, also in folders inside folders. Hidden files and folders are left out.
 
@@ -351,18 +346,11 @@ class OwnFolder(OwnImages):
 
     key = "root"
 
-    def __init__(
-        self,
-        root: str | None,
-        classes: Literal["auto", "folders", "none"] = "auto",
-        train: str | None = None,
-        test: str | None = None,
-        group: str | None = None,
-        **common: Any,
-    ) -> None:
-        super().__init__(root=str(root), **common)
-        self.in_folder(root)
-        self.classes, self.train, self.test, self.group = classes, train, test, group
+    root: str | None  # type: ignore[assignment]
+    classes: Literal["auto", "folders", "none"] = "auto"
+    train: str | None = None
+    test: str | None = None
+    group: str | None = None
 
     @cached_property
     def _tree(self) -> Tree:
@@ -376,8 +364,8 @@ class OwnFolder(OwnImages):
         listing = self._arranged(tree, table)
         return replace(listing, notes=[*listing.notes, *others])
 
-    def _arranged(self, tree: Tree, table: pd.DataFrame | None) -> Listing:
-        names, given = [*tree.images], pd.DataFrame() if table is None else table
+    def _arranged(self, tree: Tree, table: Any) -> Listing:
+        names, given = [*tree.images], {} if table is None else table
         if table is not None:
             names = [name for name in names if name in table.index]
         train, test = (".", None) if "split" in given else (self.train, self.test)
@@ -404,13 +392,15 @@ class OwnFolder(OwnImages):
             return replace(listing, groups=groups, stated=stated + json.dumps(groups))
         return replace(listing, groups=self.group and self._groups_of(listing.names), stated=stated)
 
-    def _table(self) -> pd.DataFrame | None:
-        """The file of labels by the names of the images, without empty columns; None without one."""
+    def _table(self) -> Any:
+        """The file of labels, a DataFrame by the names of the images, without empty columns; None without one."""
         present = [name for name in LABEL_FILES if (self.location / name).is_file()]
         if len(present) > 1:
             raise ConfigError(f"it has {present[0]} and {present[1]}: remove one")
         if not present:
             return None
+        import pandas as pd  # takes a third of a second
+
         try:
             content = io.BytesIO(read_bytes(self.location / present[0]))
             table = pd.read_csv(content, dtype=str, keep_default_na=False, na_values=[""]).dropna(axis=1, how="all")

@@ -3,6 +3,7 @@ written, or one of parquet files or of other files that ``load_dataset`` reads. 
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -48,6 +49,7 @@ class StoredImages(Photos):
         return torch.frombuffer(bytearray(self.read(self.names[i]).read()), dtype=torch.uint8)
 
 
+@dataclass(kw_only=True, eq=False)
 class HuggingFace(OwnImages):
     """A dataset of Hugging Face on disk: a folder of ``save_to_disk``, or one that ``load_dataset`` reads.
 
@@ -62,11 +64,10 @@ class HuggingFace(OwnImages):
 
     key = "path"
 
-    def __init__(self, path: str | None, image: str | None = None, label: str | None = None, **common: Any) -> None:
-        super().__init__(**common)
-        self.in_folder(path)
-        self.image, self.label = image, label
-        self._rows: dict[str, Any] = {}  # the splits with a column "image" of encoded images
+    path: str | None
+    image: str | None = None
+    label: str | None = None
+    _rows: dict[str, Any] = field(default_factory=dict, init=False)  # splits with a column "image" of encoded images
 
     def listing(self) -> Listing:
         try:
@@ -81,7 +82,8 @@ class HuggingFace(OwnImages):
     def _listed(self) -> Listing:
         from datasets import Image
 
-        splits, notes = _splits_on_disk(self.location, _marks(self.location))
+        splits, cache = _splits_on_disk(self.location, _marks(self.location))
+        notes = [f"a copy is in {cache}"] if cache else []
         splits = splits if self.label == SPLIT else _by_column(splits)
         features = next(iter(splits.values())).features
         images = [name for name in features if isinstance(features[name], Image)]
@@ -89,8 +91,7 @@ class HuggingFace(OwnImages):
         require(image is not None, "dataset.image", None, f"the column of the images, one of {few([*features])}")
         classes = [name for name in features if hasattr(features[name], "names")]
         label = self._column("label", self.label, classes, LABELS, features)
-        if label is None and (others := [name for name in features if name != image]):
-            notes = [*notes, f"dataset.label can be one of {few(others)}"]
+        notes += [f"dataset.label can be one of {few([*features])}"] * (label is None and len(features) > 1)
         if len({str(split.features.get(label)) for split in splits.values()}) > 1:
             raise ConfigError(f"dataset.label={label}: this column has another type or other classes in each split")
         train, tests = find_splits(splits, RENAME) or (TRAIN if TRAIN in splits else next(iter(splits)), [])
@@ -152,11 +153,11 @@ def _marks(folder: Path) -> tuple[tuple[Path, Mark], ...]:
 
 
 @lru_cache(8)  # each run of a grid asks
-def _splits_on_disk(folder: Path, marks: tuple[tuple[Path, Mark], ...]) -> tuple[dict[str, Any], list[str]]:
-    """The splits of a dataset by name, memory-mapped, and notes for the user; ``marks`` are those of its files."""
+def _splits_on_disk(folder: Path, marks: tuple[tuple[Path, Mark], ...]) -> tuple[dict[str, Any], Path | None]:
+    """The splits of a dataset by name, memory-mapped, and where a copy of them is; ``marks`` are those of its files."""
     import datasets
 
-    notes = []
+    cache = None
     if any((folder / name).exists() for name in ("dataset_dict.json", "state.json")):
         opened = datasets.load_from_disk(str(folder))
     else:
@@ -166,9 +167,8 @@ def _splits_on_disk(folder: Path, marks: tuple[tuple[Path, Mark], ...]) -> tuple
         name = hashlib.sha256(repr(written).encode(errors="surrogateescape")).hexdigest()[:16]
         cache, local = Path(datasets.config.HF_DATASETS_CACHE, name), datasets.DownloadConfig(local_files_only=True)
         opened = datasets.load_dataset(str(folder), cache_dir=str(cache), download_config=local)
-        notes = [f"a copy is in {cache}"]
     opened = opened.with_format(None)  # that of torch or NumPy, with which it may be saved, has other types
-    return dict(opened) if isinstance(opened, dict) else {TRAIN: opened}, notes
+    return dict(opened) if isinstance(opened, dict) else {TRAIN: opened}, cache
 
 
 def _by_column(splits: dict[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,10 @@ import hashlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, ClassVar, Literal
 
 import torch
 from msgspec import Meta
@@ -32,6 +33,7 @@ DEEP = (
 )
 
 
+@dataclass(kw_only=True, eq=False)
 class OwnImages(PhotoDataset):
     """Base class of datasets whose classes and splits follow from the data.
 
@@ -45,26 +47,21 @@ class OwnImages(PhotoDataset):
         num_classes: None: as many as the data has.
     """
 
-    key: str  # the argument that says where the data is
+    key: ClassVar[str]  # the argument that says where the data is
 
-    def __init__(
-        self,
-        size: int,
-        test_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1,
-        split_seed: int = 0,
-        skip_broken: Annotated[float, Meta(ge=0, lt=1)] = 0.0,
-        resize: int | None = None,
-        num_classes: int | None = None,
-        **common: Any,
-    ) -> None:
-        super().__init__(size=size, num_classes=num_classes or 0, resize=resize or round(size * 8 / 7), **common)
-        self.test_share, self.split_seed, self.skip_broken = test_share, split_seed, skip_broken
-        self.given_classes = num_classes
+    test_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1
+    split_seed: int = 0
+    skip_broken: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    resize: int | None = None  # type: ignore[assignment]
+    num_classes: int | None = None  # type: ignore[assignment]
 
-    def in_folder(self, given: str | None) -> None:
-        """Set where the data is."""
+    def __post_init__(self) -> None:
+        given = getattr(self, self.key)
         require(bool(given), self.key, given, "the folder of your images")
-        self.location, self._key = Path(str(given)).absolute(), f"dataset.{self.key}={given}"
+        self.location, self._key = Path(given).absolute(), f"dataset.{self.key}={given}"
+        self.given_classes, self.num_classes = self.num_classes, self.num_classes or 0
+        self.resize = self.resize or round(self.size * 8 / 7)
+        super().__post_init__()
 
     @abstractmethod
     def listing(self) -> Listing:

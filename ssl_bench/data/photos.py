@@ -109,12 +109,11 @@ def decode(data: Tensor, upright: bool = False) -> Tensor:
     Raises:
         RuntimeError, OSError, ValueError: the data is damaged, no picture, or one of more than 8 bits.
     """
-    native = _native() if data[:3].tolist() == JPEG else None  # for JPEGs only: a damaged PNG can end its process
-    if native is None:
+    if data[:3].tolist() != JPEG:  # a damaged PNG can end torchvision's process
         return torch.from_numpy(np.array(_by_pillow(data, upright))).permute(2, 0, 1)
-    image = native(data, RGB, upright)
-    if image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
-        raise ValueError(f"it has the shape {list(image.shape)}")
+    import torchvision.io  # noqa: F401  # registers the operator, which unlike its wrapper does not warn
+
+    image: Tensor = torch.ops.image.decode_image(data, RGB, upright)
     height, width = image.shape[1:]
     if (factor := _shrink_factor(height, width)) > 1:
         image = interpolate(image[None], (height // factor, width // factor), mode="bilinear", antialias=True)[0]
@@ -125,16 +124,6 @@ def _by_pillow(data: Tensor, upright: bool) -> "Image":
     """Decode with Pillow, whose image at full size is freed here: of 80 megapixels it has 320 MB."""
     with open_photo(BytesIO(data.numpy().data)) as opened:
         return to_rgb(opened, upright)
-
-
-@cache
-def _native() -> Callable[[Tensor, int, bool], Tensor] | None:
-    """torchvision's decoder, or None if this version of torchvision has none (it is deprecated since 0.29)."""
-    with contextlib.suppress(ImportError, AttributeError):
-        import torchvision.io  # noqa: F401  # registers the operator, which unlike its wrapper does not warn
-
-        return torch.ops.image.decode_image  # type: ignore[no-any-return]
-    return None
 
 
 def _shrink_factor(height: int, width: int) -> int:

@@ -23,13 +23,12 @@ class Normalize:
     """(x - mean) / std for x as :func:`white` divides it; the identity if mean and std are None."""
 
     def __init__(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
-        require((mean is None) == (std is None), "mean", mean, "as many numbers as std has, or both to null")
-        self.mean, self.std = None if mean is None else tuple(mean), tuple(std or ())
-        count = 1 if self.mean is None else len(self.mean)
+        count = 1 if mean is None else len(mean)
         remedy = f"null or a list of 0 to {MOST_CHANNELS} numbers, one per channel of the picture"
-        require(count <= MOST_CHANNELS, "mean", mean, remedy)
-        valid = self.mean is None or (len(self.std) == count and all(s > 0 for s in self.std))
+        require(count <= MOST_CHANNELS and (mean is not None or std is None), "mean", mean, f"{remedy}, as std has")
+        valid = mean is None or (std is not None and len(std) == count and all(s > 0 for s in std))
         require(valid, "std", std, f"as many positive numbers as mean has ({count})")
+        self.mean, self.std = None if mean is None else tuple(mean), tuple(std or ())
 
     def split(self, images: ImageBatch) -> tuple[int, Tensor | None]:
         """Count the channels C of the picture and read the extra channels: [n, E] in {0 .. 255}, or None without any.
@@ -43,9 +42,8 @@ class Normalize:
         allowed = (1, 3) if self.mean is None else range(picture, 10**6)
         dtypes = [torch.uint8] if self.mean is None else [torch.uint8, torch.float32, torch.float64]
         if first.dtype not in dtypes or channels not in allowed:
-            shape = list(images.shape) if isinstance(images, Tensor) else [len(images), *first.shape]
             expected = "1 or 3" if self.mean is None else f"{picture} or more"
-            raise ValueError(f"images must be uint8 [n, {expected}, H, W], not {first.dtype} {shape}.")
+            raise ValueError(f"images must be uint8 [n, {expected}, H, W], not {first.dtype} [n, {first.shape}].")
         if channels == picture:
             return picture, None
         if isinstance(images, Tensor):

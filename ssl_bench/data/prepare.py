@@ -94,7 +94,7 @@ def _shrink(dataset: ArrayDataset, splits: list[str], source: Path, progress: Pr
     size, classes = dataset.size, dataset.num_classes
     common: dict[str, Any] = {"channels": 3, "mean": [0.0], "std": [1.0]}
     source = source.resolve()  # so that it has a name
-    folder = FolderDataset(source.name, root=str(source.parent), size=size, num_classes=classes, **common)
+    folder = FolderDataset(folder=source.name, root=source.parent, size=size, num_classes=classes, **common)
     dataset.folder.mkdir(parents=True, exist_ok=True)
     for split in splits:
         photos = folder.source(split)
@@ -131,19 +131,14 @@ def _convert(dataset: ArrayDataset, splits: list[str], source: Path | None) -> N
     name, folder = dataset.torchvision, source or dataset.root / "torchvision"
     remedy = f"one of {', '.join(sorted((*BY_TRAIN, *BY_SPLIT)))} and ImageFolder"
     require(name in (*BY_TRAIN, *BY_SPLIT), "dataset.torchvision", name, remedy)
-    by_name = name in BY_SPLIT
-    has_splits = by_name or set(dataset.splits) == {"train", "test"}
-    require(has_splits, "dataset.pretrain", dataset.pretrain_splits, f"train or test: {name} has no other splits")
     for split in splits:
-        choice: dict[str, Any] = {"split": split} if by_name else {"train": split == "train"}
+        choice: dict[str, Any] = {"split": split} if name in BY_SPLIT else {"train": split == "train"}
         try:
             content = getattr(datasets, name)(str(folder), download=source is None, **choice)
         except (RuntimeError, ValueError, IndexError, EOFError) as error:  # missing or damaged, or a failed download
-            if source is None and isinstance(error, RuntimeError):
-                remedy = "get its files elsewhere and give --source"
-                raise OSError(f"torchvision could not download or read {name} ({error}): {remedy}") from error
-            remedy = "remove damaged ones, and get them again"
-            raise ConfigError(f"{folder} lacks whole files of torchvision's {name} ({error}): {remedy}") from error
+            remedy = "remove damaged files, and get them again, from elsewhere with --source"
+            wrong = f"torchvision could not download {name} into {folder}, or read it there ({error}): {remedy}"
+            raise (ConfigError if source else OSError)(wrong) from error
         images = np.asarray(content.data, dtype=np.uint8)
         if images.ndim == 3:
             images = images[..., None]
