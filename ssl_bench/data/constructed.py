@@ -378,7 +378,7 @@ class DigitOnImageNet(FolderDataset):
     def pretrain(self) -> Marked:
         return self._marked("pretrain", "train", self.digits)[0]
 
-    def split(self, name: str) -> Marked:
+    def split(self, name: str) -> Marked:  # type: ignore[override]
         return self._marked(name, name, None)[0]
 
     def class_names(self) -> list[str]:
@@ -391,7 +391,6 @@ class DigitOnImageNet(FolderDataset):
     def _marked(self, purpose: str, split: str, digits: int | None) -> tuple[Marked, Marked]:
         """Open a split twice, labelled by photo and by digit; ``digits`` limits the choice to MNIST's first images."""
         photos = super().split(split)
-        assert isinstance(photos, Photos)
         images, classes = digits_of(self.mnist, split)
         generator = torch.Generator().manual_seed(stream("digit_on_imagenet", self.seed, purpose))
         which = torch.randint(len(images[:digits]), (len(photos),), generator=generator)

@@ -21,7 +21,6 @@ from torch import Tensor
 from ssl_bench.data.dataset import MissingData, PhotoDataset
 from ssl_bench.data.own import OwnImages
 from ssl_bench.data.photos import FORMATS, LARGEST, Packed, Photos, endings
-from ssl_bench.data.source import Source
 from ssl_bench.data.splits import TRAIN, Listing, arrange, difference, few, find_splits, refuse_like_splits
 from ssl_bench.errors import ConfigError, InvalidValue, reason, require
 from ssl_bench.files import Mark, mark, open_regular, read_bytes
@@ -144,7 +143,7 @@ class FolderDataset(PhotoDataset):
             return len(self.split("train"))
         return sum(len(images_in(self.location / self.train / name)) for name in self.class_folders())
 
-    def split(self, name: str) -> Source:
+    def split(self, name: str) -> Photos:
         if name not in self._opened:
             self.check_content()
             self._opened[name] = self._open_packed(name) if self.packed else self.source(name)

@@ -37,7 +37,7 @@ from torch import Tensor
 from ssl_bench.config.ranges import Probability, in_range
 from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
 from ssl_bench.data.pixels import Normalize, Padded, compute_dtype, pad, sizes, white, with_constants
-from ssl_bench.data.resample import blur_matrix, resample, resize_box, resize_matrix
+from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_box, resize_matrix
 from ssl_bench.data.source import ImageBatch
 from ssl_bench.errors import in_one_line, require
 
@@ -158,6 +158,7 @@ class Views:
         ):
             valid = len(bounds) == 2 and 0 < bounds[0] <= bounds[1] <= most
             require(valid, name, bounds, f"[low,high] with 0 < low <= high{' <= 1' * (most == 1)}")
+        require(interpolation in FILTERS, "interpolation", interpolation, " or ".join(FILTERS))
         valid = len(strengths) == 4 and 0 <= min(strengths) <= max(strengths) <= STRONGEST and strengths[HUE] <= 0.5
         remedy = "null or [brightness,contrast,saturation,hue], none negative; x strength at most 10, the hue 0.5"
         require(valid, "jitter", jitter, remedy)

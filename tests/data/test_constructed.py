@@ -1,9 +1,7 @@
 """Constructed datasets: places of digits and bits of images, which depend on the seed only."""
 
-import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ from ssl_bench.data.source import Images, Source
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.supervised import Supervised
 from ssl_bench.training.parts import Parts
-from tests.conftest import only_run
 
 CPU = torch.device("cpu")
 TRAIN, TEST = 96, 40  # images of the small MNIST
@@ -276,20 +273,6 @@ def test_images_that_are_only_bits() -> None:
     assert batch.views[0].shape == (20, 8, 32, 32) and torch.equal(*batch.views)  # no augmentation
     assert torch.equal(bits_of(batch.views[0], 0), binary(source.values[batch.ids], 8).float())
     assert parts.method.encoder(batch.views[0][:2])["backbone"].shape == (2, 512)
-
-
-@pytest.mark.slow
-def test_canvases_train_with_labels_and_are_evaluated_by_size(
-    tmp_path: Path, train: Callable[..., tuple[int, str]]
-) -> None:
-    write_mnist(tmp_path)
-    settings = ["dataset=multi_digits", "dataset.digits=2", "dataset.sizes=[20,80]", "framework=supervised"]
-    settings += ["backbone=resnet_digits", "batch_size.size=16", "max_steps=2", "tracking=off"]
-    settings += ["evaluate=linear", "evaluate.linear.epochs=1", "evaluate.baselines=[]", f"paths.data={tmp_path}"]
-    code, printed = train(*settings, small=False)
-    assert code == 0, printed
-    metrics = json.loads((only_run() / "results.json").read_text())["metrics"]
-    assert {"linear/digit20/top1", "linear/digit80/top1"} <= set(metrics)
 
 
 # ---- DigitOnImageNet

@@ -1,8 +1,6 @@
 """Images with the same bytes: on one side of a split, counted aloud between two, and refused as a whole."""
 
-import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from ssl_bench.data.dataset import content_of
 from ssl_bench.data.source import Chosen, without_copies
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
-from tests.conftest import only_run
 from tests.data.photos import SIZE, dataset, names, own, photos, picture
 
 
@@ -68,26 +65,6 @@ def test_a_class_of_one_image_and_its_copies_is_trained_on(tmp_path: Path) -> No
     assert made.split("train").labels.tolist().count(1) == 4 and made.split("test").labels.tolist() == [0]
 
 
-def test_copies_in_a_test_split_are_counted_beside_the_result(
-    train: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    root = photos(tmp_path / "photos", "train/a", "train/b", "test/a", "test/b")
-    for number in range(3):
-        shutil.copyfile(root / "train" / "a" / f"{number}.jpg", root / "test" / "a" / f"other_{number}.jpg")
-    counted = "3 of 23 "
-    words = ["dataset=folder", f"dataset.root={root}", *SIZE, "batch_size.size=8", "max_steps=1", "backbone=conv_n"]
-    code, printed = train(*words, small=False)
-    assert code == 0 and counted in printed.partition("knn")[0], printed
-    (sentence,) = (
-        each for each in json.loads((only_run() / "results.json").read_text())["warnings"] if each.startswith(counted)
-    )
-    assert "test/a/other_0.jpg" in sentence and "train/a/0.jpg" in sentence
-    shutil.rmtree(root / "test")
-    shutil.copytree(root / "train", root / "test")
-    with pytest.raises(ConfigError, match=r"photos: all 20 "):
-        own(root)
-
-
 def test_images_with_equal_ends_and_another_middle_are_no_copies(tmp_path: Path) -> None:
     root = photos(tmp_path / "photos", "")
     dark = np.zeros((100, 60, 3), dtype=np.uint8)
@@ -97,6 +74,18 @@ def test_images_with_equal_ends_and_another_middle_are_no_copies(tmp_path: Path)
     made = dataset(root)
     pairs = {made._listing.names[i]: made._listing.names[first] for i, first in enumerate(made._scan["twins"])}
     assert [pairs[f"{number}.bmp"] for number in range(4)] == ["0.bmp", "0.bmp", "2.bmp", "2.bmp"]
+
+
+def test_copies_in_a_given_test_split_are_counted_and_a_whole_copy_is_refused(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "train/a", "train/b", "test/a", "test/b")
+    for number in range(3):
+        shutil.copyfile(root / "train" / "a" / f"{number}.jpg", root / "test" / "a" / f"other_{number}.jpg")
+    (sentence,) = dataset(root).doubts()
+    assert sentence.startswith("3 of 23 ") and "test/a/other_0.jpg" in sentence and "train/a/0.jpg" in sentence
+    shutil.rmtree(root / "test")
+    shutil.copytree(root / "train", root / "test")
+    with pytest.raises(ConfigError, match=r"photos: all 20 "):
+        own(root)
 
 
 # Prepared arrays
@@ -143,30 +132,22 @@ def test_copies_in_prepared_arrays_are_held_out_together(arrays: Path, capfd: py
 # Between the images of a training and those of evaluate.on
 
 
-def test_images_to_train_on_are_counted_among_those_of_another_set_and_a_whole_copy_is_refused(
-    train: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_images_to_train_on_are_counted_among_those_of_another_set_and_a_whole_copy_is_refused(tmp_path: Path) -> None:
     first = photos(tmp_path / "first", "train/a", "train/b", "test/a", "test/b")
     second = tmp_path / "second"
     shutil.copytree(first, second)
     for number in range(10):
         picture(900 + number).save(second / "test" / "a" / f"{number}.jpg")
     shutil.copyfile(first / "train" / "b" / "3.jpg", second / "test" / "b" / "other.jpg")
-    words = ["dataset=folder", f"dataset.root={first}", *SIZE, "batch_size.size=8", "max_steps=1", "backbone=conv_n"]
-    words += ["evaluate=[knn]", "evaluate.knn.k=1", "evaluate.baselines=[]"]
-    on = f"evaluate.on={{dataset: folder, root: {second}, size: 16}}"
-    code, printed = train(*words, on, small=False)
-    counted = "second: 1 of 21 "
-    assert code == 0 and printed.count(counted) == 3, (
-        printed
-    )  # of the folder, before the training, and beside the result
-    said = json.loads((only_run() / "results.json").read_text())["warnings"]
-    assert any(each.startswith(counted) and "test/b/other.jpg is train/b/3.jpg" in each for each in said)
+    words = ["dataset=folder", f"dataset.root={first}", *SIZE, "evaluate=[knn]", "evaluate.knn.k=1"]
+    words += [f"evaluate.on={{dataset: folder, root: {second}, size: 16}}"]
+    (sentence,) = Parts(load(words)).copied
+    assert sentence.startswith("second: 1 of 21 ") and "test/b/other.jpg is train/b/3.jpg" in sentence
     shutil.rmtree(second)
     shutil.copytree(first / "train", second / "test")
     shutil.copytree(first / "test", second / "train")
-    code, printed = train(*words, on, "seed=1", small=False)
-    assert code == 2 and "ssl-bench: evaluate.on=second: all 20 " in printed
+    with pytest.raises(ConfigError, match=r"^evaluate\.on=second: all 20 "):
+        _ = Parts(load(words)).copied
 
 
 def test_prepared_arrays_are_compared_with_such_and_a_share_counts_its_own_images(arrays: Path) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import shutil
 import zlib
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from ssl_bench.data.splits import held_out
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.runs import read_results
 from ssl_bench.training.parts import Parts
-from ssl_bench.training.validate import validate
 from tests.conftest import only_run
 from tests.data.photos import SIZE, dataset, names, own, photos, picture
 
@@ -125,18 +123,6 @@ def test_a_run_refuses_images_that_have_changed(tmp_path: Path) -> None:
 # Evaluation
 
 
-def test_what_needs_labels_is_left_out_of_the_default(train: Callable[..., Any], tmp_path: Path) -> None:
-    root = photos(tmp_path / "photos", "", count=40)
-    small = ["dataset=folder", f"dataset.root={root}", *SIZE, "batch_size=b32", "epochs=1", "tracking=off"]
-    small += ["backbone=resnet_digits", "backbone.width=4", "head.out=16"]
-    code, text = train(*small, "evaluate.knn.k=3", small=False)
-    assert code == 0
-    assert re.search(rf"{root}: no classes, 36 .* 4 .*dataset\.test_share=0\.1", text)
-    assert re.search("folder:photos: .* knn and linear ", text)
-    assert "geometry/uniformity" in text and "geometry/effective_rank" in text and "geometry/tolerance" not in text
-    assert "folder:photos" in (only_run() / "config.yaml").read_text()
-
-
 def test_the_number_of_classes_and_of_neighbours_comes_from_the_images(tmp_path: Path) -> None:
     config = own(photos(tmp_path / "photos", "a", "b", "c", count=60), "framework=supervised")
     assert config["head"]["out"] == 3 and config["evaluate"]["knn"]["k"] == 162 // 50
@@ -152,13 +138,6 @@ def test_small_images_get_the_small_stem_and_it_is_said(tmp_path: Path, capsys: 
     assert stem("dataset.size=65") == stem("backbone.stem=imagenet", "dataset.size=64") == "imagenet"
     assert "backbone.stem" not in capsys.readouterr().err
     assert stem("dataset.size=64") == "cifar" and "backbone.stem=imagenet" in capsys.readouterr().err
-
-
-def test_more_neighbours_than_a_tenth_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    small = ["batch_size.size=8", "backbone=resnet_digits"]
-    validate(Parts(own(photos(tmp_path / "photos", "a", "b"), *small, "evaluate=knn", "evaluate.knn.k=5")), 1)
-    (message,) = (record.getMessage() for record in caplog.records)
-    assert message.startswith("evaluate.knn.k=5 ") and re.findall(r" (\d+)", message) == ["18", "1"]
 
 
 def test_one_trains_on_one_dataset_and_evaluates_on_another(train: Callable[..., Any], tmp_path: Path) -> None:

@@ -12,19 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data.arrays import examined
 from ssl_bench.data.digits import scatter
 from ssl_bench.data.evalview import EvalView
-from ssl_bench.data.reader import Loader
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.validate import validate
-from tests.conftest import no_pictures, only_run
+from tests.conftest import only_run
 from tests.data.photos import arrays_in as write
 from tests.data.photos import patches
 from tests.door.door import refused
@@ -299,89 +297,6 @@ def test_arrays_of_a_built_in_dataset_train_to_the_same_bits(train: Callable[...
 
 
 # Commands
-
-
-@pytest.fixture(scope="module")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with runs of five-channel floats, loss by batch size by seed, in ``outputs``, and their set."""
-    from ssl_bench.train import main
-
-    folder = tmp_path_factory.mktemp("grid")
-    write(folder / "set", (200, 200), dtype="float32", side=20)
-    words = ["dataset=arrays", f"dataset.root={folder}/set", *SMALL[1:], "evaluate=[knn,geometry]", "augment=crop"]
-    words += ["evaluate.baselines=[init,raw]", "evaluate.knn.k=5", f"paths.outputs={folder}/outputs", "name=g"]
-    with no_pictures(), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        assert main(["-m", *words, "loss=infonce,dcl", "batch_size=b32,b64", "seed=0,1", "max_steps=1"]) == 0
-        long = ["seed=0", "epochs=6", "batch_size=b32", "optimizer=adam", "optimizer.lr=0.003", "name=long"]
-        assert main([*words, *long, "backbone.width=8"]) == 0
-    return folder
-
-
-@pytest.mark.slow
-def test_a_grid_has_a_row_for_each_run_and_commands_read_it(grid: Path, cli: Callable[..., Any]) -> None:
-    runs = [json.loads(path.read_text()) for path in (grid / "outputs/g").glob("*/results.json")]
-    assert len(runs) == 8 and len({run["run_id"] for run in runs}) == 8
-    assert {run["config"]["choices"]["dataset"] for run in runs} == {"arrays:set"}
-    compared = cli("compare", "g", f"paths.outputs={grid / 'outputs'}", "--format", "csv").stdout
-    assert "loss" in compared and "batch_size" in compared, compared
-
-
-@pytest.mark.slow
-def test_a_short_training_is_better_than_random_weights_and_raw_pixels(grid: Path) -> None:
-    metrics = json.loads(next(grid.glob("outputs/long/*/results.json")).read_text())["metrics"]
-    assert metrics["knn/top1"] > max(metrics["knn_init/top1"], metrics["knn_raw/top1"]) + 0.1, metrics
-
-
-@pytest.mark.slow
-def test_a_run_is_evaluated_again_on_arrays_that_were_moved(
-    grid: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    from ssl_bench.commands.evaluate import main
-
-    trained = next(grid.glob("outputs/g/*/results.json")).parent
-    run, moved = (
-        shutil.copytree(trained, tmp_path / trained.name),
-        shutil.copytree(grid / "set", tmp_path / "elsewhere"),
-    )
-    before = json.loads((run / "results.json").read_text())["metrics"]
-    words = ["evaluate=[linear,linear_simclr]", "evaluate.linear_simclr.epochs=1", f"dataset.root={moved}"]
-    assert main([str(run), *words]) == 0
-    metrics = json.loads((run / "results.json").read_text())["metrics"]
-    assert before.items() <= metrics.items() and {"linear/top1", "linear_simclr/top1"} <= metrics.keys()
-    write(moved, (200, 200), dtype="float32")
-    assert main([str(run), "evaluate=knn", "evaluate.knn.k=3", f"dataset.root={moved}"]) == 2
-    assert "dataset.root" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(("channels", "dtype", "part"), [(5, "float32", 3), (2, "uint8", 1)])
-def test_a_sheet_shows_the_first_channels(
-    channels: int, dtype: str, part: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    from ssl_bench.commands.prepare import main
-
-    root, sheet = write(tmp_path / "set", channels=channels, dtype=dtype), tmp_path / "sheet.png"
-    assert main(["dataset=arrays", f"dataset.root={root}", "--show", str(sheet)]) == 0
-    said = f"each above its 2 views, with the first {part} of {channels} channels\n"
-    assert capfd.readouterr().out.endswith(said)
-    drawn: Any = torch.from_numpy(np.array(Image.open(sheet))).permute(2, 0, 1)
-    parts = Parts(load(["dataset=arrays", f"dataset.root={root}"]))
-    ids = Loader(parts.dataset.pretrain(), parts.views, 8, torch.device("cpu"), 0, torch.float32).ids(0)
-    images: Any = parts.dataset.pretrain().take(ids)
-    images = images[:, :part].float()
-    if dtype == "float32":
-        low, high = images.amin((0, 2, 3), keepdim=True), images.amax((0, 2, 3), keepdim=True)
-        images = ((images - low) / (high - low) * 255).round()
-    first = drawn[:, :120:10, :120:10]  # of 12 x 12 pixels, magnified ten times
-    assert torch.equal(first, images[0].byte().expand(3, -1, -1))
-
-
-def test_weights_with_another_first_layer_are_refused(tmp_path: Path) -> None:
-    weights = Parts(load(["backbone=resnet_digits", "backbone.width=4"])).backbone.state_dict()
-    torch.save(weights, tmp_path / "grey.pt")
-    refused = r"^init=.*: stem\.0\.weight .*\[4, 1, 3, 3\].*\[4, 5, 3, 3\]"
-    with pytest.raises(ConfigError, match=refused):
-        validate(Parts(arrays(write(tmp_path / "set"), f"init={tmp_path}/grey.pt")), 1)
 
 
 @pytest.mark.parametrize("backbone", ["resnet18", "resnet18_cifar", "conv_n", "timm"])

@@ -1,6 +1,5 @@
 """Padded images, batches in order, and the order of a GPU's copies, recorded without a GPU."""
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from torch import Tensor
 from ssl_bench.data import reader
 from ssl_bench.data.pixels import by_size, pad
 from ssl_bench.data.reader import Reader
-from ssl_bench.data.source import ImageBatch, Images, Source
+from ssl_bench.data.source import ImageBatch, Source
 from ssl_bench.data.views import ViewParameters, Views
 
 SIDES = [(300, 200), (290, 190), (100, 140), (301, 256), (17, 9), (385, 385), (384, 384), (260, 140)]
@@ -65,7 +64,7 @@ def test_padded_images_are_the_images(channels: int) -> None:
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_views_of_padded_images_are_the_same_whatever_the_padding_holds(interpolation: str) -> None:
+def test_views_of_padded_images_are_the_same_whatever_the_padding_holds(interpolation: Any) -> None:
     views = Views(32, interpolation=interpolation, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5)
     images, once = photos(), pad(photos())
     for batch, group in zip(once.batches, by_size(images, 128), strict=True):
@@ -115,76 +114,3 @@ def test_an_error_of_a_thread_reaches_the_training_in_its_turn() -> None:
 
 
 # ---- copies to a GPU
-
-
-class FakeGPU:
-    """Stands in for torch.cuda and the copies of tensors; notes every call with the stream that is current.
-
-    A tensor on the fake GPU is a clone in host memory.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.current = threading.local()
-        self.copies: dict[int, Tensor] = {}
-        gpu = self
-
-        class Stream:
-            def __init__(self, name: str) -> None:
-                self.name = name
-
-            def record_event(self) -> str:
-                gpu.calls.append(("event", self.name))
-                return f"event {sum(call[0] == 'event' for call in gpu.calls)}"
-
-            def wait_event(self, event: str) -> None:
-                gpu.calls.append(("wait", self.name, event))
-
-        @contextlib.contextmanager
-        def on(stream: Stream) -> Iterator[None]:
-            self.current.stream = stream
-            yield
-            self.current.stream = None
-
-        def copied(tensor: Tensor, device: torch.device, non_blocking: bool = False) -> Tensor:
-            assert non_blocking and device.type == "cuda"
-            self.calls.append(("copy", self.current.stream.name, tensor.data_ptr() in self.pinned))
-            made = tensor.clone()
-            self.copies[made.data_ptr()] = made
-            return made
-
-        def pinned(tensor: Tensor) -> Tensor:
-            self.pinned.add(tensor.data_ptr())
-            return tensor
-
-        def recorded(tensor: Tensor, stream: Stream) -> None:
-            self.calls.append(("record", stream.name, tensor.data_ptr()))
-
-        self.pinned: set[int] = set()
-        empty = torch.empty
-        main = Stream("training")
-        monkeypatch.setattr(torch.cuda, "stream", on)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
-        monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-        monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **kw: empty(*size, **kw))
-        monkeypatch.setattr(reader, "_copy_stream", lambda device: Stream("copies"))
-        monkeypatch.setattr(Tensor, "to", copied)
-        monkeypatch.setattr(Tensor, "pin_memory", pinned)
-        monkeypatch.setattr(Tensor, "record_stream", recorded)
-
-
-def test_copies_run_on_their_own_stream_and_the_training_waits_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = torch.randint(256, (8, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    gpu = FakeGPU(monkeypatch)
-    monkeypatch.setattr(reader, "THREADS", 1)
-    read = Reader(Images([images], torch.arange(8)), torch.device("cuda", 0)).batches(torch.arange(8).split(2))
-    for i, batch in enumerate(read):
-        held = [batch.ids, batch.labels, *reader._tensors(batch)[2:]]
-        assert len(held) == 3 and all(tensor.data_ptr() in gpu.copies for tensor in held)
-        assert torch.equal(batch.images, images[2 * i : 2 * i + 2])  # type: ignore[arg-type]
-        wait, *records = [call for call in gpu.calls if call[1] == "training"][4 * i :]
-        assert wait == ("wait", "training", f"event {i + 1}")  # before anything uses the batch
-        assert records == [("record", "training", tensor.data_ptr()) for tensor in held]
-    # Every copy is from pinned memory, and the event is after the copies of its batch.
-    calls = [call for call in gpu.calls if call[1] == "copies"]
-    assert calls == [*[("copy", "copies", True)] * 3, ("event", "copies")] * 4

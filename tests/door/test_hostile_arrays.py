@@ -1,6 +1,7 @@
-"""Arrays of any content in the place of prepared ones."""
+"""Arrays, packed photos and files of COCO of any content in the place of prepared ones."""
 
 import io
+import json
 import pickle
 import struct
 from collections.abc import Callable
@@ -10,16 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from ssl_bench.config.compose import load
+from ssl_bench.data import coco, photos
 from ssl_bench.data.folder import Folder
 from ssl_bench.data.photos import Packed, pack
+from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.training.parts import Parts
+from tests.door.door import refuses
 from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome, variants
-from tests.door.test_data import images, photo
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is not known")
-IMAGES, LABELS = images(), np.arange(70) % 10
+IMAGES = np.random.default_rng(0).integers(0, 256, (70, 28, 28, 1), dtype=np.uint8)
+LABELS = np.arange(70) % 10
 DAMAGED = "cut short, damaged or no array of numbers"
 
 
@@ -174,15 +179,57 @@ def test_an_array_with_any_damage_in_its_header_is_read_right_or_refused() -> No
     assert 60 < refused <= 120
 
 
-def test_an_index_of_packed_photos_is_no_bomb() -> None:
+def test_commands_refuse_data_before_anything_is_written(capfd: pytest.CaptureFixture[str]) -> None:
+    labels = prepared() / "train_labels.npy"
+    labels.write_bytes(pickle.dumps(Payload()))
+    for _ in ("wrong", "missing"):
+        refuses("train dataset=mnist paths.data=data", "dataset=mnist data/mnist/train_labels.npy prepare", capfd)
+        labels.unlink(missing_ok=True)
+
+
+def test_an_index_of_packed_photos_with_damage_is_refused() -> None:
     Path("photos/a").mkdir(parents=True)
-    Path("photos/a/0.jpg").write_bytes(photo("JPEG"))
+    for number in range(4):
+        Image.fromarray(IMAGES[number, :, :, 0]).save(f"photos/a/{number}.jpg")
     pack(Folder(Path("photos"), ["a"], 1), Path("packed/train"), 20, lambda each: each)
     index = Path("packed/train.npz")
-    np.savez_compressed(index, **np.load(index))  # a part of a compressed one can have any size
-    said, _ = outcome(lambda: Packed(Path("packed/train"), 1))
-    assert said.startswith("dataset.packed=true: packed/train.npz "), said
-    index.unlink()
-    large(index)
-    said, _ = outcome(lambda: Packed(Path("packed/train"), 1))
-    assert said.startswith("dataset.packed=true: packed/train.npz ")
+    content = index.read_bytes()
+    arrays: Any = dict(np.load(io.BytesIO(content)))
+    assert len(Packed(Path("packed/train"), 1)) == 4
+    damage: list[Callable[[], Any]] = [
+        lambda: index.write_bytes(content[:100]),
+        lambda: np.savez(index, **(arrays | {"labels": np.array([Payload()] * 4, object)})),
+        lambda: np.savez(index, **(arrays | {"offsets": np.array([0, 5, 4, 6, 7])})),
+        lambda: np.savez_compressed(index, **arrays),  # a part of a compressed one can have any size
+        lambda: large(index),
+        index.unlink,
+    ]
+    for spoil in damage:
+        spoil()
+        said, _ = outcome(lambda: Packed(Path("packed/train"), 1))
+        assert said.startswith("dataset.packed=true: packed/train.npz "), said
+
+
+def test_a_picture_of_another_format_is_no_photo() -> None:
+    """Pillow would start Ghostscript for an EPS."""
+    Path("a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n%%EOF\n")
+    with pytest.raises(OSError):  # of Pillow
+        photos.decode(torch.tensor(list(Path("a.png").read_bytes()), dtype=torch.uint8))
+    with pytest.raises(RunError, match=r"^a\.png: "):
+        photos.read_photo(Path("a.png"))
+
+
+def test_instances_name_photos_of_their_folder_only() -> None:
+    entry = {"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], "area": 12, "iscrowd": 0, "segmentation": []}
+    image = {"id": 1, "file_name": "1.jpg", "width": 20, "height": 30}
+    content: dict[str, Any] = {"images": [image], "annotations": [entry], "categories": [{"id": 3}]}
+    path = Path("instances.json")
+    path.write_text(json.dumps(content))
+    assert len(coco.Boxes(Path(), path, True)) == 1
+    path.write_text("{")
+    with pytest.raises(ConfigError, match=r"instances\.json"):
+        coco.Boxes(Path(), path, False)
+    for name in ("/etc/passwd", "../secret.jpg", "a/../../b.jpg"):
+        path.write_text(json.dumps(content | {"images": [image | {"file_name": name}]}))
+        with pytest.raises(ConfigError, match=name):
+            coco.read_instances(path)

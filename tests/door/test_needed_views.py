@@ -1,9 +1,8 @@
 """A framework of a plugin that needs views of its own: PIRL (Misra and van der Maaten 2020, arXiv 1912.01991)."""
 
-import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 
 from ssl_bench.config.compose import load
 from ssl_bench.training.parts import Parts
-from tests.conftest import only_run
 from tests.door.door import refuses
 
 VIEWS = """
@@ -57,42 +55,12 @@ def whole(x, side):
     return x.unflatten(1, (side, side)).permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
 """
 METHOD = """
-import torch
-from torch import nn
-
-from ssl_bench.methods.base import Framework, Term
-from ssl_bench.networks.encoder import Encoder, full_precision, unit
-from ssl_bench.objective.contrast import Embedded
-from pirl.views import Jigsaw, tiles
+from ssl_bench.methods.siamese import Siamese
+from pirl.views import Jigsaw
 
 
-class Pieces(Encoder):
-    def __init__(self, backbone, head, side):
-        super().__init__(backbone, head)
-        self.side, self.of_tiles = side, nn.Linear(side**2 * backbone.num_features, head.num_features)
-
-    def forward(self, x, pieces=False):
-        if not pieces:
-            return super().forward(x)
-        cut = tiles(x, self.side)
-        return self.of_tiles(self.backbone(cut.flatten(0, 1)).unflatten(0, cut.shape[:2]).flatten(1))
-
-
-class PIRL(Framework):
-    norm = "sync"
+class PIRL(Siamese):
     needs_views = {Jigsaw: "jigsaw"}
-
-    def __init__(self, backbone, head, side: int):
-        super().__init__()
-        self.encoder = Pieces(backbone, head, side)
-
-    def trained_outputs(self, batch):
-        image, jigsaw = batch.views
-        return {"z": self.encoder(image)["projection"][None], "t": self.encoder(jigsaw, pieces=True)[None]}
-
-    def embed(self, outputs, ids):
-        z, t = full_precision(outputs["z"]), full_precision(outputs["t"])
-        return [Term(Embedded(unit(t), unit(z), t, ids, stored=unit(z)))]
 """
 PLUGIN = {
     "pirl/__init__.py": '__version__ = "1"\n',
@@ -101,7 +69,7 @@ PLUGIN = {
     "pirl/conf/augment/jigsaw.yaml": "defaults: [digits@image, digits@jigsaw]\nimage: {count: 1}\n"
     "jigsaw: {count: 1, _target_: pirl.views.Jigsaw, side: 2}\n",
     "pirl/conf/framework/pirl.yaml": "# @package _global_\ndefaults: [override /negatives: queue]\n"
-    "framework: {_target_: pirl.method.PIRL, side: 2}\n",
+    "framework: {_target_: pirl.method.PIRL}\n",
 }
 WORDS = ["framework=pirl", "plugins=[pirl]", "--config-dir", "pirl/conf"]
 
@@ -121,14 +89,6 @@ def pirl(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_framework_is_refused_without_the_views_that_it_needs(capfd: pytest.CaptureFixture[str]) -> None:
     refuses(f"train {shlex.join(WORDS)} tracking=off", "framework=pirl Jigsaw augment=jigsaw", capfd)
-
-
-def test_it_trains_on_them(train: Callable[..., tuple[int, str]]) -> None:
-    words = [*WORDS, "augment=jigsaw", "max_steps=2", "negatives.k=64"]
-    code, printed = train(*words)
-    assert code == 0, printed
-    rows = map(json.loads, (only_run() / "metrics.jsonl").read_text().splitlines())
-    assert len([row["loss"] for row in rows if row.get("loss", 0) > 0]) == 2
 
 
 def test_as_many_numbers_are_drawn_as_the_argument_of_a_view_asks_for() -> None:

@@ -128,8 +128,8 @@ def test_lists_of_images_and_of_classes_are_read_or_refused() -> None:
     for number, text in enumerate([*TEXTS, *PLACES, "\ufeffa\n", "a\r\n\r\n", "b" * 10**6]):
         path = put(f"{number}.txt", PLACES[text] if text in PLACES else as_bytes(text)).absolute()  # type: ignore[index]
         said, names = outcome(lambda: from_disk.read_names(path)[0])  # noqa: B023
-        dataset = FolderDataset(folder="images", root=".", classes=str(path), **common)
-        refused, _ = outcome(dataset.classes)
+        dataset = FolderDataset(folder="images", root=Path(), classes=str(path), **common)
+        refused, _ = outcome(dataset.class_folders)
         try:
             lines = [] if text in PLACES else as_bytes(text).decode("utf-8-sig").splitlines()
         except UnicodeDecodeError:
