@@ -376,8 +376,6 @@ class _Arms:
         self.lost = dict[str, set[tuple[str, Any]]]()
         for place, run in measured.lost["run"].items():
             arm, rest = run.without(by)
-            if not run.config:  # it failed before it began: its overrides say what it is
-                arm = next((key for key, at in first.items() if _fits(run, table["run"][at], by)), arm)
             first.setdefault(arm, place)
             if (arm, rest, run.seed) not in there:  # or it has ended well in another folder
                 self.lost.setdefault(arm, set()).add((rest, run.seed))
@@ -399,12 +397,6 @@ class _Arms:
             names = [*self.names.values()]
             raise InvalidValue("--to", to, f"one of {', '.join(names)}{near(to, names)}")
         return found[0]
-
-
-def _fits(run: Run, other: Run, by: Sequence[str]) -> bool:
-    """Whether the overrides of a run that has not begun give it the named settings of another one."""
-    given = {name: value for name, value in run.settings.items() if _below(name, by)}
-    return bool(given) and all(repr_of(other.settings.get(n)) == repr_of(value) for n, value in given.items())
 
 
 def _names(first: DataFrame, by: Sequence[str]) -> list[str]:

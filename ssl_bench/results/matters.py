@@ -340,11 +340,10 @@ def _one_cell(measured: Measured) -> str:
 
 def _gone(table: DataFrame, measured: Measured) -> list[str]:
     """Sentences on values of settings all of whose runs have failed or diverged."""
-    begun = measured.lost[[bool(run.config) for run in measured.lost["run"]]]
-    every, sentences = table.loc[measured.runs.index.union(begun.index, sort=False)], list[str]()
-    for name in runs_table.varying(every, [run.images for run in every["run"]]) if len(begun) else ():
-        there, lost = {*map(repr_of, measured.runs[name])}, [*map(repr_of, begun[name])]
-        for value in in_order([value for value in begun[name] if repr_of(value) not in there]):
+    every, sentences = table.loc[measured.runs.index.union(measured.lost.index, sort=False)], list[str]()
+    for name in runs_table.varying(every, [run.images for run in every["run"]]) if len(measured.lost) else ():
+        there, lost = {*map(repr_of, measured.runs[name])}, [*map(repr_of, measured.lost[name])]
+        for value in in_order([value for value in measured.lost[name] if repr_of(value) not in there]):
             count = lost.count(repr_of(value))
             sentences.append(f"{name}={text_of(value)} has no number: its {count} runs have failed or diverged.")
     return sentences

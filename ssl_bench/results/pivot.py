@@ -42,7 +42,7 @@ class Pivot:
     """A table of means.
 
     Attributes:
-        names: the setting of the rows and that of the columns, or several with commas between; empty if there is none.
+        names: the setting of the rows and that of the columns; empty if there is none.
         name, metric: of the number.
         of: the settings that distinguish it from the other tables.
         cells: by the values of both.
@@ -89,7 +89,7 @@ class Pivot:
                 entries.append(SheetEntry(text, sheet.numbers(footnotes), is_best))
                 of_cell = {"metric": self.label, "mean": fmean(cell.values), "std": statistics.deviation(cell.values)}
                 of_cell |= {"n": len(cell.values), "best": is_best, "notes": "; ".join(footnotes)}
-                settings = _settings(self.names[0], row) | _settings(self.names[1], column)
+                settings = {name: value for name, value in zip(self.names, (row, column), strict=True) if name}
                 records.append({**self.of, **settings, **of_cell})
             sheet.rows.append(entries)
         return sheet
@@ -116,9 +116,8 @@ def pivot(
 
     Args:
         table: runs; those that are not finished, or whose number is not finite, are counted below.
-        rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``, or several of them with
-            commas between; None: of the settings that the commands vary, the first and the second. Columns may be
-            ``labels``.
+        rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``; None: of the settings
+            that the commands vary, the first and the second. Columns may be ``labels``.
         metric: the name of a number; None: the main one of most runs.
         flags: what a refusal calls rows and columns.
 
@@ -126,9 +125,8 @@ def pivot(
         ConfigError: there is no such setting or metric, no number is finite, too much else varies, or two folders have
             other numbers of one training.
     """
-    given = _full_names(flags[0], rows, table), columns if columns == LABELS else _full_names(flags[1], columns, table)
-    apart = ["experiment"] * ("experiment" in f"{given[0]},{given[1]}".split(","))
-    measured = runs_table.Measured(table, metric, apart)
+    given = _full_name(flags[0], rows, table), columns if columns == LABELS else _full_name(flags[1], columns, table)
+    measured = runs_table.Measured(table, metric, ["experiment"] * ("experiment" in given))
     done, name, scale = measured.runs, measured.name, measured.metric.scale
     axes = _axes(done, *given)
     keys = list(zip(_values(done, axes[0]), _values(done, axes[1]), strict=True))
@@ -159,26 +157,19 @@ def _axes(table: DataFrame, row: str | None, column: str | None) -> tuple[str, s
     """The settings of the rows and of the columns, empty for none; those that the commands vary in place of None."""
     names, asked = varying(table), set[str]().union(*(run.requested for run in table["run"]))
     names = [name for name in names if name in asked] or names
-    free = (name for name in names if name not in f"{row},{column}".split(","))
+    free = (name for name in names if name not in (row, column))
     return (next(free, "") if row is None else row), (next(free, "") if column is None else column)
 
 
-def _full_names(flag: str, wanted: str | None, table: DataFrame) -> str | None:
-    """The full names of settings with commas between, or of the experiment, or of the seed; None of None."""
-    names = (wanted or "").replace("name", "experiment").split(",")
-    own = ("", "seed", "experiment")
-    return None if wanted is None else ",".join(n if n in own else runs_table.setting(table, flag, n) for n in names)
+def _full_name(flag: str, wanted: str | None, table: DataFrame) -> str | None:
+    """The full name of a setting, or of the experiment, or of the seed; None of None."""
+    own = {"": "", "seed": "seed", "experiment": "experiment", "name": "experiment", None: None}
+    return own[wanted] if wanted in own else runs_table.setting(table, flag, str(wanted))
 
 
 def _values(table: DataFrame, axis: str) -> list[Any]:
-    """The value of a setting in each row, of several a tuple; None without a setting."""
-    rows = list(zip(*(table[name] for name in axis.split(",") if name in table), strict=True))
-    return [row if len(row) > 1 else row[0] for row in rows] or [None] * len(table)
-
-
-def _settings(axis: str, value: Any) -> dict[str, Any]:
-    """The settings of an axis with their values; none if there is no such axis."""
-    return dict(zip(axis.split(","), value if isinstance(value, tuple) else (value,), strict=True)) if axis else {}
+    """The value of a setting in each row; None without a setting."""
+    return list(table[axis]) if axis in table else [None] * len(table)
 
 
 def _by_labels(run: Run, name: str, names: Mapping[Any, str]) -> dict[Any, float]:
@@ -195,7 +186,7 @@ def _of_labels(name: str) -> str:
 
 def _between(table: DataFrame, axes: Sequence[str]) -> list[str]:
     """A sentence on the settings that vary within a column of a table, beside the rows' with the keys below them."""
-    of_rows = [name for name in table for row in axes[0].split(",") if f"{name}.".startswith(f"{row}.")]
+    of_rows = [name for name in table if f"{name}.".startswith(f"{axes[0]}.")]
     names = varying(table.drop(columns=of_rows), _values(table, axes[1]))
     return [f"Between the cells of a column also vary: {', '.join(names)}."] if names else []
 

@@ -402,9 +402,7 @@ def refuse_two_recipes(first: Run, other: Run) -> None:
 
 
 def text_of(value: Any) -> str:
-    """A value as a command line writes it, several with commas between; empty for none."""
-    if isinstance(value, tuple):
-        return ", ".join(map(text_of, value))
+    """A value as a command line writes it; empty for none."""
     if value is None or value != value:
         return ""
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
@@ -417,8 +415,6 @@ def in_order(values: Sequence[Any]) -> list[Any]:
 
 def order(value: Any) -> tuple[Any, ...]:
     """By what values are put in order."""
-    if isinstance(value, tuple):
-        return tuple(map(order, value))
     number = isinstance(value, int | float) and value == value
     return (0, value, "") if number else (1, 0, text_of(value) or "\uffff")
 
@@ -636,7 +632,7 @@ class Measured:
         said: sentences on which number was chosen among several, and on values all of whose runs have failed.
         runs: those that have a finite value, each training with its seed once.
         values: of these runs, accuracies in percent.
-        lost: the runs that have failed or diverged, also those whose value is not finite.
+        lost: the runs of a known configuration that have failed or diverged, also those whose value is not finite.
         missing: the labels of all runs without a finite value, by why they have none; of ``total`` runs.
 
     Raises:
@@ -660,7 +656,8 @@ class Measured:
         values = zip(self.runs["run"], self.metric.scale * self.runs[self.name], strict=True)
         self.values = {run: float(value) for run, value in values}
         self.missing = missing(table, self.name)
-        self.lost = table[table["state"].isin(LOST) | table.index.isin(endless)]
+        known = table["run"].map(lambda run: bool(run.config))
+        self.lost = table[known & (table["state"].isin(LOST) | table.index.isin(endless))]
 
     def not_helped(self) -> list[str]:
         """A sentence on networks that were better before the training, beyond what other test images would change."""
