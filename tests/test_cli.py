@@ -4,12 +4,10 @@ import os
 import subprocess
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from ssl_bench import __version__
 from ssl_bench.cli import COMMANDS
 
 
@@ -25,14 +23,6 @@ def test_every_command_has_help_and_refuses_an_unknown_flag(command: str, capsys
     refusal = capsys.readouterr().err
     assert stop.value.code == 2 and refusal.startswith("ssl-bench: ") and refusal.count("\n") == 1
     assert "--help" in refusal
-
-
-@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
-def test_a_command_ends_without_reports_of_leaks() -> None:
-    """Triton prints what is not collected at the end of the process."""
-    code = "import sys, triton; sys.argv = ['ssl-bench', '--version']; from ssl_bench.cli import main; main()"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"ssl-bench {__version__}\n", "")
 
 
 def test_a_command_ends_without_a_last_look_for_garbage() -> None:

@@ -32,29 +32,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_pages_of_losses_have_their_formulas_and_the_identities(site: Path) -> None:
-    formulas = {
-        "dcl": "L = -s / tau + log sum_k exp(s_k / tau) = u",
-        "eqco": "L = log( exp(s / tau) + (alpha / K) sum_k exp(s_k / tau) ) - s / tau = softplus(u + log(alpha / K))",
-        "macl": "L = sg[1 / W] softplus(u)",
-        "relic": "L = softplus(u) + weight KL(p_vw || p_ww)",
-        "decoupled_nt_xent": "L = -s + weight log( exp(s / tau) + sum_k exp(s_k / tau) )",
-    }
-    for name, formula in formulas.items():
-        assert formula in text(site / f"ssl_bench/objective/losses/{name}.html")
-    losses = text(site / "ssl_bench/objective/losses.html")
-    assert "Identities of the losses" in losses
-    table = (site / "ssl_bench/objective/losses.html").read_text()
-    assert all(f"<td>{each.equation}</td>" in unescape(table) and each.equation for each in LOSSES.values())
-    assert "Which loss, which negatives" in text(site / "ssl_bench/objective.html")
+    page = unescape((site / "ssl_bench/objective/losses.html").read_text())
+    assert all(f"<td>{each.equation}</td>" in page and each.equation for each in LOSSES.values())
+    for name in LOSSES:
+        assert f'"losses/{LOSSES[name].__module__.rpartition(".")[2]}.html"' in page
 
 
 def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<a id="x" href="b.html#y">b</a> <a href="#z">z</a> <a href="c.html">c</a>')
     (tmp_path / "b.html").write_text('<p id="y"><a href="https://example.org/nowhere">elsewhere</a></p>')
-    names = "<code>ssl_bench.errors.ConfigError</code> <code>ssl_bench.objective.Gone</code>"
-    (tmp_path / "d.html").write_text(f'<a href="../{tmp_path.name}/a.html#x">a</a> {names}')
-    named = [("a.html", "#z"), ("a.html", "c.html"), ("d.html", "ssl_bench.objective.Gone")]
-    assert [tuple(line.split()[:2]) for line in broken_links(tmp_path)] == [(f"{page}:", link) for page, link in named]
+    assert [tuple(line.split()[:2]) for line in broken_links(tmp_path)] == [("a.html:", "#z"), ("a.html:", "c.html")]
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:

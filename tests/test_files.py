@@ -1,19 +1,16 @@
 """Files that are read back, and what writers leave that were killed or have failed."""
 
-import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import pytest
-from msgspec import Meta
 
 from ssl_bench import files
-from ssl_bench.config import anchors
 from ssl_bench.record import lease
 
 
@@ -47,40 +44,6 @@ def test_a_damaged_record_counts_as_missing_and_is_named_once(capsys: pytest.Cap
         assert files.read_json(path, shape) is None
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("ssl-bench: a.json ") and says in line
-
-
-@pytest.mark.parametrize(
-    ("kind", "good", "bad"),
-    [
-        (int, [-3, 0], [True, 1.0, "1"]),
-        (float, [1, 1.5, float("nan"), float("inf")], [True, "1", None, 10**400]),
-        (Annotated[float, Meta(ge=0, le=1)], [0, 1.0], [-0.1, 1.5, float("nan"), float("inf"), "0", True]),
-        (dict[str, float], [{}, {"x": 1}], [{"x": "1"}, {"x": 1, "y": None}, []]),
-        (Counts, [{"counts": {"x": 1}, "more": {}}], [{}, {"counts": None}, []]),
-    ],
-)
-def test_values_are_compared_with_types(kind: Any, good: list[Any], bad: list[Any]) -> None:
-    assert all(files.fits(value, kind) for value in good) and not any(files.fits(value, kind) for value in bad)
-
-
-def test_what_python_writes_as_json_is_read() -> None:
-    values = [float("inf"), -float("inf"), 10**30, "\ud800", {"x": None}]
-    assert files.parse_json(files.as_json(values).encode()) == values
-    assert math.isnan(files.parse_json(b"NaN"))
-    for text in (b"1" * 5000, b"[" * 10**5, b"{'a': 1}", b'"\xff"', b"1 2"):
-        with pytest.raises(ValueError):
-            files.parse_json(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["{1: [2000-01-01]}", "!!set {a}", "&a [*a]", "{a: [", "\0", "!!python/name:os.system"]
-)
-def test_yaml_is_read_as_json_would_have_it(text: str) -> None:
-    path = Path("a.yaml")
-    path.write_text(text)
-    assert anchors.read_yaml(path) is None
-    path.write_text("{1: [x, 2.0, null]}")
-    assert anchors.read_yaml(path) == {"1": ["x", 2.0, None]}
 
 
 def test_damaged_rows_are_counted_but_not_one_that_is_still_written(capsys: pytest.CaptureFixture[str]) -> None:

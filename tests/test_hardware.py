@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ssl_bench import hardware
-from ssl_bench.commands import evaluate, train
+from ssl_bench.commands import train
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import check_architecture, check_devices
 from tests.conftest import SMALL
@@ -79,6 +79,7 @@ def test_a_gpu_that_torch_does_not_see_is_refused_unless_the_cpu_is_meant(
 ) -> None:
     with pytest.raises(ConfigError, match=r"torch .*device=cpu"):
         check_devices(1)
+    assert train.main([*SMALL, "max_steps=1"]) == 2 and not Path("outputs").exists()
     check_devices(1, "cpu")
     for hidden in ("", "-1", "-1,0", "NoDevFiles"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
@@ -86,16 +87,3 @@ def test_a_gpu_that_torch_does_not_see_is_refused_unless_the_cpu_is_meant(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     with pytest.raises(ConfigError, match=r"torch .*device=cpu"):
         check_devices(1)
-
-
-def test_a_run_and_an_evaluation_do_not_compute_on_the_cpu_in_place_of_a_gpu(
-    unseen: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    run = [*SMALL, "max_steps=1"]
-    assert train.main(run) == 2
-    assert capfd.readouterr().err.startswith("ssl-bench: torch ")
-    assert not Path("outputs").exists()
-    assert train.main([*run, "device=cpu"]) == 0
-    (folder,) = (path.parent for path in Path().glob("outputs/*/*/results.json"))
-    assert evaluate.main([str(folder), "evaluate=knn", "device=auto"]) == 2
-    assert evaluate.main([str(folder), "evaluate=knn"]) == 0  # as it was trained

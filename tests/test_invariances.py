@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from ssl_bench.config.build import find_target
 from ssl_bench.data.batch import Batch
+from ssl_bench.distributed import global_mean
 from ssl_bench.methods.base import Method
 from ssl_bench.training.parts import OBJECTIVE, Parts
 from tests.methods.test_contrastive import SIZE, OneLayer, combinations, configuration, option, with_objective
 from tests.methods.training import local_batches, options, train, train_in_chunks
-from tests.ranks import on_two_ranks
+from tests.ranks import on_ranks, on_two_ranks
 
 IMAGES, PROGRESS = 8, [0.0, 1 / 3, 2 / 3]
 FRAMEWORKS = [f"framework={name}" for name in options("framework") if name != "frozen"]  # which trains nothing
@@ -159,3 +160,35 @@ def test_two_ranks_train_as_one_with_combinations_of_all_options() -> None:
             chosen.append(names)
     assert {*itertools.chain(*chosen)} >= {name for group in OBJECTIVE for name in options(group)}
     check_ranks({" ".join(names): with_objective(configuration(names[0]), *names[1:]) for names in chosen})
+
+
+def in_groups(configs: dict[str, dict[str, Any]], rank: int | None = None) -> dict[str, dict[str, Tensor]]:
+    """The weights and running averages after three steps, and the loss of a fourth."""
+    found = {}
+    for name, config in configs.items():
+        method = method_of(config)
+        weights = train(method, steps(method), None, PROGRESS)
+        running = {key: value.clone() for key, value in method.state_dict().items() if "running_" in key}
+        loss = method(steps(method)[0], 0.0).loss.detach()
+        found[name] = {"weights": weights, "loss": global_mean(loss[None])} | running
+    return found
+
+
+@pytest.mark.slow
+def test_groups_on_four_ranks_train_as_on_one_process() -> None:
+    """Four groups of two images, in every framework; shuffled where the framework has a momentum network."""
+    configs = {}
+    for name in FRAMEWORKS:
+        node = subject(name)["framework"]
+        groups = {"norm": "shuffle" if node.get("momentum") else "local", "groups": 4}
+        configs[name] = subject(name) | {"framework": node | groups}
+    alone = in_groups(configs)
+    for name, whole in in_groups({name: subject(name) for name in FRAMEWORKS}).items():  # the groups matter
+        assert not torch.allclose(alone[name]["weights"], whole["weights"], rtol=1e-4), name
+    for found in on_ranks(functools.partial(in_groups, configs), 4):
+        for name, values in found.items():
+            assert values.keys() == alone[name].keys() and len(values) > 2
+            for key, value in values.items():
+                assert_equal(
+                    value, alone[name][key], f"{name} {key}", 1e-6
+                )  # norms over two images enlarge what rounding makes

@@ -1,7 +1,7 @@
 """Every command line of every README, shortened, and what they say about files and options.
 
-A training is cut to one step on a very small network, a grid to its first run, and a table to its plan. A command that
-needs a download, a cluster or more GPUs than there are is composed and checked, but not carried out.
+The first run of a training or a grid is composed and checked; a plan is printed, and commands about runs and tables are
+carried out.
 """
 
 import re
@@ -13,29 +13,18 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from ssl_bench import cli
 from ssl_bench.config import compose, schema
 from tests.conftest import SMALL
-from tests.data.photos import arrays_in
 
 ROOT = Path(__file__).parents[1]
 READMES = ["README.md", "conf/README.md", "scripts/README.md", "ssl_bench/papers/README.md"]
 READMES += ["ssl_bench/papers/measured/README.md", "CONTRIBUTING.md", "AGENTS.md"]
 READMES += [f"ssl_bench/{room}/README.md" for room in ("launch", "data", "check", "networks")]
-SETUP = (
-    "pip ",
-    "pre-commit ",
-    "ruff ",
-    "mypy",
-    "pytest",
-    "cd ",
-    "export ",
-    "git ",
-    "eval ",
-)  # what installs and tests the package itself
-NEEDS_DATA = "(multi_digits|imagenet|cifar|stl10|mnist|randbit|bits)"
+# What installs and tests the package itself, and W&B's.
+SETUP: tuple[str, ...] = ("pip", "pre-commit", "ruff", "mypy", "pytest", "cd", "export", "git", "eval")
+SETUP += ("wandb", "bash scripts/", "scripts/")
 NOT_COMPOSED = ("experiment=", "row=", "col=", "paths.")
 
 
@@ -64,10 +53,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("readme")
     small = [*SMALL, "max_steps=1", "loss=dcl", "evaluate=[knn]", f"paths.outputs={folder}/outputs"]
     assert import_module("ssl_bench.commands.train").main(small) == 0
-    (folder / "photos").mkdir()
-    for i in range(20):
-        Image.new("RGB", (40 + i, 30), (9 * i, 100, 50)).save(folder / "photos" / f"{i}.jpg")
-    arrays_in(folder / "arrays")
     (results,) = folder.glob("outputs/default/*/results.json")
     return results.parent
 
@@ -92,54 +77,36 @@ def test_a_command_of_a_readme_works(
         assert _code(words[0], _shortened(words[0], words[1:], trained)) == 0, capsys.readouterr()
     elif program == "python" and scripts:
         subprocess.run([sys.executable, str(ROOT / scripts[0]), "--help"], check=True, capture_output=True, cwd=ROOT)
-    elif "--wrap" in words:  # what each job runs is the last word
-        job = shlex.split(words[-1])
-        assert job[:3] == ["srun", "ssl-bench", "train"]
-        _composed(job[3:])
-    elif program in ("torchrun", "sbatch"):
-        _composed(words)
-    else:  # commands that install or test the package, and W&B's
-        assert command.startswith((*SETUP, "wandb ", "bash scripts/", "scripts/")), (
-            f"{readme}: nothing checks {command}"
-        )
+    elif program in ("torchrun", "sbatch"):  # what each job runs is the last word behind --wrap
+        _composed(shlex.split(words[-1])[3:] if "--wrap" in words else words)
+    else:
+        assert command.startswith(SETUP), f"{readme}: nothing checks {command}"
 
 
 def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
     """The arguments of a command, cut down to what takes a second."""
-    text = " ".join(words)
-    if name == "train":
-        if "--help" in words or "--cfg" in words:
-            return words
-        if "dataset=folder" in text or "dataset=arrays" in text:
-            return [*words, "max_steps=1", "batch_size.size=8", "dataset.size=32", "tracking=off"]
-        if "dataset=hf" in text:
-            return [*words, "--cfg", "job"]
-        if "dataset.root=" in text:  # photos of the reader
-            return [*words, "--cfg", "job"]
-        if "experiment=" in text or re.search(rf"={NEEDS_DATA}|slurm|devices=\d", text):
-            _composed(words)
-            return ["--cfg", "job"]
-        short = [*SMALL, "max_steps=1"]
-        chosen = [w for w in first_values(words) if not w.startswith(("launcher", "epochs="))]
-        keys = {word.split("=")[0] for word in chosen}
-        return [*(word for word in short if word.split("=")[0] not in keys), *chosen]
-    if "--weights" in words or name == "embed":
-        _composed(
-            ["framework=frozen", *(word for word in words if re.match(r"[a-z.]+=", word) and "which=" not in word)]
-        )
-        return ["--help"]
-    if name in ("evaluate", "export", "status"):
+    if "--help" in words or "--cfg" in words:
+        return words
+    if name in ("evaluate", "export", "status") and "--weights" not in words:
         words = [re.sub(r"RUN_DIR|outputs/default/<run_id>|^default$", str(trained), word) for word in words]
         if name == "status":  # other commands evaluate the run with another k
             words = [word.replace("knn/top1", "epoch") for word in words if word != "grid"]
-        short = ["evaluate.npc.batches=1", "evaluate.npc.batch_sizes=[32]"] if "npc" in text else []
+        short = ["evaluate.npc.batches=1", "evaluate.npc.batch_sizes=[32]"] if "npc" in " ".join(words) else []
         return [*(word for word in words if word != "--watch"), *short]
+    if name in ("train", "prepare") and re.search(r"dataset=(hf|folder|arrays)|dataset\.\w+=", " ".join(words)):
+        return ["--help"]  # images of the reader, which are not here
+    if name in ("train", "check"):
+        _composed(words if name == "train" else [])
+        return ["--help"]
+    if "--weights" in words or name == "embed":
+        given = [word for word in words if re.match(r"(?!dataset|which)[a-z.]+=", word)]
+        _composed(["framework=frozen", *given])
+        return ["--help"]
     if any(word.startswith(("name=", "mine", "paths.outputs=")) or word == "grid" for word in words):
         return ["--help"]  # their grid is not trained here, nor the reader's own tables, nor is that folder there
     if name in ("table", "figure", "reproduce"):
         return [*words, "--dry-run"] if name == "reproduce" else words
-    if name != "check":  # prepare needs data of its own
-        _composed(words)
+    _composed(words)  # prepare needs data of its own
     return ["--help"]
 
 

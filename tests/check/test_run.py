@@ -1,5 +1,7 @@
-"""The command ``ssl-bench check``: what a crash, a hang or an error of a section leaves, and how the command ends."""
+"""The command ``ssl-bench check``: sections that crash or hang, how it ends, its report, ``speed`` and ``machine``."""
 
+import dataclasses
+import datetime
 import json
 import multiprocessing
 import os
@@ -8,15 +10,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import torch
 
-from ssl_bench.check import run
+from ssl_bench import files
+from ssl_bench.check import machine, report, run, speed
 from ssl_bench.check.answer import Answer, Section, Setting, Verdict
 from ssl_bench.commands import check
 from ssl_bench.signals import unblock
+from ssl_bench.training.step import Stepper
 from tests.ranks import wait_for
 
 SETTING = Setting(torch.device("cpu"), 1, Path())
@@ -105,22 +110,56 @@ def test_the_command_writes_check_json_and_its_code_says_if_something_is_wrong(
     assert str(folder / "check.json") in captured.err
 
 
-WRONG = {
-    "nothing": "SECTION=nothing: set SECTION to one of machine, steps, ranks, resume, methods, speed",
-    "device=gpu": "device=gpu",
-    "paths.outputs=": "paths.outputs=: set paths.outputs to a folder",
-    "path.outputs=x": "there is no key path.outputs (did you mean paths.outputs?)",
-    "paths.outputs=file": "file/checks: ",
-    "--quick": "--quick",
-}
+# ---- the report
+
+NOW = datetime.datetime(2026, 3, 4, 5, 6, 7, tzinfo=datetime.UTC)
+FACTS = {"torch": "2.15.0", "device": "NVIDIA H100", "git": None, "cores": 16}
+RESULTS = [
+    ("machine", Answer("versions", "torch 2.15.0", values=FACTS)),
+    ("methods", Answer("fp32", "1.2e-3", Verdict.WRONG, "1.2e-3, above 1e-6", "do not use it")),
+]
 
 
-@pytest.mark.parametrize("line", WRONG)
-def test_wrong_arguments_are_refused_with_the_key(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("file").touch()
-    try:
-        assert check.main(line.split()) == 2
-    except SystemExit as end:
-        assert end.code == 2
-    assert WRONG[line] in capsys.readouterr().err
-    assert not Path("outputs").exists()
+@pytest.mark.parametrize(("gpus", "named"), [(2, "2 x NVIDIA H100"), (0, "16 cores of NVIDIA H100")])
+def test_the_record_has_everything(gpus: int, named: str) -> None:
+    made: Any = files.read_json(report.save(Path("kept"), "ssl-bench check", gpus, NOW, RESULTS))
+    assert (made["machine"], made["started"], made["command"]) == (named, NOW.isoformat(), "ssl-bench check")
+    versions, wrong = made["findings"]
+    assert versions["values"] == FACTS and wrong["section"] == "methods" and wrong["advice"] == "do not use it"
+
+
+# ---- speed and machine
+
+
+@pytest.fixture
+def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
+    """With a small network."""
+    small = ["dataset=scattered_digits", "backbone.width=4", "head.out=16"]
+    monkeypatch.setattr(speed, "NETWORKS", {"resnet18 32px": (small, 20, (64, 16))})
+    monkeypatch.setattr(speed, "SECONDS", 0.1)
+    return Setting(torch.device("cpu"), 2, tmp_path)
+
+
+def test_a_batch_that_does_not_fit_says_what_to_set(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Stepper, "compute", full)
+    answer = speed.step_answer("resnet18 32px", setting)
+    assert (answer.figure, answer.verdict) == ("does not fit", Verdict.KNOWN)
+    assert answer.advice == "set batch_size.chunk to 8 or less"
+
+
+def test_the_versions_here_and_a_gpu_that_torch_was_not_built_for(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions, devices = machine.section(setting)
+    assert versions.values["torch"] == torch.__version__.split("+")[0] and versions.values["cores"] >= 1
+    assert devices.verdict is Verdict.KNOWN
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Tesla V100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90"])
+    _, answer = machine.section(dataclasses.replace(setting, device=torch.device("cuda", 0), devices=1))
+    assert answer.verdict is Verdict.WRONG and "Tesla V100" in answer.reason and "7.0" in answer.reason

@@ -1,6 +1,6 @@
 """Runs functions on GPUs: on this machine's, or else on a fake CUDA runtime (build.py).
 
-Those of the fake one are what the settings FAKE_CUDA_* of runtime.c say. Its kernels do nothing; with ``values`` their
+The settings of the fake one are the variables FAKE_CUDA_* of runtime.c. Its kernels do nothing; with ``values`` their
 results are computed all the same (values.py).
 """
 
@@ -32,34 +32,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def gpus(pytestconfig: pytest.Config) -> Callable[..., dict[str, str]]:
-    """Function that returns the environment of a process with some GPUs."""
-
-    def environment(count: int, **settings: str) -> dict[str, str]:
-        if REAL and (settings or count > torch.cuda.device_count()):
-            pytest.skip("this needs the fake GPU" if settings else f"this needs {count} GPUs")
-        path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        found = os.environ | settings | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
-        if not REAL:
-            cache = pytestconfig.cache
-            assert cache is not None
-            library = build.build(cache.mkdir("fake_cuda"))
-            found |= {"FAKE_CUDA_DEVICES": str(count), "LD_PRELOAD": str(library)}
-            found |= {"TRITON_LIBCUDA_PATH": str(library.parent)}
-        return found
-
-    return environment
-
-
-@pytest.fixture
-def gpu(gpus: Callable[..., dict[str, str]], tmp_path: Path) -> Callable[..., Any]:
+def gpu(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Any]:
     """Function that calls a function of a test module in a process on a GPU and returns its result.
 
     With ``ranks``, as many processes call it, and the results are a list.
     """
 
-    def run(function: Callable[..., Any], *arguments: Any, values: bool = True, ranks: int = 0, **settings: str) -> Any:
-        environment = gpus(max(1, ranks), **settings)
+    def run(function: Callable[..., Any], *arguments: Any, values: bool = True, ranks: int = 0) -> Any:
+        if REAL and ranks > torch.cuda.device_count():
+            pytest.skip(f"this needs {ranks} GPUs")
+        path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+        if not REAL:
+            assert pytestconfig.cache is not None
+            library = build.build(pytestconfig.cache.mkdir("fake_cuda"))
+            environment |= {"FAKE_CUDA_DEVICES": str(max(1, ranks)), "LD_PRELOAD": str(library)}
+            environment |= {"TRITON_LIBCUDA_PATH": str(library.parent)}
         file = tmp_path / f"{function.__name__}-{time.monotonic_ns()}"
         call = [function.__module__, function.__name__, json.dumps(arguments), str(int(values and not REAL)), str(file)]
         # torch says so if a backward pass waits for another stream, which ends captures.

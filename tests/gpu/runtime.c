@@ -4,8 +4,7 @@
 // streams and events only keep the rules of stream capture: what a driver refuses during a capture is refused here.
 // build.py adds each other function that torch's libraries ask for: it succeeds and does nothing.
 //
-// Settings: FAKE_CUDA_DEVICES GPUs, FAKE_CUDA_SM their compute capability times ten, FAKE_CUDA_MB their memory,
-// FAKE_CUDA_DRIVER the CUDA of their driver, 12040 for 12.4.
+// Settings: FAKE_CUDA_DEVICES GPUs, FAKE_CUDA_MB their memory.
 #define _GNU_SOURCE
 #include <driver_types.h>
 #include <pthread.h>
@@ -24,8 +23,6 @@ static long long setting(const char *name, long long otherwise) {
   return text && *text ? atoll(text) : otherwise;
 }
 static int gpus(void) { return setting("FAKE_CUDA_DEVICES", 1); }
-static int architecture(void) { return setting("FAKE_CUDA_SM", 90); }
-static int driver(void) { return setting("FAKE_CUDA_DRIVER", CUDA_VERSION_OF_TORCH); }
 static size_t memory(void) { return (size_t)setting("FAKE_CUDA_MB", 81920) << 20; }
 
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -388,9 +385,8 @@ Error cudaGetSymbolAddress(void **p, const void *symbol) { static char area[6553
 // ---- devices
 
 Error cudaGetDeviceCount(int *count) {
-  int old = driver() / 1000 < CUDA_VERSION_OF_TORCH / 1000;
-  *count = old ? 0 : gpus();
-  return give(old ? cudaErrorInsufficientDriver : gpus() ? cudaSuccess : cudaErrorNoDevice);
+  *count = gpus();
+  return give(gpus() ? cudaSuccess : cudaErrorNoDevice);
 }
 Error cudaGetDevice(int *device) { *device = current; return cudaSuccess; }
 Error cudaSetDevice(int device) {
@@ -402,8 +398,7 @@ Error cudaGetDeviceProperties(struct cudaDeviceProp *found, int device) {
   memset(found, 0, sizeof *found);
   snprintf(found->name, sizeof found->name, "a GPU that is not there");
   found->uuid.bytes[15] = found->pciBusID = device + 1;
-  found->major = architecture() / 10;
-  found->minor = architecture() % 10;
+  found->major = 9;
   found->totalGlobalMem = memory();
   found->warpSize = 32;
   found->maxThreadsPerBlock = found->maxThreadsDim[0] = found->maxThreadsDim[1] = 1024;
@@ -440,8 +435,8 @@ Error cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int devi
 }
 Error cudaDeviceCanAccessPeer(int *can, int device, int other) { return *can = 0; }
 Error cudaDeviceGetPCIBusId(char *text, int size, int device) { snprintf(text, size, "0000:%02x:00.0", device + 1); return 0; }
-Error cudaDriverGetVersion(int *version) { *version = driver(); return cudaSuccess; }
-int cuDriverGetVersion(int *version) { *version = driver(); return 0; }
+Error cudaDriverGetVersion(int *version) { *version = CUDA_VERSION_OF_TORCH; return cudaSuccess; }
+int cuDriverGetVersion(int *version) { *version = CUDA_VERSION_OF_TORCH; return 0; }
 Error cudaRuntimeGetVersion(int *version) { *version = CUDA_VERSION_OF_TORCH; return cudaSuccess; }
 Error cudaPeekAtLastError(void) { return last; }
 Error cudaGetLastError(void) { Error error = last; last = cudaSuccess; return error; }
@@ -499,7 +494,7 @@ Error cudaFuncGetAttributes(struct cudaFuncAttributes *found, const void *kernel
   memset(found, 0, sizeof *found);
   found->maxThreadsPerBlock = 1024;
   found->numRegs = 32;
-  found->binaryVersion = found->ptxVersion = architecture();
+  found->binaryVersion = found->ptxVersion = 90;
   return cudaSuccess;
 }
 Error cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel, int size, size_t shared) {

@@ -13,7 +13,7 @@ from ssl_bench.config import anchors, compose, from_disk
 from ssl_bench.data.folder import FolderDataset
 from ssl_bench.papers import tables
 from tests.door.hostile import MARKER, PLACES, SEED, outcome, variants
-from tests.papers.test_own import content
+from tests.papers.conftest import content
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is not known")
 RUN = f"!!python/object/apply:os.system [touch {MARKER}]"

@@ -1,6 +1,5 @@
-"""NPID, NPID + CLD and MoCo + CLD against plain loops in double precision; refusals."""
+"""NPID, NPID + CLD, MoCo + CLD and k-means against plain loops in double precision."""
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from ssl_bench.methods.kmeans import kmeans
 from ssl_bench.methods.npid import NPID
 from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.contrast import Contrast
-from ssl_bench.objective.losses import BYOL, DCL, NCE, InfoNCE
+from ssl_bench.objective.losses import DCL, NCE, InfoNCE
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import MemoryBank, Queue
 from ssl_bench.objective.temperature import Fixed, Learned
@@ -32,36 +31,26 @@ class Backbone(nn.Sequential):
     num_features = 12
 
 
-def parts(norm: bool = True) -> dict[str, Any]:
+def parts() -> dict[str, Any]:
     torch.manual_seed(0)
-    norms = [nn.BatchNorm1d(12)] if norm else []
-    backbone = Backbone(nn.Flatten(), nn.Linear(9, 12), *norms, nn.Tanh())
+    backbone = Backbone(nn.Flatten(), nn.Linear(9, 12), nn.BatchNorm1d(12), nn.Tanh())
     return {"backbone": backbone, "head": MLP(12, 1, None, DIM, norm=False, final_norm="none")}
 
 
-def npid(noise: int = 0, norm: bool = True, make: Any = NPID, **settings: Any) -> Any:
+def npid(noise: int = 0, make: Any = NPID, **settings: Any) -> Any:
     """With the softmax over all images, or with NCE."""
     bank, loss = MemoryBank(noise or None, 0.5, DIM, INSTANCES, 0), NCE(INSTANCES) if noise else InfoNCE()
-    return Contrastive(make(**parts(norm), **NPID_, **settings), bank, Fixed(0.1), loss, views=make.views).double()
+    return Contrastive(make(**parts(), **NPID_, **settings), bank, Fixed(0.1), loss, views=make.views).double()
 
 
-def npid_cld(noise: int = 0, norm: bool = True) -> Any:
-    return npid(noise, norm, NPIDCLD, **CLD)
+def npid_cld(noise: int = 0) -> Any:
+    return npid(noise, NPIDCLD, **CLD)
 
 
-def moco_cld(k: int = 11, norm: bool = True) -> Any:
-    framework = MoCoCLD(**parts(norm), momentum=0.9, norm="sync", **CLD)
-    return Contrastive(framework, Queue(k, DIM, 0), Fixed(0.1), InfoNCE(), views=3).double()
-
-
-METHODS: dict[str, Callable[..., Any]] = {
-    "npid": npid,
-    "npid noise": functools.partial(npid, noise=7),
-    "npid_cld": npid_cld,
-    "npid_cld noise": functools.partial(npid_cld, noise=7),
-    "moco_cld": moco_cld,
-    "moco_cld small queue": functools.partial(moco_cld, k=3),
-}
+def moco_cld(k: int = 11, loss: Any = None, temperature: Any = None, **settings: Any) -> Any:
+    framework = MoCoCLD(**parts(), momentum=0.9, norm="sync", **CLD | settings)
+    made = Contrastive(framework, Queue(k, DIM, 0), temperature or Fixed(0.1), loss or InfoNCE(), views=3)
+    return made.double()
 
 
 def batches(steps: int) -> Iterator[Batch]:
@@ -132,14 +121,14 @@ def cross_level(group: Tensor) -> float:
     return total / (2 * u.shape[1])
 
 
-@pytest.mark.parametrize("name", ["npid_cld", "moco_cld"])
-def test_cld_finds_the_cluster_of_the_other_view(name: str) -> None:
-    method = METHODS[name]()
+@pytest.mark.parametrize("make", [npid_cld, moco_cld])
+def test_cld_finds_the_cluster_of_the_other_view(make: Callable[..., Any]) -> None:
+    method = make()
     (batch,) = batches(1)
     outputs = outputs_of(method, batch)
     loss, found, _ = method.objective(outputs, batch, 0.0, True)
     instance, _ = instance_term(method, outputs, batch)
-    if name == "moco_cld":
+    if make is moco_cld:
         keys = [*method.negatives.keys]
         q, key = normalize(outputs["z"], dim=-1), normalize(outputs["key"], dim=-1)[0]
         each = []
@@ -154,35 +143,12 @@ def test_cld_finds_the_cluster_of_the_other_view(name: str) -> None:
     assert {"cld/npc/mean", "cld/positive", "cld/query_grad/mean"} <= found.keys() and float(found["cld/tau"]) == 0.2
 
 
-@pytest.mark.parametrize("loss", [InfoNCE(), DCL(), BYOL()])
-def test_the_gradient_of_the_group_term_is_its_slope(loss: Any) -> None:
-    framework = MoCoCLD(**parts(), momentum=0.9, norm="sync", **CLD)
-    method: Any = Contrastive(framework, Queue(5, DIM, 0), Fixed(0.1), loss, views=3).double()
-    generator = torch.Generator().manual_seed(1)
-    group = torch.randn(2, IMAGES, DIM, generator=generator, dtype=torch.float64).requires_grad_()
-    (batch,) = batches(1)
-
-    def value(x: Tensor) -> Tensor:
-        (term,) = method.framework.cld.terms({"group": x}, batch.ids)
-        return method._of_term(term, batch, 0.0, False, Kept({}, {}))[0]
-
-    assert torch.autograd.gradcheck(value, group)
-
-
 def test_without_a_temperature_of_its_own_the_group_term_has_that_of_the_option() -> None:
-    framework = MoCoCLD(**parts(), momentum=0.9, norm="sync", **CLD | {"cld_tau": None})
-    method = Contrastive(framework, Queue(5, DIM, 0), Learned(0.3, 0.01), DCL(), views=3).double()
+    method = moco_cld(5, DCL(), Learned(0.3, 0.01), cld_tau=None)
     (batch,) = batches(1)
     loss, found, _ = method(batch, 0.0, True)
     loss.backward()
     assert float(found["cld/tau"]) == pytest.approx(0.3) and method.temperature.theta.grad is not None
-
-
-def test_without_weight_there_is_no_group_term() -> None:
-    framework = MoCoCLD(**parts(), momentum=0.9, norm="sync", **CLD | {"weight": 0.0, "clusters": 1})
-    method = Contrastive(framework, Queue(5, DIM, 0), Fixed(0.1), DCL(), views=3).double()
-    (batch,) = batches(1)
-    assert not any("cld" in name for name in {**method.state_dict(), **method(batch, 0.0, True).diagnostics})
 
 
 def test_the_key_of_moco_is_that_of_the_third_view_and_enters_the_queue_once() -> None:
@@ -210,3 +176,47 @@ def test_no_gradient_reaches_the_memory_and_both_views_enter_it() -> None:
     expected.update(batch.ids, f)
     torch.testing.assert_close(memory.vectors, expected.vectors)
     assert torch.equal(memory.vectors, method.negatives.memory.vectors)  # the softmax is over what the memory holds
+
+
+# ---- k-means
+
+
+def points(n: int, dim: int = 3, seed: int = 0) -> Tensor:
+    vectors = torch.randn(n, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normalize(vectors, dim=1)
+
+
+def naive(x: list[list[float]], clusters: int, iterations: int) -> tuple[list[int], list[list[float]]]:
+    means = [list(row) for row in x[:clusters]]
+    labels: list[int] = []
+    for _ in range(iterations):
+        labels = []
+        for row in x:
+            distances = [sum((a - b) ** 2 for a, b in zip(row, mean, strict=True)) for mean in means]
+            labels.append(distances.index(min(distances)))
+        for c in range(clusters):
+            members = [row for row, label in zip(x, labels, strict=True) if label == c]
+            means[c] = [sum(row[d] for row in members) / max(1, len(members)) for d in range(len(x[0]))]
+    return labels, means
+
+
+@pytest.mark.parametrize(("clusters", "iterations"), [(1, 1), (4, 5), (20, 3)])
+def test_labels_and_means_are_those_of_a_loop(clusters: int, iterations: int) -> None:
+    x = points(20)
+    labels, means = kmeans(x, clusters, iterations)
+    expected_labels, expected = naive(x.tolist(), clusters, iterations)
+    assert labels.tolist() == expected_labels
+    torch.testing.assert_close(means, torch.tensor(expected, dtype=x.dtype), rtol=1e-13, atol=1e-14)
+    if clusters < 10:
+        assert float(means.norm(dim=1).min()) < 0.999  # means are not normalised
+
+
+def test_a_cluster_without_points_is_at_the_origin() -> None:
+    x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.8, 0.6]])  # of two equal means, the first takes the points near both
+    labels, means = kmeans(x, 2, 1)
+    assert labels.tolist() == [0, 0, 0] and means[1].tolist() == [0.0, 0.0]
+    torch.testing.assert_close(means[0], x.mean(0))
+
+
+def test_the_gradient_goes_through_the_last_means() -> None:
+    assert torch.autograd.gradcheck(lambda x: kmeans(x, 4, 5)[1], points(12).requires_grad_())

@@ -1,7 +1,4 @@
-"""Frameworks x losses x negatives x temperatures: what trains or is refused.
-
-``python -m tests.methods.test_contrastive`` prints how many of each framework's combinations can be trained.
-"""
+"""Every option of ``conf/framework``: objectives that train or are refused, groups, and numbers of views."""
 
 import functools
 import itertools
@@ -19,10 +16,11 @@ from ssl_bench.config.build import build, directory, has_argument
 from ssl_bench.config.compose import load
 from ssl_bench.config.with_hydra import composed
 from ssl_bench.data.batch import Batch
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.methods.contrastive import NEEDS
 from ssl_bench.networks.backbones import Backbone
 from ssl_bench.training.parts import OBJECTIVE, Parts
+from tests.door.door import refused
 from tests.methods.training import has_own_objective, options
 
 IMAGES, SIZE = 8, 12
@@ -71,47 +69,8 @@ class Rule(NamedTuple):
     gives: frozenset[str] = frozenset()
 
 
-def rule(needs: str = "", gives: str = "") -> Rule:
-    return Rule(frozenset(needs.split()), frozenset(gives.split()))
-
-
-# Written down independently of the classes. An option without an entry follows the attributes of its object.
-RULES: dict[str, dict[str, Rule]] = {
-    "loss": {
-        **dict.fromkeys(["infonce", "eqco", "dcl", "dclw", "flatnce", "macl", "macl_w"], rule("negatives", "tau")),
-        **dict.fromkeys(["dual_temperature", "decoupled_nt_xent"], rule("negatives", "tau")),
-        **dict.fromkeys(["align_uniform", "kcl", "spectral"], rule("negatives")),
-        "siglip": rule("negatives", "tau"),
-        **dict.fromkeys(["nce", "invariant_spread"], rule("negatives", "tau")),
-        **dict.fromkeys(["supcon", "sincere"], rule("negatives labels", "tau several")),
-        "relic": rule("negatives aligned", "tau"),
-        **dict.fromkeys(["swd", "vicreg", "barlow_twins", "sigreg"], rule("two_views")),
-        "byol": rule(),
-        "sogclr": rule("negatives", "tau"),
-        "isogclr": rule("negatives"),
-    },
-    "negatives": {
-        "in_batch": rule("both_views", "negatives labelled"),
-        "random_k": rule("both_views", "negatives"),
-        "cross_view": rule("", "negatives aligned labelled"),
-        "queue": rule("", "negatives aligned"),
-        "memory_bank": rule("", "negatives aligned"),
-        "none": rule(),
-    },
-    "temperature": {**dict.fromkeys(["fixed", "linear", "cosine", "macl_a", "macl_b"], rule()), "learned": rule("tau")},
-    "positives": {"view": rule(), "label": rule("labelled several", "labels")},
-    "framework": {
-        **dict.fromkeys(["simclr", "relic"], rule("", "both_views two_views")),
-        **dict.fromkeys(["byol", "simsiam", "moco_v3", "inv_spread", "npid", "npid_cld"], rule("", "both_views")),
-        **dict.fromkeys(["moco_v1", "moco_v2", "simo", "moco_cld", "densecl"], rule()),
-    },
-}
-
-
 @functools.cache
 def rule_of(group: str, name: str) -> Rule:
-    if name in RULES[group]:
-        return RULES[group][name]
     if group == "framework":
         framework: Any = Parts(load([f"framework={name}"])).method
         return Rule(gives=framework.framework.gives)
@@ -158,16 +117,13 @@ class OneLayer(nn.Sequential, Backbone):
         return x.mean((2, 3))
 
 
-# The other frameworks share their code with SimCLR.
-PRODUCTS = [pytest.param("simclr", 5, marks=pytest.mark.slow)]
-PRODUCTS += [pytest.param(framework, 1, marks=pytest.mark.exhaustive) for framework in FRAMEWORKS]
+@pytest.mark.slow
+def test_every_combination_trains_or_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in five of negatives x temperature x loss with SimCLR, whose code the others share.
 
-
-@pytest.mark.parametrize(("framework", "share"), PRODUCTS)
-def test_every_combination_trains_or_is_refused(framework: str, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every negatives x temperature x loss, or one of ``share`` of them: two steps with gradients in every weight, or
-    the expected refusal.
+    Two steps with gradients in every weight, or the expected refusal.
     """
+    framework, share = "simclr", 5
     monkeypatch.setattr("ssl_bench.networks.backbones.DigitsResNet", OneLayer)
     base = configuration(framework)
     images = [torch.randn(3, IMAGES, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(s)) for s in range(2)]
@@ -180,14 +136,14 @@ def test_every_combination_trains_or_is_refused(framework: str, share: int, monk
         chosen["positives"] = positives_of(chosen["loss"])
         config = base | {group: option(group, name) for group, name in chosen.items()}
         config["choices"] = base["choices"] | chosen
-        rules = {group: rule_of(group, config["choices"][group]) for group in RULES}
+        rules = {group: rule_of(group, config["choices"][group]) for group in (*OBJECTIVE, "positives", "framework")}
         expected = missing_need(rules, framework)
         counts[expected] += 1
         torch.manual_seed(0)
         if expected is not None:
-            with pytest.raises(ConfigError) as refused:
+            with pytest.raises(ConfigError) as refusal:
                 _ = Parts(config).method
-            assert [need for need, sentence in REFUSALS.items() if sentence in str(refused.value)] == [expected], chosen
+            assert [need for need, sentence in REFUSALS.items() if sentence in str(refusal.value)] == [expected], chosen
             continue
         method = Parts(config).method
         optimizer = torch.optim.SGD(method.parameters(), 0.01)
@@ -203,7 +159,6 @@ def test_every_combination_trains_or_is_refused(framework: str, share: int, monk
             assert any(p.grad.any() for p in method.parameters() if p.grad is not None), chosen
             optimizer.step()
             method.update(kept, step / 2)
-    print(framework, dict(counts))
     assert counts[None] > sum(counts.values()) / 4
 
 
@@ -225,6 +180,48 @@ def with_objective(
     return base | nodes | {"negatives": nodes["negatives"] | settings, "choices": base["choices"] | chosen}
 
 
-if __name__ == "__main__":
-    number = {name: sum(names[0] == name for names in combinations()) for name in FRAMEWORKS}
-    print(number, sum(number.values()))
+# ---- what a framework takes
+
+VIEWS = {"npid": 1, "moco_cld": 3}  # the others take two
+EVERY = [name for name in options("framework") if name != "frozen"]  # which trains nothing
+OWN_OBJECTIVE = sorted({*EVERY} - {*FRAMEWORKS})
+
+
+@pytest.mark.parametrize(
+    ("norm", "groups", "devices", "names"),
+    [
+        ("local", 0, 1, "1"),
+        ("sync", 2, 2, "1 framework.norm local shuffle"),
+        ("local", 2, 4, "1 devices=4"),
+        ("shuffle", 3, 3, "divisor 8 2"),
+        ("local", 8, 8, "divisor 8 2"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(norm: str, groups: int, devices: int, names: str) -> None:
+    config = configuration("moco_v2")
+    method = Parts(config | {"framework": config["framework"] | {"norm": norm, "groups": groups}}).method
+    with refused(f"framework.groups={groups} {names}", InvalidValue):
+        method.check_groups(devices, IMAGES)
+
+
+@pytest.mark.parametrize("framework", EVERY)
+def test_as_many_views_are_made_as_a_framework_takes(framework: str) -> None:
+    views = VIEWS.get(framework, 2)
+    assert len(Parts(load([f"framework={framework}"])).views) == views
+    multicrop = load([f"framework={framework}", "augment=multicrop_cifar"])
+    if framework in OWN_OBJECTIVE:
+        with refused(f"augment=multicrop_cifar 8 framework={framework} {views}"):
+            _ = Parts(multicrop).views
+    else:
+        assert len(Parts(multicrop).views) == 8
+    if views > 1:
+        multicrop["augment"] = {"large": multicrop["augment"]["large"] | {"count": 1}}
+        with refused(f"augment 1 {views} framework={framework}"):
+            _ = Parts(multicrop).views
+
+
+@pytest.mark.parametrize("framework", OWN_OBJECTIVE)
+def test_a_framework_with_its_own_objective_refuses_another(framework: str) -> None:
+    for choice in ("loss=infonce", "negatives=in_batch", "temperature=fixed", "similarity=student"):
+        with refused(f"{choice} framework={framework}"):
+            _ = Parts(load([f"framework={framework}", choice])).method

@@ -1,7 +1,6 @@
-"""Anchors, positives and the momentum network of the Siamese framework; supervised training."""
+"""Anchors, positives and the momentum network of the Siamese framework, of MoCo v3 and its ViT; supervised training."""
 
 import copy
-import functools
 import itertools
 import math
 from typing import Any
@@ -9,18 +8,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import linear, normalize
 
+from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
-from ssl_bench.distributed import world
-from ssl_bench.errors import InvalidValue
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.methods.supervised import Supervised
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.objective.contrast import Embedded
-from tests.door.door import refused
-from tests.ranks import on_ranks, on_two_ranks
+from ssl_bench.training.parts import Parts
+from tests.methods.training import select, train
 
 
 class Flat(nn.Module):
@@ -36,25 +34,25 @@ class Flat(nn.Module):
         return self.layers(x)  # type: ignore[no-any-return]
 
 
-def _siamese(bn: bool = True, **settings: Any) -> Siamese:
+def siamese(bn: bool = True, **settings: Any) -> Siamese:
     torch.manual_seed(0)
     head = MLP(6, 2, None, 8) if bn else MLP(6, 2, 5, 8, norm=False, final_norm="none")
     return Siamese(Flat(bn), head, **settings).double()
 
 
-def _batch(images: int = 6, rows: slice = slice(None)) -> Batch:
+def images(count: int = 6) -> Batch:
     """Two views, the second with other statistics."""
     generator = torch.Generator().manual_seed(1)
-    views = [torch.randn(images, 1, 5, 5, generator=generator, dtype=torch.float64) * (1 + v) + v for v in range(2)]
-    return Batch([view[rows] for view in views], torch.arange(images)[rows], torch.zeros(images)[rows])
+    views = [torch.randn(count, 1, 5, 5, generator=generator, dtype=torch.float64) * (1 + v) + v for v in range(2)]
+    return Batch(views, torch.arange(count), torch.zeros(count))
 
 
-def _embed(framework: Siamese, batch: Batch) -> Embedded:
+def embedded(framework: Siamese, batch: Batch) -> Embedded:
     (term,) = framework.embed(framework.trained_outputs(batch) | framework.momentum_outputs(batch), batch.ids)
     return term.e
 
 
-def _moved(framework: Siamese) -> Siamese:
+def moved(framework: Siamese) -> Siamese:
     """The framework after a change of the trained network's weights."""
     with torch.no_grad():
         for parameter in framework.encoder.parameters():
@@ -62,93 +60,66 @@ def _moved(framework: Siamese) -> Siamese:
     return framework
 
 
-def test_a_positive_is_the_other_view_and_anchors_are_unit_vectors() -> None:
-    framework = _siamese(views_forward="separate")
-    e = _embed(framework, _batch())
-    torch.testing.assert_close(e.q.norm(dim=-1), torch.ones(2, 6, dtype=torch.float64))
-    assert torch.equal(e.p, e.q.flip(0)) and e.p.requires_grad
-    separate = [framework.encoder(view)["projection"] for view in _batch().views[:2]]
-    torch.testing.assert_close(e.raw, torch.stack(separate))
-    assert framework.gives == {"both_views", "two_views"} and framework.momentum_outputs(_batch()) == {}
+BOTH = {"both_views", "two_views"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "trained_positives", "gives"),
+    [
+        ({}, True, BOTH),
+        ({"symmetric": False}, True, set()),
+        ({"momentum": 0.9, "symmetric": False}, False, set()),  # MoCo: a query of the first view, a key of the second
+        ({"momentum": 0.9}, False, {"both_views"}),
+        ({"momentum": 0.9, "predictor": 7}, False, {"both_views"}),
+        ({"predictor": 7}, True, {"both_views"}),
+        ({"predictor": 7, "symmetric": False}, True, set()),
+        ({"predictor": 7, "stop_gradient": True}, False, {"both_views"}),
+    ],
+)
+def test_anchors_and_positives_are_those_of_the_views(
+    settings: dict[str, Any], trained_positives: bool, gives: set[str]
+) -> None:
+    """The predictor is applied to anchors only; the positive of an anchor is the other view."""
+    framework = moved(siamese(bn=False, **settings))
+    e, views = embedded(framework, images()), images().views[:2]
+    z = [framework.encoder(view)["projection"] for view in views]
+    keys = z if framework.target is None else [framework.target(view)["projection"] for view in views]
+    symmetric = settings.get("symmetric", True)
+    raw = torch.cat(z if symmetric else z[:1])
+    if framework.predictor is not None:
+        raw = framework.predictor.layers(raw)
+        kinds = [type(layer).__name__ for layer in framework.predictor.layers]
+        assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Linear"] and framework.predictor.layers[0].out_features == 7
+    raw = raw.unflatten(0, (-1, 6))
+    torch.testing.assert_close(e.raw, raw)
+    torch.testing.assert_close(e.q, normalize(raw, dim=-1))
+    torch.testing.assert_close(e.p, normalize(torch.stack([keys[1], keys[0]] if symmetric else [keys[1]]), dim=-1))
+    assert e.p.requires_grad == trained_positives and framework.gives == gives
+    (e.q * e.p).sum().backward()  # type: ignore[no-untyped-call]
+    if framework.target is not None:
+        assert all(p.grad is None and not p.requires_grad for p in framework.target.parameters())
 
 
 def test_joint_batch_statistics_are_over_both_views() -> None:
-    joint, separate = (_embed(_siamese(views_forward=kind), _batch()) for kind in ("joint", "separate"))
-    both = _siamese().encoder(torch.cat(_batch().views[:2]))["projection"].unflatten(0, (2, 6))
-    assert torch.equal(joint.raw, both)
-    assert float(((joint.raw - separate.raw).norm() / separate.raw.norm()).detach()) > 0.01
+    joint, separate = (embedded(siamese(views_forward=kind), images()).raw for kind in ("joint", "separate"))
+    both = siamese().encoder(torch.cat(images().views[:2]))["projection"].unflatten(0, (2, 6))
+    assert torch.equal(joint, both) and not torch.allclose(joint, separate, rtol=0.01)
+    torch.testing.assert_close(separate, torch.stack([siamese().encoder(x)["projection"] for x in images().views]))
 
 
 def test_vectors_are_never_normalised_in_half_precision() -> None:
-    framework, z = _siamese(momentum=0.9), torch.randn(2, 3, 8)
+    framework, z = siamese(momentum=0.9), torch.randn(2, 3, 8)
     e = framework.embed({"z": z.bfloat16(), "key": z.half()}, torch.arange(3))[0].e
     assert e.q.dtype == e.p.dtype == e.raw.dtype == torch.float32
     torch.testing.assert_close(e.q.norm(dim=-1), torch.ones(2, 3))
-
-
-def test_one_network_in_one_direction() -> None:
-    """The first view is the anchor, the second its positive, both with gradient."""
-    framework = _siamese(symmetric=False)
-    e = _embed(framework, _batch())
-    first, second = framework.encoder(torch.cat(_batch().views[:2]))["projection"].unflatten(0, (2, 6))
-    torch.testing.assert_close(e.q, normalize(first, dim=-1)[None])
-    torch.testing.assert_close(e.p, normalize(second, dim=-1)[None])
-    assert e.p.requires_grad and torch.equal(e.raw[0], first) and framework.gives == frozenset()
-
-
-def test_moco_is_a_query_of_the_first_view_and_a_key_of_the_second() -> None:
-    framework = _moved(_siamese(momentum=0.9, symmetric=False, views_forward="separate"))
-    assert framework.target is not None
-    e = _embed(framework, _batch())
-    first, second = _batch().views[:2]
-    assert e.q.shape == e.p.shape == e.raw.shape == (1, 6, 8)
-    torch.testing.assert_close(e.q[0], normalize(framework.encoder(first)["projection"], dim=-1))
-    torch.testing.assert_close(e.p[0], normalize(framework.target(second)["projection"], dim=-1))
-    assert e.q.requires_grad and not e.p.requires_grad and framework.gives == frozenset()
-    (e.q * e.p).sum().backward()
-    assert all(p.grad is None and not p.requires_grad for p in framework.target.parameters())
-
-
-def test_the_momentum_key_of_either_view_is_the_positive_of_the_other() -> None:
-    framework = _moved(_siamese(bn=False, momentum=0.9))
-    assert framework.target is not None
-    e = _embed(framework, _batch())
-    for view in range(2):
-        key = framework.target(_batch().views[1 - view])["projection"]
-        torch.testing.assert_close(e.p[view], normalize(key, dim=-1))
-    assert framework.gives == {"both_views"}
-
-
-def test_the_predictor_is_applied_to_anchors_only() -> None:
-    framework = _moved(_siamese(bn=False, momentum=0.9, predictor=7))
-    assert framework.target is not None and framework.predictor is not None
-    e = _embed(framework, _batch())
-    for view, other in ((0, 1), (1, 0)):
-        raw = framework.predictor.layers(torch.cat([framework.encoder(x)["projection"] for x in _batch().views[:2]]))
-        torch.testing.assert_close(e.raw[view], raw.unflatten(0, (2, 6))[view])
-        torch.testing.assert_close(e.q[view], normalize(e.raw[view], dim=-1))
-        key = framework.target(_batch().views[other])["projection"]
-        torch.testing.assert_close(e.p[view], normalize(key, dim=-1))
-    kinds = [type(m).__name__ for m in framework.predictor.layers]
-    assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Linear"]
-    assert framework.predictor.layers[0].out_features == 7 and framework.predictor.num_features == 8
-
-
-def test_a_predictor_without_a_momentum_network_does_not_change_the_positives() -> None:
-    for symmetric in (True, False):
-        framework = _siamese(bn=False, predictor=7, symmetric=symmetric)
-        e = _embed(framework, _batch())
-        z = normalize(torch.stack([framework.encoder(x)["projection"] for x in _batch().views[:2]]), dim=-1)
-        torch.testing.assert_close(e.p, z.flip(0) if symmetric else z[1:])
-        assert len(e.q) == len(e.p) and e.p.requires_grad and "two_views" not in framework.gives
 
 
 def test_simsiam_is_byol_with_a_momentum_of_zero() -> None:
     """Stop-gradient gives the positives and the gradients of a momentum network that always equals the trained one."""
     found = []
     for settings in ({"stop_gradient": True}, {"momentum": 0.0}):
-        framework = _siamese(predictor=7, views_forward="separate", **settings)
-        e = _embed(framework, _batch())
+        framework = siamese(predictor=7, views_forward="separate", **settings)
+        e = embedded(framework, images())
         (2 - 2 * e.q * e.p).sum().backward()  # type: ignore[no-untyped-call]
         assert not e.p.requires_grad and framework.gives == {"both_views"}
         found.append([e.q, e.p, *(p.grad for p in framework.parameters() if p.grad is not None)])
@@ -163,9 +134,9 @@ def test_simsiam_is_byol_with_a_momentum_of_zero() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])
 def test_the_momentum_network_moves_towards_the_trained_one(momentum: float) -> None:
     """k <- m k + (1 - m) q (MoCo, eq. 2) for the parameters; buffers are not averaged."""
-    framework = _moved(_siamese(momentum=momentum))
+    framework = moved(siamese(momentum=momentum))
     assert framework.target is not None
-    e = _embed(framework, _batch())  # both networks see a batch, so their batch statistics differ
+    e = embedded(framework, images())  # both networks see a batch, so their batch statistics differ
     before, trained = copy.deepcopy(framework.target.state_dict()), framework.encoder.state_dict()
     for progress in (0.2, 0.9):
         framework.update(e, progress)
@@ -184,68 +155,30 @@ def test_the_momentum_of_byol_ends_at_one(progress: float, momentum: float | Non
     """1 - (1 - m) (cos(pi k / K) + 1) / 2 (BYOL, appendix C.2)."""
     expected = 1 - (1 - 0.996) * (math.cos(math.pi * progress) + 1) / 2
     assert momentum is None or momentum == pytest.approx(expected, rel=1e-15)
-    framework = _moved(_siamese(momentum=0.996, final_momentum=1.0, predictor=7))
+    framework = moved(siamese(momentum=0.996, final_momentum=1.0, predictor=7))
     assert framework.target is not None
     k, q = (next(network.parameters()).detach().clone() for network in (framework.target, framework.encoder))
-    framework.update(_embed(framework, _batch()), progress)
+    framework.update(embedded(framework, images()), progress)
     found = next(framework.target.parameters())
     torch.testing.assert_close(found, expected * k + (1 - expected) * q, rtol=1e-14, atol=1e-16)
     assert (progress == 1) == torch.equal(found, k)
 
 
-@pytest.mark.parametrize(
-    ("settings", "names"),
-    [
-        ({"momentum": 1.5}, "null 0 1"),
-        ({"momentum": 0.9, "final_momentum": -0.1}, "null 0 1"),
-        ({"final_momentum": 1.0}, "null framework.momentum 0 1"),
-        ({"predictor_norm": "plain"}, "none framework.predictor"),
-        ({"norm": "shuffle"}, "sync local framework.momentum 0 1"),
-    ],
-)
-def test_invalid_settings_are_refused(settings: dict[str, Any], names: str) -> None:
-    with refused(f"{[*settings][-1]} {names}", InvalidValue):
-        _siamese(**settings)
-
-
-def _shuffled(rank: int = 0) -> dict[str, Tensor]:
-    """Keys of this rank's share of 12 images, for each setting of the batch statistics."""
-    share, found = 12 // world(), {}
-    batch = _batch(12, slice(share * rank, share * rank + share))
-    for setting in SHUFFLES:
-        bn, symmetric, norm, views_forward, groups = setting
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("norm", ["shuffle", "local"])
+@pytest.mark.parametrize("views_forward", ["separate", "joint"])
+def test_shuffled_keys_return_to_their_images(views_forward: Any, norm: Any, groups: int) -> None:
+    """Group k of G has the images k, k + G, ... under shuffle. ``test_invariances`` has ranks."""
+    for bn, symmetric in itertools.product((False, True), repeat=2):
         settings = {"symmetric": symmetric, "norm": norm, "groups": groups, "views_forward": views_forward}
-        framework = _siamese(bn, momentum=0.9, **settings)
-        if groups % world() == 0:
-            group_statistics(framework, groups)
-            found[str(setting)] = framework.momentum_outputs(batch)["key"]
-    return found
-
-
-SHUFFLES = [
-    (bn, symmetric, norm, views_forward, groups)
-    for bn in (False, True)
-    for symmetric in (False, True)
-    for norm in ("shuffle", "local")
-    for views_forward in ("separate", "joint")
-    for groups in (2, 4)
-]
-
-
-def _check_shuffled(ranks: list[dict[str, Tensor]]) -> None:
-    """Group k of G has the images k, k + G, ... under shuffle; the keys are in the order of the images."""
-    for setting in SHUFFLES:
-        bn, symmetric, norm, views_forward, groups = setting
-        if groups % len(ranks):
-            continue  # each rank has at least one group
-        keys = torch.cat([found[str(setting)] for found in ranks], 1)  # [V, 12, D]
-        views = torch.stack(_batch(12).views[:2] if symmetric else _batch(12).views[1:2])
-        size = 12 // groups
-        shuffle = norm == "shuffle"
-        together = [slice(k, None, groups) if shuffle else slice(size * k, size * k + size) for k in range(groups)]
-        target = _siamese(bn, momentum=0.9).target
+        framework = siamese(bn, momentum=0.9, **settings)
+        group_statistics(framework, groups)
+        keys = framework.momentum_outputs(images(12))["key"]  # [V, 12, D]
+        views, size = torch.stack(images(12).views[:2] if symmetric else images(12).views[1:2]), 12 // groups
+        target = siamese(bn, momentum=0.9).target
         assert target is not None and keys.shape == (len(views), 12, 8)
-        for rows in together:
+        for k in range(groups):
+            rows = slice(k, None, groups) if norm == "shuffle" else slice(size * k, size * k + size)
             part = views[:, rows]
             joint = target(part.flatten(0, 1))["projection"].unflatten(0, part.shape[:2])
             separate = torch.stack([target(view)["projection"] for view in part])
@@ -253,58 +186,94 @@ def _check_shuffled(ranks: list[dict[str, Tensor]]) -> None:
             torch.testing.assert_close(keys[:, rows], expected.detach(), rtol=1e-12, atol=1e-13)
 
 
-def test_shuffled_keys_return_to_their_images() -> None:
-    _check_shuffled([_shuffled()])
+# ---- MoCo v3
+
+SMALL = ["framework=moco_v3", "framework.predictor=8", "head.hidden=8", "head.out=6", "batch_size.size=8"]
+VIT = ["backbone=vit_moco_v3", "backbone.name=vit_tiny_patch16_224", "optimizer=adamw", "optimizer.decay_norms=true"]
+VIT += [f"backbone.args.{word}" for word in ("patch_size=5", "depth=1", "embed_dim=12", "num_heads=3")]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_shuffled_keys_return_to_the_ranks_of_their_images(ranks: int) -> None:
-    """Four groups do not divide the six or three images of a rank: ranks exchange unequal numbers."""
-    _check_shuffled(on_ranks(_shuffled, ranks))
+def moco_v3(*overrides: str) -> tuple[Parts, Any]:
+    torch.manual_seed(0)
+    parts = Parts(load([*SMALL, *overrides]))
+    return parts, parts.method.double()
+
+
+def steps() -> list[Batch]:
+    """Three batches of 8 images."""
+    views = torch.rand(2, 24, 1, 20, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    whole = Batch([views[0], views[0] + views[1]], torch.arange(24) * 7, torch.arange(24) % 6)
+    return [select(whole, slice(start, start + 8)) for start in (0, 8, 16)]
+
+
+def normed(x: Tensor) -> Tensor:
+    return (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()
+
+
+def test_the_loss_and_its_gradients_are_those_of_the_papers_algorithm() -> None:
+    """Algorithm 1, one pair of images at a time: 2 tau (CE(q1, k2) + CE(q2, k1)), which is 4 tau times the loss."""
+    (_, method), tau = moco_v3("backbone.width=2"), 0.2
+    train(method, steps()[:1])  # the momentum network is another one now
+    batch, framework = steps()[1], method.framework
+    into, norm, _, out, last = framework.predictor.layers
+    assert (into.bias, out.bias) == (None, None) and not last.weight.requires_grad and not last.bias.requires_grad
+
+    def unit(x: Tensor) -> Tensor:
+        return x / x.norm(dim=1, keepdim=True)
+
+    def predicted(view: Tensor) -> Tensor:
+        hidden = normed(linear(framework.encoder(view)["projection"], into.weight))
+        return unit(normed(linear((hidden * norm.weight + norm.bias).relu(), out.weight)))
+
+    queries = [predicted(view) for view in batch.views[:2]]
+    with torch.no_grad():
+        keys = [unit(framework.target(view)["projection"]) for view in batch.views[:2]]
+    total = torch.zeros((), dtype=torch.float64)
+    for q, k in zip(queries, reversed(keys), strict=True):
+        for i in range(8):
+            exponentials = [(q[i] @ k[j] / tau).exp() for j in range(8)]
+            total = total - (exponentials[i] / torch.stack(exponentials).sum()).log() / 8
+    weights = {name: p for name, p in method.named_parameters() if p.requires_grad}
+    expected = torch.autograd.grad(2 * tau * total, [*weights.values()])
+    loss = method(batch, 0.5).loss
+    torch.testing.assert_close(4 * tau * loss, 2 * tau * total, rtol=1e-12, atol=0)
+    for name, gradient, ours in zip(weights, expected, torch.autograd.grad(loss, [*weights.values()]), strict=True):
+        torch.testing.assert_close(4 * tau * ours, gradient, rtol=1e-9, atol=1e-12, msg=name)
+        assert float(gradient.norm()) > 1e-6, name
+
+
+def test_patches_and_positions_stay_while_all_else_moves() -> None:
+    parts, method = moco_v3(*VIT)
+    norms = ["predictor.layers.4", "encoder.head.layers.7", "target.head.layers.7"]
+    last = {f"framework.{norm}.{name}" for norm in norms for name in ("weight", "bias")}
+    fixed = ("pos_embed", "patch_embed.proj.weight", "patch_embed.proj.bias")
+    frozen = {f"framework.{network}.backbone.{name}" for network in ("encoder", "target") for name in fixed}
+    start = {name: p.detach().clone() for name, p in method.named_parameters()}
+    train(method, steps())
+    assert {name for name, p in method.named_parameters() if torch.equal(start[name], p)} == frozen | last
+    optimised = {id(p) for group in parts.recipe.groups(method) for p in group["params"]}
+    of_networks = {name for name, p in method.named_parameters() if id(p) in optimised}
+    assert of_networks == {name for name in start if "target" not in name} - frozen - last
 
 
 # ---- with labels
 
-LABELS = torch.tensor([2, -1, 0, 1, -1, -1, -1, 2])  # three labels on the first of two ranks, one on the second
-
-
-def _supervised(rank: int | None = None, labels: Tensor = LABELS, views: int = 2) -> dict[str, Tensor]:
-    torch.manual_seed(0)
-    method = Supervised(Flat(), MLP(6, 1, None, 3, norm=False, final_norm="none")).double()
-    rows = slice(None) if rank is None else slice(4 * rank, 4 * rank + 4)
-    batch = _batch(8, rows)
-    loss, diagnostics, _ = method(Batch(batch.views[:views], batch.ids, labels[rows]), 0.5, True)
-    loss.backward()
-    found = {name: p.grad for name, p in method.named_parameters() if p.grad is not None}
-    return found | {"loss": loss.detach(), "top1": diagnostics["train/top1"]}
+LABELS = torch.tensor([2, -1, 0, 1, -1, -1, -1, 2])
 
 
 def test_supervised_is_the_mean_over_both_views_of_the_labelled_images() -> None:
     torch.manual_seed(0)
-    encoder = Supervised(Flat(), MLP(6, 1, None, 3, norm=False, final_norm="none")).double().encoder
-    values, correct = [], []
-    for view, image in itertools.product(_batch(8).views[:2], range(8)):
+    method = Supervised(Flat(), MLP(6, 1, None, 3, norm=False, final_norm="none")).double()
+    values, correct, batch = [], [], images(8)
+    for view, image in itertools.product(batch.views, range(8)):
         if (label := int(LABELS[image])) >= 0:
-            logits = encoder(view[image : image + 1])["projection"][0]
+            logits = method.encoder(view[image : image + 1])["projection"][0]
             values.append(-logits.log_softmax(0)[label])
             correct.append(float(int(logits.argmax()) == label))
-    expected = torch.stack(values).mean()
-    found = _supervised()
-    torch.testing.assert_close(found["loss"], expected.detach(), rtol=1e-12, atol=0)
-    assert float(found["top1"]) == pytest.approx(sum(correct) / 8, rel=1e-12) and len(values) == 8
-    for (name, _), gradient in zip(
-        encoder.named_parameters(), torch.autograd.grad(expected, list(encoder.parameters())), strict=True
-    ):
-        torch.testing.assert_close(found[f"encoder.{name}"], gradient, rtol=1e-12, atol=1e-14)
-
-
-def test_supervised_on_ranks_with_unequal_numbers_of_labels() -> None:
-    """With the average of DistributedDataParallel, labelled images have equal weights; the accuracy is global."""
-    single = functools.partial(_supervised, labels=torch.tensor([-1] * 7 + [2]), views=1)
-    for supervised in (_supervised, single):
-        alone, ranks = supervised(), on_two_ranks(supervised)
-        for name, value in alone.items():
-            found = torch.stack([rank[name] for rank in ranks])
-            torch.testing.assert_close(found.mean(0), value, rtol=1e-12, atol=1e-14)
-            assert name != "top1" or torch.equal(found[0], found[1])
+    loss, found, _ = method(Batch(batch.views, batch.ids, LABELS), 0.5, True)
+    assert float(found["train/top1"]) == pytest.approx(sum(correct) / 8, rel=1e-12) and len(values) == 8
+    pair = [loss, torch.stack(values).mean()]
+    torch.testing.assert_close(*pair, rtol=1e-12, atol=0)
+    weights = list(method.parameters())
+    for gradients in zip(*(torch.autograd.grad(value, weights) for value in pair), strict=True):
+        torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-14)

@@ -1,14 +1,13 @@
-"""The keys that an anchor is contrasted with: explicit sets, frequencies of all sets, two processes against one.
+"""The keys that an anchor is contrasted with, and the key that is its positive: explicit sets, frequencies of all sets.
 
 Keys are one-hot, and the entries of an anchor are 0, 1, 2, ..., so that its cosine with a key is the key's number.
 """
 
-import copy
 import itertools
 import math
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,20 +15,29 @@ import torch
 from scipy import stats
 from torch import Tensor
 from torch.nn.functional import normalize
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.errors import InvalidValue
 from ssl_bench.objective import bits, sampling
-from ssl_bench.objective.bits import unpack
 from ssl_bench.objective.candidates import Keyed
 from ssl_bench.objective.contrast import Contrast, Embedded
+from ssl_bench.objective.losses import SINCERE, InfoNCE, SupCon
 from ssl_bench.objective.memory import Memory
-from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue, RandomK
-from ssl_bench.objective.sampling import StepGenerator, draw_excluded, without_replacement
+from ssl_bench.objective.negatives import (
+    CrossView,
+    InBatch,
+    MemoryBank,
+    Negatives,
+    OwnView,
+    Queue,
+    RandomK,
+)
+from ssl_bench.objective.positives import NearestKey
+from ssl_bench.objective.sampling import draw_excluded, without_replacement
 from ssl_bench.objective.schedule import Count, Progress
 from tests.door.door import refused
 from tests.objective.test_losses import draw
-from tests.ranks import on_two_ranks
+
+TAU = torch.tensor(0.2, dtype=torch.float64)
 
 
 def numbered(images: int, views: int = 2) -> Embedded:
@@ -88,32 +96,6 @@ def test_an_image_that_appears_twice_is_never_its_own_negative() -> None:
     e = numbered(4)
     e = Embedded(e.q, e.p, e.raw, torch.tensor([3, 1, 3, 0]))
     assert keys_of(InBatch(), e)[0] == [[1, 3, 5, 7], [0, 2, 3, 4, 6, 7], [1, 3, 5, 7], [0, 1, 2, 4, 5, 6]]
-
-
-def test_no_negatives() -> None:
-    negatives, e = NoNegatives(), numbered(3)
-    assert negatives.bank(e) is None  # type: ignore[func-returns-value]
-    contrast = negatives.select(Contrast.of(e, None), 0.0)
-    assert contrast.candidates is None and contrast.count.tolist() == [[0, 0, 0]] and negatives.count(3) == 0
-    with pytest.raises(ValueError, match="negatives"):
-        contrast.lse(torch.tensor(1.0))
-
-
-def test_gives_and_needs() -> None:
-    every: list[Negatives] = [InBatch(), CrossView(), RandomK(1, "all", False, 0), RandomK(1, "cross", False, 0)]
-    every += [Queue(3, 2, 0), NoNegatives(), OwnView(), RandomK(1, "own", False, 0)]
-    assert [sorted(n.gives) for n in every] == [
-        ["labelled", "negatives"],
-        ["aligned", "labelled", "negatives"],
-        ["negatives"],
-        ["aligned", "negatives"],
-        ["aligned", "negatives"],
-        [],
-        ["negatives", "own_view"],
-        ["negatives", "own_view"],
-    ]
-    both = {"both_views"}
-    assert [n.needs for n in every] == [both, set(), both, set(), set(), set(), both, both]
 
 
 # ---- random choices
@@ -175,22 +157,25 @@ def assert_uniform(subsets: list[tuple[int, ...]], pool: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("views", "k", "in_numpy"),
-    [("all", 1, True), ("all", 2, True), ("all", 6, True), ("all", 6, False), ("cross", 1, True), ("cross", 3, True)],
+    ("views", "k", "in_numpy", "progress"),
+    [
+        *(("all", 1, True, None), ("all", 2, True, None), ("all", 6, True, None), ("all", 6, False, None)),
+        *(("cross", 1, True, None), ("cross", 3, True, None), ("all", 2, True, 0.5), ("cross", 2, True, 0.5)),
+    ],
 )
-def test_random_k_is_uniform(views: Any, k: int, in_numpy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chi-square over all subsets, as a CPU and as a GPU draws."""
+def test_random_k_is_uniform(
+    views: Any, k: int, in_numpy: bool, progress: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chi-square over all subsets, as a CPU and as a GPU draws; with a progress, in the middle of a growing k."""
     monkeypatch.setattr(bits, "in_numpy", lambda device: in_numpy)
-    images = 5
-    pool = range(2 * images if views == "all" else images)
-    negatives, subsets = RandomK(k, views, False, 0), []
-    for step in range(300):
-        negatives.draws.step = step
-        for view in keys_of(negatives, numbered(images)):
+    images, subsets = 5, []
+    grows = (k - 1, views, False, 0, k + 1, "linear")
+    negatives = RandomK(k, views, False, 0) if progress is None else RandomK(*grows)  # type: ignore[arg-type]
+    for negatives.draws.step in range(300):
+        for v, view in enumerate(keys_of(negatives, numbered(images), progress=progress or 0.0)):
             for b, keys in enumerate(view):
-                allowed = [key for key in pool if key % images != b]
-                offset = 0 if views == "all" else images * (keys[0] // images)
-                subsets.append(tuple(allowed.index(key - offset) for key in keys))
+                allowed = [i for i in range(2 * images) if i % images != b and (views == "all" or i // images == v)]
+                subsets.append(tuple(map(allowed.index, keys)))
     assert_uniform(subsets, len(allowed), k)
 
 
@@ -211,41 +196,9 @@ def test_a_small_draw_from_a_large_pool_has_no_repetition(rows: int, pool: int, 
     assert stats.chisquare(counts, edges.double().diff() / pool * drawn.numel()).pvalue > 1e-3
 
 
-def test_marked_draws_of_a_large_pool_are_uniform_and_rows_do_not_depend_on_what_is_kept() -> None:
-    """Shares of single columns and of pairs of columns, which chi-square over subsets cannot test here."""
-    rows, width, k = 700, 3001, 1100
-    draw = partial(draw_excluded, 1, rows, width, k)
-    own = torch.arange(rows)
-    whole = draw([own], seeded, slice(None))
-    for kept in (slice(0, 350), slice(350, 700), slice(123, 130)):
-        assert torch.equal(draw([own[kept]], seeded, kept), whole[:, kept])
-    chosen = (~unpack(whole, width))[0, :, rows:].double()  # columns that are no row's own
-    p = k / (width - 1)
-    assert float(chosen.mean()) == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / chosen.numel()))
-    shares = chosen.mean(0)
-    assert stats.chisquare(shares * rows, torch.full_like(shares, float(shares.mean()) * rows)).pvalue > 1e-3
-    deviation = chosen - p
-    pairs = (deviation[:, 1:] * deviation[:, :-1]).mean() / (p * (1 - p))  # correlation of neighbours
-    assert float(pairs) == pytest.approx(-1 / (width - 2), abs=4 / math.sqrt(chosen.numel()))
-
-
-class Drawn(TorchDispatchMode):
-    """Counts the random numbers that are drawn."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if "rand" in func._schema.name:
-            self.numbers += out.numel()
-        return out
-
-
 @pytest.mark.parametrize("grows", [True, False])
 @pytest.mark.parametrize("k", [3, 17, 30])  # of 38: by a sequence with repetitions, by marking, by marking nearly all
-def test_a_rank_on_a_gpu_draws_few_rows_beside_its_own_and_the_same_as_one_process(
-    k: int, grows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_on_a_gpu_draws_the_rows_of_one_process(k: int, grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn as on GPUs, in blocks; ten ranks of four rows each."""
     rows, views, width = 40, 2, 38
     monkeypatch.setattr(bits, "in_numpy", lambda device: False)
@@ -256,24 +209,10 @@ def test_a_rank_on_a_gpu_draws_few_rows_beside_its_own_and_the_same_as_one_proce
         left_out = draw_excluded(views, rows, width, k, own, seeded, kept, 31 if grows else None)
         return [left_out.transpose(0, 1), without_replacement(rows, width, k, seeded, kept)]
 
-    with Drawn() as by_one:
-        whole = found(slice(None))
-    with Drawn() as by_ten:
-        parts = [found(slice(4 * part, 4 * part + 4)) for part in range(10)]
-    assert by_ten.numbers < 2.5 * by_one.numbers  # the rows of a rank are in up to three blocks of three rows
+    whole, parts = found(slice(None)), [found(slice(4 * part, 4 * part + 4)) for part in range(10)]
     for one, *several in zip(whole, *parts, strict=True):
         assert torch.equal(one, torch.cat(several))
     assert len(whole[0].unique(dim=0)) == rows
-
-
-@pytest.mark.parametrize(("views", "pool"), [("all", 14), ("cross", 7)])
-def test_more_than_the_pool_is_refused(views: Any, pool: int) -> None:
-    assert RandomK(pool, views, False, 0).count(8) == pool
-    with pytest.raises(InvalidValue, match=rf"^k={pool + 1}: .*\b{pool}\b"):
-        RandomK(pool + 1, views, False, 0).count(8)
-    for make in (lambda: RandomK(0, views, False, 0), lambda: Queue(0, 4, 0)):
-        with pytest.raises(InvalidValue, match=r"^k=0: .*\b1\b"):
-            make()
 
 
 # ---- the queue
@@ -292,6 +231,7 @@ def batches(steps: int, views: int, images: int, rows: slice = slice(None)) -> l
 def test_the_queue_holds_the_last_k_keys_first_in_first_out(k: int, views: int, images: int) -> None:
     """Also if k is no multiple of the keys of a step; the keys of both views enter."""
     queue = Queue(k, 4, 0).double()
+    assert not torch.equal(queue.keys, Queue(k, 4, 1).double().keys)
     expected = deque(queue.keys.clone(), maxlen=k)
     for e in batches(9, views, images):
         bank = queue.bank(e)
@@ -302,26 +242,6 @@ def test_the_queue_holds_the_last_k_keys_first_in_first_out(k: int, views: int, 
         queue.update(e, 0.0)
         expected.extend(e.p.detach().flatten(0, 1))
     assert queue.count(images) == k and not queue.keys.requires_grad
-
-
-@pytest.mark.parametrize("start", [lambda s: Queue(2000, 16, s).keys, lambda s: Memory(2000, 16, 0.5, s).vectors])
-def test_a_queue_and_a_memory_start_with_random_unit_vectors(start: Callable[[int], Tensor]) -> None:
-    keys = start(5)
-    torch.testing.assert_close(keys.norm(dim=1), torch.ones(2000))
-    assert float(keys.mean(0).abs().max()) < 0.03 and float(keys.square().mean(0).sub(1 / 16).abs().max()) < 0.01
-    assert torch.equal(keys, start(5)) and not torch.equal(keys, start(6))
-
-
-@pytest.mark.parametrize(("k", "views", "images"), [(1, 1, 8), (3, 1, 8), (7, 1, 8), (5, 2, 8)])
-def test_a_queue_smaller_than_a_batch_is_k_different_keys_of_the_batch_before(k: int, views: int, images: int) -> None:
-    queue, chosen = Queue(k, 4, 0).double(), set()
-    for e in batches(20, views, images):
-        queue.update(e, 0.0)
-        same = (queue.keys[:, None] == e.p.flatten(0, 1)).all(-1)  # [k, V images]
-        assert same.sum(1).tolist() == [1] * k and int(same.any(0).sum()) == k
-        chosen.add(tuple(same.int().argmax(1).sort().values.tolist()))
-        queue.draws.step += 1
-    assert len(chosen) > 2  # they differ between steps
 
 
 # ---- a number that follows the progress of the training
@@ -365,19 +285,6 @@ def test_a_growing_k_draws_more_of_the_same_order(views: Any, pool: int) -> None
         before = found
 
 
-@pytest.mark.parametrize("views", ["all", "cross"])
-def test_a_growing_k_is_uniform(views: Any) -> None:
-    images, subsets = 5, []
-    negatives = RandomK(1, views, False, 0, 3, "linear")
-    for step in range(150):
-        negatives.draws.step = step
-        for v, view in enumerate(keys_of(negatives, numbered(images), progress=0.5)):
-            for b, keys in enumerate(view):
-                allowed = [k for k in range(2 * images) if k % images != b and (views == "all" or k // images == v)]
-                subsets.append(tuple(map(allowed.index, keys)))
-    assert_uniform(subsets, len(allowed), 2)
-
-
 @pytest.mark.parametrize("most", [5, 24, 30])  # less than a batch, several, and not a multiple
 @pytest.mark.parametrize("grows", [True, False])
 def test_the_last_k_keys_of_a_scheduled_queue_count(most: int, grows: bool) -> None:
@@ -388,93 +295,109 @@ def test_the_last_k_keys_of_a_scheduled_queue_count(most: int, grows: bool) -> N
     for step, e in enumerate(batches(steps, 2, images)):
         k = round(2 + (most - 2) * (step if grows else steps - 1 - step) / (steps - 1))
         progress = step / (steps - 1)
+        assert queue.count(images, progress) == k
         for at in (progress, torch.tensor(progress, dtype=torch.float64)):
             contrast = queue.select(Contrast.of(e, queue.bank(e)), at)
-            _, valid = contrast.candidates.cosines(e.q)  # type: ignore[union-attr]
-            assert (
-                valid.sum(-1).unique().tolist()
-                == contrast.count.unique().tolist()
-                == [k]
-                == [queue.count(images, progress)]
-            )
             lse = torch.stack([(e.q @ key).exp() for key in order[-k:]]).sum(0).log()
-            torch.testing.assert_close(contrast.lse(torch.tensor(1.0)), lse, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(contrast.lse(TAU / TAU), lse, rtol=1e-12, atol=1e-12)
         queue.update(e, progress)
         queue.draws.step += 1
         came = queue.keys.roll(-int(queue.place), 0)[-min(most, 2 * images) :]
         assert (came[:, None] == e.p.flatten(0, 1)).all(-1).sum(1).tolist() == [1] * len(came)
         order = [*order, *came][-most:]
-        assert most <= 2 * images or torch.equal(torch.stack(order), queue.keys.roll(-int(queue.place), 0))
 
 
 @pytest.mark.parametrize(
-    ("settings", "names"),
+    ("make", "names"),
     [
-        ((4, 9, "constant", ()), "final=9 null schedule linear cosine step"),
-        ((4, None, "linear", ()), "final=null 1 schedule=linear"),
-        ((4, 0, "cosine", ()), "final=0 1 schedule=cosine"),
-        ((4, 9, "step", ()), "milestones=[] (0, 1]"),
-        ((4, 9, "linear", (0.5,)), "milestones=[0.5] [] schedule step"),
-        ((0, 9, "linear", ()), "k=0 1"),
+        (lambda: Count(4, 9, "constant", ()), "final=9 null schedule linear cosine step"),
+        (lambda: Count(4, None, "linear", ()), "final=null 1 schedule=linear"),
+        (lambda: Count(4, 0, "cosine", ()), "final=0 1 schedule=cosine"),
+        (lambda: Count(4, 9, "step", ()), "milestones=[] (0, 1]"),
+        (lambda: Count(4, 9, "linear", (0.5,)), "milestones=[0.5] [] schedule step"),
+        (lambda: Count(0, 9, "linear", ()), "k=0 1"),
+        (lambda: Queue(0, 4, 0), "k=0 1"),
+        (lambda: RandomK(15, "all", False, 0).count(8), "k=15 14"),
+        (lambda: RandomK(8, "cross", False, 0).count(8), "k=8 7"),
+        (lambda: RandomK(15, "all", False, 0, 3, "linear").count(8), "k=15 14"),
+        (lambda: RandomK(3, "all", False, 0, 15, "linear").count(8), "final=15 14"),
+        (lambda: RandomK(3, "all", True, 0, 5, "linear"), "shared=true false"),
+        (lambda: MemoryBank(0, 0.5, 4, IMAGES, 0), "k=0 1 10 null"),
+        (lambda: MemoryBank(11, 0.5, 4, IMAGES, 0), "k=11 1 10 null"),
+        (lambda: MemoryBank(None, 1.5, 4, IMAGES, 0), "momentum=1.5 0 1"),
     ],
 )
-def test_a_schedule_that_is_incomplete_is_refused(settings: Any, names: str) -> None:
+def test_invalid_settings_are_refused(make: Callable[[], Any], names: str) -> None:
     with refused(names, InvalidValue):
-        Count(*settings)
+        make()
 
 
-def test_a_schedule_must_fit_the_batch_at_both_ends_and_draw_for_each_anchor() -> None:
-    for k, final, name in ((15, 3, "k"), (3, 15, "final")):
-        with pytest.raises(InvalidValue, match=rf"^{name}=15: .*\b14\b"):
-            RandomK(k, "all", False, 0, final, "linear").count(8)
-    with pytest.raises(InvalidValue, match=r"^shared=true: .*false"):
-        RandomK(3, "all", True, 0, 5, "linear")
+# ---- the memory of one vector for each image
+
+IMAGES = 11
 
 
-# ---- two processes
-
-RANDOM: list[tuple[Any, int, bool]] = [("all", 4, False), ("all", 9, False), ("cross", 2, False), ("cross", 3, True)]
-QUEUES = [(3, 1), (5, 2), (9, 1), (25, 2)]  # keys, views
-GLOBAL = 8
-
-
-def _state(rows: slice) -> dict[str, Any]:
-    """Keys of the anchors ``rows``, and the queues after a few steps of which these rows are given."""
-    drawn = []
-    for views, k, shared in RANDOM:
-        negatives = RandomK(k, views, shared, 2)
-        negatives.draws.step = 5
-        e = numbered(GLOBAL)
-        local = Embedded(e.q[:, rows], e.p[:, rows], e.raw[:, rows], e.ids[rows])
-        drawn.append(keys_of(negatives, local))
-    queues = []
-    for k, views in QUEUES:
-        queue = Queue(k, 4, 0).double()
-        for e in batches(4, views, GLOBAL, rows):
-            queue.update(e, 0.0)
-            queue.draws.step += 1
-        queues.append(queue.keys)
-    return {"drawn": drawn, "queues": queues}
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 1.0])
+def test_vectors_move_towards_new_ones(momentum: float) -> None:
+    """With two views the second is applied first: the order of the backward passes in CLD's code."""
+    memory = Memory(IMAGES, 4, momentum, 0).double()
+    expected = memory.vectors.clone()
+    for step in range(5):
+        ids = torch.randperm(IMAGES, generator=torch.Generator().manual_seed(step))[:6]
+        fresh = unit(2, 6, 4, seed=50 + step)
+        memory.update(ids, fresh)
+        for v, (b, i) in itertools.product((1, 0), enumerate(ids.tolist())):
+            moved = momentum * expected[i] + (1 - momentum) * fresh[v, b]
+            expected[i] = moved / moved.square().sum().sqrt()
+        torch.testing.assert_close(memory.vectors, expected, rtol=1e-13, atol=1e-14)
 
 
-def _rank_state(rank: int) -> dict[str, Any]:
-    return _state(slice(rank * GLOBAL // 2, (rank + 1) * GLOBAL // 2))
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("k", [None, 1, 4, 5, 7, 10])
+def test_k_or_all_of_the_other_images_are_negatives(k: int | None, tiled: bool) -> None:
+    bank, ids = MemoryBank(k, 0.5, IMAGES, IMAGES, 0).double(), torch.tensor([3, 0, 10])
+    bank.memory.vectors.copy_(torch.eye(IMAGES))
+    q = torch.arange(IMAGES, dtype=torch.float64).expand(2, 3, -1)
+    assert bank.count(3) == (k or IMAGES - 1)
+    for bank.draws.step in range(5):
+        for view in keys_of(bank, Embedded(q, q, q, ids), tiled):
+            for own_image, images in zip(ids.tolist(), view, strict=True):
+                assert len(set(images)) == len(images) == (k or IMAGES - 1) and own_image not in images
 
 
-def test_two_ranks_draw_and_keep_the_same_as_one_process() -> None:
-    alone, (first, second) = _state(slice(None)), on_two_ranks(_rank_state)
-    for whole, *halves in zip(alone["drawn"], first["drawn"], second["drawn"], strict=True):
-        assert whole == [first_half + second_half for first_half, second_half in zip(*halves, strict=True)]
-    for whole, *both in zip(alone["queues"], first["queues"], second["queues"], strict=True):
-        assert all(torch.equal(whole, keys) for keys in both)
+# ---- positives by the nearest key, which two codes are compared with in test_official.py, and by labels
 
 
-def test_a_replay_draws_the_numbers_of_its_step() -> None:
-    draws, cpu = StepGenerator("a", 0), torch.device("cpu")
-    kept: dict[int, Any] = dict.fromkeys(range(3))
-    for draws.step in kept:
-        kept[draws.step] = torch.rand(4, generator=draws.generator(cpu, 7))
-    draws.step = 1
-    (generator,) = draws.reseed()
-    assert torch.equal(torch.rand(4, generator=generator), kept[1])
-    assert copy.deepcopy(draws).step == 1
+def test_the_keys_of_a_step_are_the_positives_of_the_next_and_have_no_gradient() -> None:
+    positives, e = NearestKey(8, 5, 0).double(), four_images()
+    first = positives.choose(e)
+    assert not torch.equal(first.p, e.p) and positives.queue.keys.norm(dim=1).allclose(torch.ones(8).double())
+    positives.update(e, 0.0)
+    p = draw(2, 4, 5).requires_grad_()
+    later = positives.choose(replace(e, p=e.p + 0.01 * p))
+    assert torch.equal(later.p, e.p) and not later.p.requires_grad
+
+
+def four_images(*labels: int) -> Embedded:
+    z = unit(2, 4, 5)
+    return Embedded(z, z.flip(0), z, torch.tensor([5, 3, 9, 0]), labels=torch.tensor(labels))
+
+
+def test_the_positives_of_a_class_are_its_other_images_in_the_views_of_the_candidates() -> None:
+    e = four_images(1, -1, 1, -1)
+    alike = [[0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
+    found: list[Tensor] = []
+
+    def note(cosines: Tensor, left_out: Tensor | None, same: Tensor) -> Tensor:
+        found.append(same)
+        return cosines.sum(-1)
+
+    for pool, expected in ((CrossView(), alike), (InBatch(), [row * 2 for row in alike])):
+        for tiled in (False, True):
+            found.clear()
+            Contrast.of(e, pool.bank(e), tiled).reduce_by_class(note)
+            assert torch.cat([same.flatten(0, -2) for same in found]).int().tolist() == expected * 2  # for each view
+        for labels in ((0, 1, 2, 3), (-1, -1, -1, -1)):  # classes of one image, and unknown ones
+            contrast = Contrast.of(each := four_images(*labels), pool.bank(each))
+            for loss in (SupCon(), SINCERE()):
+                assert torch.equal(loss(contrast, TAU), InfoNCE()(contrast, TAU))

@@ -2,9 +2,10 @@
 
 Each formula is written from the code that its docstring names (repository, file, revision), in double precision, with
 the code's own reduction. Where that differs from ours, the row of ``CODES`` has the factor between the two.
-ReLIC and MACL-w have no public code; test_losses.py compares them with the papers' equations.
+MACL-w has no public code; test_losses.py compares it with the paper's equation.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -225,6 +226,19 @@ def dual_temperature(z: Tensor) -> Tensor:
     return two_sides(side, z) / 2
 
 
+# ---- ReLIC
+
+
+def relic(z: Tensor) -> Tensor:
+    """Equation 3 of "Less can be more", which has no public code: image i of view v, images m of view w against v."""
+    z, total = normalize(z, dim=-1), torch.zeros((), dtype=z.dtype)
+    for i, v in itertools.product(range(N), range(2)):
+        images = [i, *(m for m in range(N) if m != i)]
+        p, q = (z[a, i] @ z[1 - v, images].T / TAU for a in (v, 1 - v))
+        total = total - p.log_softmax(0)[0] + 2.5 * (p.softmax(0) * (p.log_softmax(0) - q.log_softmax(0))).sum()
+    return total / N
+
+
 # ---- Intriguing properties
 
 
@@ -429,6 +443,7 @@ CODES: dict[str, Code] = {
     "macl_b": Code(
         macl(lambda mean: 0.1 * (1 + 0.5 * mean)), losses.MACL(), CrossView(), "sum", temperature=MACLb(0.1, beta=0.5)
     ),
+    "relic": Code(relic, losses.ReLIC(2.5), CrossView(), "sum"),
     "dual_temperature": Code(dual_temperature, losses.DualTemperature(), CrossView(), "mean"),
     "decoupled_nt_xent": Code(decoupled_nt_xent, losses.DecoupledNTXent(0.3, "official", 1000), InBatch(), "mean"),
     "siglip": Code(siglip, losses.SigLIP(-2.0), CrossView(), "mean"),
@@ -474,9 +489,8 @@ def ours(code: Code) -> Formula:
 
 
 def test_every_loss_with_a_public_code_is_compared() -> None:
-    assert {type(code.loss) for code in CODES.values()} | ELSEWHERE == {
-        each for each in losses.LOSSES.values() if each.code
-    }
+    coded = {each for each in losses.LOSSES.values() if each.code}
+    assert {type(code.loss) for code in CODES.values()} | ELSEWHERE == coded | {losses.ReLIC}
 
 
 @pytest.mark.parametrize("name", CODES)

@@ -27,8 +27,6 @@ EVALUATOR_ARGUMENTS = {
     "steps": 2,
     "evaluations": 2,
 }
-LOCAL_FEATURES = {"photos": 1, "size": 128, "clusters": "[2,4]", "grid": 8, "n_init": 1}
-DETECTION = {"epochs": 1, "batch_size": 2, "sizes": "[32,32]"}
 
 
 def overrides(config: Mapping[str, Any], data: Path) -> list[str]:
@@ -54,19 +52,9 @@ def overrides(config: Mapping[str, Any], data: Path) -> list[str]:
         small.append(f"framework.clusters={BATCH // 2}")
     for name, node in config["evaluate"].items():
         if isinstance(node, Mapping):
-            small += [f"evaluate.{name}.{setting}" for setting in _evaluator(node, data)]
+            arguments = {key: value for key, value in EVALUATOR_ARGUMENTS.items() if key in node}
+            small += [f"evaluate.{name}.{key}={value}" for key, value in arguments.items()]
     return small
-
-
-def _evaluator(node: Mapping[str, Any], data: Path) -> list[str]:
-    """The settings that make an evaluator small, without its name."""
-    if "annotations" in node:  # local_features, which reads photos of its own
-        small = {"images": data / "photos", "annotations": "null", **LOCAL_FEATURES}
-    elif "drops" in node:  # detection
-        small = {"data": data / "coco", "images": ".", **DETECTION}
-    else:
-        small = {argument: value for argument, value in EVALUATOR_ARGUMENTS.items() if argument in node}
-    return [f"{argument}={value}" for argument, value in small.items()]
 
 
 def write(config: Mapping[str, Any]) -> None:
