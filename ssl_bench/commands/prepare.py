@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, progress_bar
 from ssl_bench.errors import require
 
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("name a dataset by key=value, such as dataset=cifar10")
     from ssl_bench.config.compose import load
     from ssl_bench.config.schema import check
-    from ssl_bench.data.prepare import drawn_channels, prepare, sheet, write_png
+    from ssl_bench.data.prepare import drawn_channels, prepare, sheet
     from ssl_bench.training.parts import Parts
 
     config, picture = load(options.overrides), options.show
@@ -32,7 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     if picture:
         images, views = parts.dataset.pretrain(), parts.views
         count = min(8, len(images))
-        write_png(picture, sheet(images, views, config["seed"], count))
+        drawn = sheet(images, views, config["seed"], count)
+        files.write(picture, lambda file: drawn.save(file, "PNG"))
         shown, channels = drawn_channels(parts.dataset.channels), parts.dataset.channels
         part = f", with the first {shown} of {channels} channels" if shown < channels else ""
         print(f"{picture} shows {count} images of dataset={name}, each above its {len(views)} views{part}")

@@ -176,36 +176,29 @@ class FolderDataset(PhotoDataset):
             ConfigError: a class is missing, a split is empty, the splits have different classes, or their number is
                 not ``num_classes``.
         """
-        train, test = ((folder or self.location) / name for name in self.split_folders.values())
+        paths = [(folder or self.location) / name for name in self.split_folders.values()]
         try:
             listed = read_bytes(self.class_file).decode("utf-8-sig").split() if self.class_file else []
-            require(bool(listed) or not self.class_file, "dataset.classes", str(self.class_file), CLASS_FILE)
         except (OSError, UnicodeError) as error:
             raise InvalidValue("dataset.classes", str(self.class_file), f"{CLASS_FILE}: {reason(error)}") from error
-        of_train, of_test = (self._folders(path, {*listed}) for path in (train, test))
+        require(bool(listed) or not self.class_file, "dataset.classes", str(self.class_file), CLASS_FILE)
+        for path in paths:
+            if not path.is_dir():
+                raise MissingData(
+                    f"{self._key}: {path} is missing; {LAYOUT}; set SSL_BENCH_DATA or paths.data to the folder that "
+                    f"has {self.location.name}, or dataset.folder, dataset.train and dataset.test to its names"
+                )
+        present = [{each.name for each in path.iterdir() if each.is_dir() and is_visible(each.name)} for path in paths]
+        of_train, of_test = ({*listed} or names for names in present)
         if of_train != of_test:
-            differ = difference(of_train, of_test, str(train), str(test))
+            differ = difference(of_train, of_test, *map(str, paths))
             raise ConfigError(f"{self._key}: both splits must have the same classes: {differ}")
-        count, remedy = len(of_train), f"the number of classes in {train}, or dataset.folder to another folder"
+        count, remedy = len(of_train), f"the number of classes in {paths[0]}, or dataset.folder to another folder"
         require(count == self.num_classes, "dataset.num_classes", self.num_classes, f"{count}, {remedy}")
-        for path in (path / name for path in (train, test) for name in sorted(of_train)):
-            if not images_in(path):
+        for path in (path / name for path in paths for name in sorted(of_train)):
+            if not path.is_dir() or not images_in(path):
                 raise ConfigError(f"{self._key}: {path} has no images ({', '.join(FORMATS)})")
         return sorted(of_train)
-
-    def _folders(self, path: Path, listed: set[str]) -> set[str]:
-        """The folders of a split's classes; only those that are ``listed``, if any are."""
-        if not path.is_dir():
-            raise MissingData(
-                f"{self._key}: {path} is missing; {LAYOUT}; set SSL_BENCH_DATA or paths.data to the folder that "
-                f"has {self.location.name}, or dataset.folder, dataset.train and dataset.test to its names"
-            )
-        names = {each.name for each in path.iterdir() if each.is_dir() and is_visible(each.name)}
-        if absent := sorted(listed - names):
-            raise ConfigError(f"{self._key}: {path} lacks classes of {self.class_file}: {few(absent)}")
-        if not names:
-            raise ConfigError(f"{self._key}: {path} has no folders, one for each class; {LAYOUT}")
-        return listed or names
 
 
 # ---- Images of the user's own

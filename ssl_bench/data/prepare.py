@@ -172,15 +172,6 @@ def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Imag
     return Image.fromarray(tiles.permute(1, 2, 0).numpy())
 
 
-def write_png(path: Path, picture: Image.Image) -> None:
-    """Write a picture as a PNG.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    files.write(path, lambda file: picture.save(file, "PNG"))
-
-
 def in_bytes(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Values as uint8, ``low`` as 0 and ``high`` as 255."""
     return ((x - low) / (high - low)).nan_to_num_().mul_(255).round_().clamp_(0, 255).to(torch.uint8)

@@ -53,14 +53,6 @@ class Images(Source):
     parts: list[Tensor]
     labels: Tensor
 
-    def __post_init__(self) -> None:
-        for part in self.parts:
-            if part.ndim != 4:
-                raise ValueError(f"images must be [N, C, H, W], not {list(part.shape)}")
-        count = sum(map(len, self.parts))
-        if count != len(self.labels) or count == 0:
-            raise ValueError(f"labels must be one per image: {count} images, {len(self.labels)} labels")
-
     @property
     def dtype(self) -> torch.dtype:
         """Of the images that are read."""

@@ -135,16 +135,3 @@ def test_a_split_of_the_digits_may_be_written_to() -> None:
         first.labels.zero_()
         for each in (second, dataset.split(split)):
             assert torch.equal(each.parts[0], expected[0]) and torch.equal(each.labels, expected[1])
-
-
-def test_arrays_are_mapped_into_memory_not_read(tmp_path: Path) -> None:
-    arrays(tmp_path / "cifar10", "train", 64)
-    arrays(tmp_path / "cifar10", "test", 8)
-    images = dataset(tmp_path, "cifar10").pretrain()
-    assert isinstance(images, Images)
-    (part,) = images.parts
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        pytest.skip("Linux lists the mapped files")
-    assert str(tmp_path / "cifar10" / "train_images.npy") in maps.read_text()
-    assert part.shape == (64, 3, 32, 32)

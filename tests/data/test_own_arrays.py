@@ -1,6 +1,5 @@
 """Arrays of the user's own: what is found in them, how they are read, refusals, identity, training and evaluation."""
 
-import json
 import os
 import re
 import shutil
@@ -16,13 +15,11 @@ import torch
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data.arrays import examined
-from ssl_bench.data.digits import scatter
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.validate import validate
-from tests.conftest import only_run
 from tests.data.photos import arrays_in as write
 from tests.data.photos import patches
 from tests.door.door import refused
@@ -275,25 +272,6 @@ def test_a_copy_is_the_same_dataset_and_another_value_another_one(tmp_path: Path
     labels = np.load(copy / "test_labels.npy")
     np.save(copy / "test_labels.npy", labels[::-1])
     assert run_id(arrays(copy)) != run_id(first)
-
-
-def test_arrays_of_a_built_in_dataset_train_to_the_same_bits(train: Callable[..., Any], tmp_path: Path) -> None:
-    images, labels = (part.numpy() for part in scatter(20))
-    for split, rows in (("train", slice(0, 1347)), ("test", slice(1347, None))):
-        (tmp_path / "set").mkdir(exist_ok=True)
-        np.save(tmp_path / f"set/{split}_images.npy", images[rows, 0])
-        np.save(tmp_path / f"set/{split}_labels.npy", labels[rows].astype(np.int32))
-    words = ["max_steps=2", "evaluate=[knn]", "evaluate.baselines=[raw]", "backbone=resnet_digits", "augment=digits"]
-    words += ["batch_size=b64", "epochs=28"]
-    given = ["dataset.mean=[0.214]", "dataset.std=[0.275]", "evaluate.knn.k=20"]
-    assert train(*words, "paths.outputs=one")[0] == 0
-    code, printed = train(*words, "dataset=arrays", f"dataset.root={tmp_path}/set", *given, "paths.outputs=two")
-    assert code == 0, printed
-    one, two = (only_run(Path(outputs)) for outputs in ("one", "two"))
-    results = [json.loads((run / "results.json").read_text())["metrics"] for run in (one, two)]
-    states = [torch.load(run / "checkpoints/last.pt", weights_only=True)["method"] for run in (one, two)]
-    assert results[0] == results[1] and "knn_raw/top1" in results[0]
-    assert states[0].keys() == states[1].keys() and all(map(torch.equal, states[0].values(), states[1].values()))
 
 
 # Commands
