@@ -35,7 +35,7 @@ from ssl_bench.config.identity import recipe_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.files import usual_outputs
 from ssl_bench.launch.grid import Grid
-from ssl_bench.launch.outcome import DIVERGED
+from ssl_bench.launch.processes import DIVERGED
 from ssl_bench.papers.cells import merge
 from ssl_bench.record import runs
 

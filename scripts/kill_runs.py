@@ -45,7 +45,7 @@ CODES = {"": {0}, "SIGKILL": {0, 1, -9}, "SIGTERM": {0, 143, -15}, "SIGINT": {0,
 KINDS = list(CODES)[1:]
 End = dict[str, Any]  # what a run has left on the disk
 LIMIT = 200.0  # seconds within which a run, and then its other processes, must end
-PRELOADED = ["ssl_bench.launch.ranks", "torch._dynamo", "scipy.stats", "ssl_bench.train", "sklearn.datasets"]
+PRELOADED = ["ssl_bench.launch.run", "torch._dynamo", "scipy.stats", "ssl_bench.train", "sklearn.datasets"]
 
 
 class Run:

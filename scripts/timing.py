@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from ssl_bench import files
-from ssl_bench.launch.ranks import out_of_memory
+from ssl_bench.launch.run import out_of_memory
 
 T = TypeVar("T")
 Seconds = Mapping[str, Sequence[float]]  # of the counted rounds, by contender

@@ -16,7 +16,7 @@ from ssl_bench.api.options import parted
 from ssl_bench.commands.train import main as main
 from ssl_bench.commands.train import read, run_command
 from ssl_bench.errors import ConfigError, RunError, require
-from ssl_bench.launch.outcome import State
+from ssl_bench.launch.processes import State
 
 if TYPE_CHECKING:
     from pandas import DataFrame

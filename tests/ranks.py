@@ -29,7 +29,7 @@ from tests.conftest import no_pictures
 
 T = TypeVar("T")
 # Some tests need scipy. Nothing here may start a thread.
-PRELOADED = ["tests.preloaded", "ssl_bench.launch.ranks", "ssl_bench.networks.backbones", "scipy.stats"]
+PRELOADED = ["tests.preloaded", "ssl_bench.launch.run", "ssl_bench.networks.backbones", "scipy.stats"]
 PRELOADED += ["torch._dynamo", "ssl_bench.train", "sklearn.datasets", "matplotlib.figure", "wandb", "wandb.sdk.launch"]
 multiprocessing.set_forkserver_preload(PRELOADED)
 

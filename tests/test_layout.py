@@ -113,7 +113,7 @@ def test_the_objective_imports_torch_and_the_kernel_only() -> None:
         ("ssl_bench.commands.table", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
         ("ssl_bench.commands.report", {"torch", "hydra", "rich", "matplotlib", "wandb", "jinja2"}),
         ("ssl_bench.train", {"torch", "wandb", "timm", "sklearn"}),
-        ("ssl_bench.launch.ranks", {"wandb", "timm", "torchvision", "sklearn", "hydra"}),
+        ("ssl_bench.launch.run", {"wandb", "timm", "torchvision", "sklearn", "hydra"}),
     ],
 )
 def test_nothing_heavy_is_imported_before_it_is_used(module: str, absent: set[str]) -> None:

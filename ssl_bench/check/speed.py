@@ -18,7 +18,7 @@ from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.photos import decode, encode
 from ssl_bench.data.source import Images
 from ssl_bench.hardware import available_cores, local_device, release_memory
-from ssl_bench.launch.ranks import out_of_memory
+from ssl_bench.launch.run import out_of_memory
 from ssl_bench.training.engine import Training
 
 # ResNet-18 with the CIFAR stem, ResNet-18 and ResNet-50 with the ImageNet stem: options of the configuration, pixels of

@@ -5,7 +5,6 @@ import json
 import sys
 
 from ssl_bench.commands.hours import duration, estimate
-from ssl_bench.launch import slurm
 from ssl_bench.launch.grid import Grid
 from ssl_bench.record.printing import Sheet, SheetEntry, text_of
 
@@ -43,5 +42,6 @@ def show(grid: Grid, skip: bool, as_json: bool) -> None:
     alone = f"already done: {runs[0].folder}" if len(runs) == 1 else sheet.below[0]
     print(text_of([sheet], "rich").rstrip() if left else alone)
     if left and grid.command.launcher == "slurm":
-        settings = grid.command.settings
-        print("", slurm.script(settings, grid.outputs / ".slurm", len(left)), sep="\n", end="")
+        from ssl_bench.launch.slurm import script
+
+        print("", script(grid.command.settings, grid.outputs / ".slurm", len(left)), sep="\n", end="")

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"{refused[0]}: leave it out: one process computes features, and evaluates nothing")
     from ssl_bench.api import embed
     from ssl_bench.config.identity import run_dir
-    from ssl_bench.launch.ranks import outcome_of
+    from ssl_bench.launch.run import outcome_of
     from ssl_bench.results.table import finished_folders
     from ssl_bench.signals import Interrupt
 

@@ -64,9 +64,8 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         ConfigError: there is no run, it cannot be written, or an override does not concern the evaluation or fit it.
         RunError: its training has not ended, or its last checkpoint cannot be used.
     """
-    from ssl_bench.launch import ranks
-    from ssl_bench.launch.outcome import Outcome, State
-    from ssl_bench.launch.run import report
+    from ssl_bench.launch.processes import Outcome, State
+    from ssl_bench.launch.run import launch
     from ssl_bench.record import evaluations, lease
     from ssl_bench.record.runs import is_complete, read_results
     from ssl_bench.record.terminal import print_run
@@ -91,10 +90,9 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         with lease.held(run, wait=True) as claim:
             outcome = Outcome(State.DONE_BEFORE)
             if not is_complete(run, config):  # another process has not evaluated it meanwhile
-                task = ranks.Task(config, run, None, claim=claim if isinstance(claim, lease.Claim) else None)
-                outcome = ranks.launch(task)
+                outcome = launch(config, run, None, claim=claim if isinstance(claim, lease.Claim) else None)
         if not outcome.finished:
-            report(outcome, first=True)
+            outcome.report()
             return outcome.code
     print_run(folder, config, timed=False)
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.launch.grid import Grid
-from ssl_bench.launch.outcome import State
+from ssl_bench.launch.processes import State
 from ssl_bench.record import runs
 from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.record.runs import Run
@@ -37,14 +37,15 @@ def summarise(grid: Grid) -> int:
     counts += [f"{grid.left_out} left out: impossible"] * (grid.left_out > 0)
     print(f"{count} run{'s' * (count != 1)}: {', '.join(counts)}")
     for run in grid.runs:
-        end, name = grid.ends.get(run.number), grid.names[run.number]
+        end = grid.ends.get(run.number)
         if end and end.state is State.FAILED:
-            print("  " + ": ".join(filter(None, (end.state.value, name, end.reason.removeprefix(f"{name}: ")))))
+            reason = end.reason.removeprefix(f"{run.label}: ")
+            print("  " + ": ".join(filter(None, (end.state.value, run.label, reason))))
     if len(grid.runs) > 1:
         ends = [(grid.ends[run.number], run.config.get("epochs")) for run in grid.runs if run.number in grid.ends]
         show({Path(end.folder): epochs for end, epochs in ends if end.finished and end.folder})
         varied = [key for key in grid.command.swept if key != "seed"]
-        if varied and "seed" in grid.command.swept and not any(run.label for run in grid.runs):
+        if varied and "seed" in grid.command.swept:
             words = [str(grid.command.cfg.name), "--by", "loss" if "loss" in varied else varied[0]]
             print(f"is one better? {printable(shlex.join(['ssl-bench', 'compare', *words]))}")
     if grid.ends and all(end.code == ConfigError.exit_code for end in grid.ends.values()):

@@ -29,7 +29,6 @@ from ssl_bench.config.build import build
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import run_dir
 from ssl_bench.hardware import local_device, visible_gpus
-from ssl_bench.launch.run import threads
 from ssl_bench.record import runs
 
 MEASURED, TIMED, HERE = "by runs like these", "by three timed steps of each kind", "on this machine"
@@ -115,7 +114,9 @@ def _kind(config: Config) -> str:
 def _seconds(kinds: Mapping[str, Config], places: Iterable[Path], here: bool) -> tuple[dict[str, float], str]:
     """Seconds of a step of each kind of run, without networks that cannot be counted, and how they were found."""
     if here:
-        kinds = {kind: {**c, "threads": threads(dict(c), run_dir(c), False)} for kind, c in kinds.items()}  # alone
+        from ssl_bench.launch.run import threads  # imports torch
+
+        kinds = {kind: {**c, "threads": threads(c, run_dir(c))} for kind, c in kinds.items()}  # alone
         measured = _measured(kinds, places)
         timed = _timed({kind: config for kind, config in kinds.items() if kind not in measured})
         if len(measured) + len(timed) == len(kinds):
@@ -147,9 +148,8 @@ def _measured(kinds: Mapping[str, Config], places: Iterable[Path]) -> dict[str, 
 
 def _timed(kinds: Mapping[str, Config]) -> dict[str, float]:
     """Seconds of a step of each kind of run; none if this machine has a GPU, or one would take too long."""
-    if not 0 < len(kinds) <= MOST_KINDS or any(visible_gpus(c["device"]) or c["devices"] > 1 for c in kinds.values()):
-        return {}
-    if any(gflop_of_a_step(config) > MOST_GFLOP for config in kinds.values()):
+    elsewhere = any(visible_gpus(c["device"]) or c["devices"] > 1 for c in kinds.values())
+    if elsewhere or not 0 < len(kinds) <= MOST_KINDS or max(map(gflop_of_a_step, kinds.values())) > MOST_GFLOP:
         return {}
     from ssl_bench.check.speed import seconds_of_a_step
 

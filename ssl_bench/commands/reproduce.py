@@ -17,11 +17,10 @@ from ssl_bench.commands.hours import estimate
 from ssl_bench.config.build import open_dataset
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
-from ssl_bench.launch import impossible
-from ssl_bench.launch.grid import Grid, check_place
-from ssl_bench.launch.run import tidy
+from ssl_bench.launch.grid import Grid, check_place, possible, taken_skip
 from ssl_bench.papers.plan import PlannedRuns, plan
 from ssl_bench.papers.selection import HELP, Selection
+from ssl_bench.record import lease
 
 
 @in_sentences
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.epilog = f"{HELP} seed=0,1 replaces the seeds."
     options = parser.read(arguments)
     typed = shlex.join(["ssl-bench", "reproduce", *arguments])
-    skip = impossible.taken_skip(options.overrides)
+    skip = taken_skip(options.overrides)
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     planned = plan(selection, show_progress)
     command = Command.of([*selection.of_machine, *selection.of_launcher], options.config_dir, True)
@@ -52,14 +51,15 @@ def main(arguments: Sequence[str]) -> int:
         print(*(f"data missing: {sentence}" for sentence in missing_data(todo)), sep="\n")
         return 0
     for folder in {folder for runs in planned for folders in runs.done.values() for folder in folders}:
-        tidy(folder)
+        lease.remove_left(folder)
     return _train(selection, todo, command, typed) if todo else 0
 
 
 def _train(selection: Selection, todo: Sequence[PlannedRuns], command: Command, typed: str) -> int:
     """Train runs as one grid; return its exit code."""
     grid = Grid(command, typed)
-    grid.add([grid.run(*cell_run) for planned in todo for cell_run in planned.runs()])
+    cells = [(words, config, f"{cell} {words[-1]}") for planned in todo for words, config, cell in planned.runs()]
+    grid.add([grid.run(*cell) for cell in cells])
     code = grid_end.train(grid)
     words = [*selection.flags, *selection.names, *(["--all"] * selection.whole), *selection.changes]
     words.append(f"paths.outputs={selection.outputs}")
@@ -83,8 +83,8 @@ def _leave_out_impossible(selection: Selection, planned: Sequence[PlannedRuns], 
     here = not dry_run and selection.setting("launcher") != "slurm"
     errors = refusals([runs.config for runs in todo], here)
     refused = {number: error for number, error in enumerate(errors) if error}
-    possible = impossible.left([[f"cell={runs.cells[0]}"] for runs in todo], refused, skip, "cells")
-    for number in {*range(len(todo))} - {*possible}:
+    available = possible([f"cell={runs.cells[0]}" for runs in todo], refused, skip, "cells")
+    for number in {*range(len(todo))} - {*available}:
         todo[number].unavailable = "impossible"
 
 

@@ -7,6 +7,7 @@ finished run is skipped and a partial one resumed.
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ssl_bench.commands import dry_run, grid_end
@@ -14,12 +15,11 @@ from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config import build, reference, with_hydra
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
-from ssl_bench.launch import impossible
-from ssl_bench.launch.grid import Grid, check_place
-from ssl_bench.launch.nodes import under_torchrun
-from ssl_bench.launch.outcome import Outcome
-from ssl_bench.launch.run import Run, carry_out, report
-from ssl_bench.signals import Interrupted, raised
+from ssl_bench.launch.grid import SKIP, Grid, check_place, taken_skip
+from ssl_bench.launch.processes import Outcome, Run, State, under_torchrun
+from ssl_bench.record import lease
+from ssl_bench.record.dashboard import show_agent
+from ssl_bench.record.terminal import print_run
 
 
 @in_sentences
@@ -42,19 +42,14 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
     command = Command.of(words.overrides, words.config_dir, words.multirun)
     if words.help or words.cfg:
         with with_hydra.in_sentences(words.overrides):
-            if words.help:
-                print(reference.help_text(command.cfg, words.config_dir))
-            else:
-                print(with_hydra.as_yaml(command.cfg))
+            print(reference.help_text(command.cfg, words.config_dir) if words.help else with_hydra.as_yaml(command.cfg))
         return 0, [], {}
-    if command.launcher != "here" and not command.many:
-        raise ConfigError(f"launcher={command.launcher} is for the runs of a grid: add -m, or leave it out")
-    if words.skip and not command.many:
-        raise ConfigError(f"{impossible.SKIP} leaves out runs of a grid: add -m, or leave it out")
+    skip = [SKIP] * words.skip
+    if only := [] if command.many else skip + [f"launcher={command.launcher}"] * (command.launcher != "here"):
+        raise ConfigError(f"{only[0]} is for the runs of a grid: add -m, or leave it out")
     if command.many:
         check_place(command, words.dry_run)
-    typed = [*words.flags, *command.given, *([impossible.SKIP] * words.skip)]
-    grid = Grid(command, shlex.join(["ssl-bench", "train", *typed]))
+    grid = Grid(command, shlex.join(["ssl-bench", "train", *words.flags, *command.given, *skip]))
     if words.dry_run:
         dry_run.show(grid, words.skip, words.json)
         return 0, [], {}
@@ -67,14 +62,20 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
 
 
 def _carried_out(run: Run) -> Outcome:
-    """Carry out the only run of a command; a signal stops it wherever it comes."""
-    try:
-        with raised():
-            return carry_out(run, wait=True)
-    except Interrupted as stop:  # before the training, or after its end
-        outcome = Outcome.interrupted(stop.number)
-        report(outcome, first=True)
-        return outcome
+    """Carry out the only run of a command, unless it is done, and print how it has ended."""
+    if run.done and not under_torchrun():
+        lease.remove_left(run.folder)
+        show_agent(run.config, run.folder.name, run.folder)
+        outcome = Outcome(State.DONE_BEFORE, folder=str(run.folder))
+    else:
+        from ssl_bench.launch.run import carry_out  # imports torch
+
+        outcome = carry_out(run, wait=True)
+    if outcome.finished and outcome.folder:
+        print("" if outcome.state is State.DONE else f"already done: {outcome.folder}\n", end="")
+        print_run(Path(outcome.folder), run.config)
+    outcome.report()
+    return outcome
 
 
 def read(arguments: Sequence[str]) -> Any:
@@ -100,7 +101,6 @@ def read(arguments: Sequence[str]) -> Any:
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
     if options.json and not options.dry_run:
         raise ConfigError("--json is the form of --dry-run: add --dry-run")
-    under_torchrun()  # or refused, before anything is composed
-    options.skip = impossible.taken_skip(options.overrides)
+    options.skip = taken_skip(options.overrides)
     options.flags = [word for word in parser.split(arguments)[0] if word != "--dry-run"]
     return options

@@ -1,2 +1,2 @@
-"""Processes: ``run`` carries out one run, whose processes are ``ranks``; ``grid`` is the list of a command's runs, from
-which ``workers`` take the next one, here, in other processes, or as jobs of Slurm."""
+"""Processes: ``run`` carries out one run, in its ranks too, or a list of runs; ``grid`` is the list of a command, whose
+runs go on here, in several processes, or as jobs of Slurm (``slurm``); ``processes`` are how they start and end."""

@@ -1,15 +1,18 @@
 """A grid: the runs of a command, all composed and checked before the first one starts, and how they ended.
 
-How they ended stands in their directories, and which there were in a file (``record/grids.py``).
+How they ended stands in their directories, and which there were in a file (``record/grids.py``). ``skip=impossible`` on
+the command line of a grid, which is no key of a configuration, leaves out the runs that cannot be.
 """
 
 import os
 import shlex
-import signal
+import shutil
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +20,16 @@ from ssl_bench.config import compose, schema, with_hydra
 from ssl_bench.config.command import Command
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import run_dir
-from ssl_bench.errors import ConfigError
-from ssl_bench.files import given_path, unwritable
-from ssl_bench.launch import impossible, slurm, workers
-from ssl_bench.launch.live import Live
-from ssl_bench.launch.nodes import under_torchrun
-from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.run import Run, ranks_here, tidy
-from ssl_bench.record import grids, runs
+from ssl_bench.errors import ConfigError, printable, require
+from ssl_bench.files import given_path
+from ssl_bench.launch.processes import Outcome, Run, Said, State, ranks_here, under_torchrun
+from ssl_bench.record import grids, lease, runs
 from ssl_bench.record.dashboard import under_agent
+from ssl_bench.record.terminal import clock, short
 from ssl_bench.signals import Interrupted, raised
 
-MANY = 300  # runs that take some seconds to check
+SKIP = "skip=impossible"
+CLEAR = "\r\x1b[K"  # removes the line of a terminal
 
 
 @dataclass
@@ -47,12 +48,17 @@ class Grid:
     typed: str = ""
     runs: list[Run] = field(default_factory=list)
     left_out: int = 0
-    ends: workers.Ends = field(default_factory=dict)
+    ends: dict[int, Outcome] = field(default_factory=dict)
 
     @property
     def single(self) -> list[str]:
         """The command of a single run, without its overrides."""
         return ["ssl-bench", "train", *(["--config-dir", str(self.command.folder)] if self.command.folder else [])]
+
+    @property
+    def outputs(self) -> Path:
+        """The results folder."""
+        return given_path(str(self.command.cfg.paths.outputs))
 
     def alone(self) -> Run:
         """Add the only run of a command that is no grid.
@@ -78,44 +84,34 @@ class Grid:
         Raises:
             ConfigError: the configuration of a run cannot be used.
         """
-        combinations = self.command.combinations()
-        if len(combinations) > MANY:
-            print(f"checking {len(combinations)} runs", flush=True)
-        runs = [self._composed(overrides) for overrides in combinations]
-        if all(isinstance(run.refusal, with_hydra.NoSuchKey) for run in runs) and runs[0].refusal:  # a key of no run
-            raise runs[0].refusal
-        refused = self.refused(runs)
-        possible = impossible.left([run.overrides for run in runs], refused, skip)
+        swept, every = self.command.swept, list[Run]()
+        for overrides in self.command.combinations():
+            label = " ".join(one for one in overrides if one.partition("=")[0] in swept)
+            every.append(self.run(overrides, label=label))
+        refused = self.refused(every)
+        self.add([every[number] for number in possible([run.label for run in every], refused, skip)])
         self.left_out = len(refused)
-        self.add([runs[place] for place in possible])
-        if done := sum(run.done for run in self.runs):
-            print(f"{done} of {len(self.runs)} runs are done already", flush=True)
         return self.runs
 
-    def _composed(self, overrides: tuple[str, ...]) -> Run:
-        try:
-            return self.run(overrides, compose.load(overrides, self.command.folder))
-        except with_hydra.NoSuchKey as error:  # the options of this run lack a key that those of others may have
-            return Run(overrides, {}, Path(), "", refusal=error)
-
-    def run(self, overrides: tuple[str, ...], config: dict[str, Any], label: str = "") -> Run:
-        """The run of a resolved configuration.
+    def run(self, overrides: tuple[str, ...], config: dict[str, Any] | None = None, label: str = "") -> Run:
+        """The run of some overrides, or why there cannot be one.
 
         Args:
-            label: names it in sentences; by default, the overrides that distinguish it.
+            config: what they compose to, resolved, if that is known.
+            label: names the run in sentences.
         """
         try:
+            config = config or compose.load(overrides, self.command.folder)
             schema.check(config)
         except ConfigError as error:
-            return Run(overrides, config, Path(), "", refusal=error)
+            return Run(overrides, config or {}, Path(), "", label, refusal=error)
         config = find_prepared(config)
         folder, command = runs.find(config), shlex.join([*self.single, *overrides])
-        return Run(overrides, config, folder, command, done=runs.is_complete(folder, config), label=label)
+        return Run(overrides, config, folder, command, label, done=runs.is_complete(folder, config))
 
     def add(self, runs: Sequence[Run]) -> None:
-        """Add runs with their numbers, each once."""
-        new = {run.overrides: run for run in reversed([*self.runs, *runs])}
-        self.runs = [replace(run, number=number) for number, run in enumerate(reversed(new.values()))]
+        """Set the runs, with their numbers."""
+        self.runs = [replace(run, number=number) for number, run in enumerate(runs)]
 
     def refused(self, runs: Sequence[Run]) -> dict[int, ConfigError]:
         """Why runs cannot be, by their place in ``runs``; those that have their results are not checked.
@@ -123,70 +119,74 @@ class Grid:
         Under Slurm they are carried out on other machines, which may have what this one lacks.
         """
         refused = {place: run.refusal for place, run in enumerate(runs) if run.refusal}
-        left = [place for place, run in enumerate(runs) if not (run.done or run.refusal)]
+        left = {place: run.config for place, run in enumerate(runs) if not (run.done or run.refusal)}
         if left:
             from ssl_bench.training.validate import refusals  # imports torch: only if there is something to train
 
-            configs = [runs[place].config for place in left]
-            errors = refusals(configs, self.command.launcher != "slurm", ranks_here)
+            errors = refusals([*left.values()], self.command.launcher != "slurm", ranks_here)
             refused |= {place: error for place, error in zip(left, errors, strict=True) if error}
         return dict(sorted(refused.items()))
 
     def train(self) -> int:
         """Carry out the runs where they were asked for; return the signal that has stopped them, or 0."""
-        since, settings, stop = time.time(), self.command.settings, 0
+        since, stop, over = time.time(), 0, threading.Event()
+        for run in [run for run in self.runs if run.done]:
+            lease.remove_left(run.folder)
+            self.ends[run.number] = Outcome(State.DONE_BEFORE, folder=str(run.folder))
         left = [run for run in self.runs if not run.done]
-        for run in self.runs:
-            if run.done:
-                tidy(run.folder)
-                self.ends[run.number] = Outcome(State.DONE_BEFORE, folder=str(run.folder))
-        among = workers.places(left, settings) if left and self.command.launcher == "local" else []
+        carry_out = self._how(left) if left else None
         try:
-            with raised(), Live(left, len(self.runs) - len(left), self.names) as live:
-                self._write(since)
-
-                def said(run: Run, outcome: Outcome) -> None:
-                    self.ends[run.number] = outcome
-                    live.said(run, outcome)
-
-                if left and self.command.launcher == "slurm":
-                    slurm.in_jobs(left, settings, self.outputs / ".slurm", since, said)
-                elif among:
-                    workers.local(left, among, since, said)
-                else:
-                    workers.work(left, since, said)
+            with raised():
+                pairs = [([*run.overrides], os.path.relpath(run.folder, self.outputs)) for run in self.runs]
+                asked = [grids.AskedRun(overrides=overrides, folder=folder) for overrides, folder in pairs]
+                content = grids.Grid(command=self.typed, single=shlex.join(self.single), started=since, runs=asked)
+                grids.write(content, [run_dir(run.config).parent for run in self.runs])
+                threading.Thread(target=self._show, args=(over, since), daemon=True).start()
+                if carry_out:
+                    carry_out(left, since, self._said)
         except Interrupted as interrupted:
             stop = interrupted.number
-        stop = stop or next((end.signal for end in self.ends.values() if end.state is State.INTERRUPTED), 0)
+        finally:
+            over.set()
+        stop = stop or next((end.code - 128 for end in self.ends.values() if end.state is State.INTERRUPTED), 0)
         if stop:
-            name = signal.Signals(stop).name
-            print(f"interrupted by {name}; the same command goes on", file=sys.stderr, flush=True)
+            Outcome.interrupted(stop).report()
         return stop
 
-    @property
-    def outputs(self) -> Path:
-        """The results folder."""
-        return given_path(str(self.command.cfg.paths.outputs))
+    def _how(self, left: Sequence[Run]) -> Callable[[Sequence[Run], float, Said], object]:
+        """The function that carries out runs as the launcher says."""
+        settings = self.command.settings
+        if self.command.launcher == "slurm":
+            from ssl_bench.launch.slurm import in_jobs  # submitit takes a quarter of a second
 
-    @property
-    def names(self) -> dict[int, str]:
-        """The names of the runs in sentences."""
-        keys = self.command.swept
-        named = {run.number: [one for one in run.overrides if one.partition("=")[0] in keys] for run in self.runs}
-        labels = {run.number: f"{run.label} seed={run.config['seed']}" for run in self.runs if run.label}
-        return {number: " ".join(words) for number, words in named.items()} | labels
+            return partial(in_jobs, settings, self.outputs / ".slurm")
+        from ssl_bench.launch import run  # imports torch
 
-    def _write(self, since: float) -> None:
-        """Write the lists of the experiments that the runs belong to."""
-        of = dict[Path, list[grids.AskedRun]]()
-        for run in self.runs:
-            folder = os.path.relpath(run.folder, self.outputs)
-            of.setdefault(run_dir(run.config).parent, []).append({"overrides": [*run.overrides], "folder": folder})
-        try:
-            for experiment, asked in of.items():
-                grids.write(experiment, self.typed, shlex.join(self.single), since, asked)
-        except OSError as error:
-            raise unwritable(error) from error
+        return partial(run.at_once, run.places(left, settings)) if self.command.launcher == "local" else run.here
+
+    def _said(self, run: Run, outcome: Outcome) -> None:
+        """Say how a run has ended."""
+        self.ends[run.number] = outcome
+        how = short(Path(outcome.folder), run.config) if outcome.finished and outcome.folder else outcome.state.value
+        how = f"done before  {how}" if outcome.state is State.DONE_BEFORE else how
+        words = (f"{len(self.ends)} of {len(self.runs)}", run.label, ": ".join(filter(None, (how, outcome.reason))))
+        print(CLEAR * sys.stdout.isatty() + "  ".join(filter(None, words)), flush=True)
+
+    def _show(self, over: threading.Event, began: float) -> None:
+        """Show in one line what trains and the time left: each second on a terminal, each minute anywhere else."""
+        terminal, before = sys.stdout.isatty(), len(self.ends)
+        while not over.wait(1.0 if terminal else 60.0):
+            left = [run for run in self.runs if run.number not in self.ends]
+            at = [(run, runs.Run(run.folder, run.config)) for run in left]
+            at = [(run, its) for run, its in at if its.progress.changed > began and its.progress.loss is not None]
+            todo = len(left) - sum(its.share for _, its in at)
+            done = len(self.runs) - before - todo
+            time_left = f", about {clock(todo * (time.time() - began) / done)} left" if done > 0.02 else ""
+            for run, its in at[:1]:
+                loss = f"loss {its.progress.loss:.4f}" + f" and {len(at) - 1} more" * (len(at) > 1)
+                text = f"{run.label}  {its.share:.0%}  {loss}  ({len(left)} to go{time_left})"
+                line = f"{CLEAR}{text[: shutil.get_terminal_size().columns - 1]}" if terminal else f"{text}\n"
+                print(line, end="", flush=True)
 
 
 def check_place(command: Command, dry_run: bool) -> None:
@@ -199,5 +199,44 @@ def check_place(command: Command, dry_run: bool) -> None:
         raise ConfigError("a grid cannot run under torchrun, where every rank would start it: use devices=N instead")
     if under_agent():
         raise ConfigError("a grid cannot run under a W&B agent, which starts one run at a time: leave -m out")
-    if command.launcher == "slurm" and not dry_run:
-        slurm.check()
+    remedy = "local, or start the command on a machine that has Slurm: there is no srun"
+    require(command.launcher != "slurm" or dry_run or bool(shutil.which("srun")), "launcher", "slurm", remedy)
+
+
+def taken_skip(overrides: list[str]) -> bool:
+    """Whether ``skip=impossible`` is among ``overrides``, from which it is taken out.
+
+    Raises:
+        ConfigError: ``skip`` has another value.
+    """
+    given = [override for override in overrides if override.partition("=")[0] == "skip"]
+    overrides[:] = [override for override in overrides if override not in given]
+    require({*given} <= {SKIP}, "skip", "".join(given)[5:], "impossible, which leaves out runs that cannot be")
+    return bool(given)
+
+
+def possible(labels: Sequence[str], refused: Mapping[int, ConfigError], skip: bool, what: str = "runs") -> list[int]:
+    """The numbers of the runs of a grid that can be; the others are printed, one of each kind with its reason.
+
+    Args:
+        labels: names of the runs.
+        refused: why a run cannot be, by its number.
+        skip: leave them out.
+        what: the word for the runs.
+
+    Raises:
+        ConfigError: some cannot be, and they are not to be left out, or there are no others.
+    """
+    kinds = dict[object, list[int]]()
+    for number, error in refused.items():  # what to set is the same for several values
+        kinds.setdefault((getattr(error, "key", ""), getattr(error, "remedy", str(error))), []).append(number)
+    texts, head = list[str](), f"{len(refused)} of {len(labels)} {what} cannot be"
+    for first, *more in kinds.values():
+        reason = str(refused[first]).removeprefix(f"{labels[first]}: ")
+        texts.append(f"{printable(labels[first])}: {reason}{f' (and {len(more)} more)' * bool(more)}")
+    if refused and (not skip or len(refused) == len(labels)):
+        remedy = [f"{SKIP} leaves them out"] * (len(refused) < len(labels))
+        raise ConfigError(f"{head}: {'; '.join(texts + remedy)}")
+    if refused:
+        print(f"{head} and are left out:", *(f"  {text}" for text in texts), sep="\n", flush=True)
+    return [number for number in range(len(labels)) if number not in refused]

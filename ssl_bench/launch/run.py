@@ -1,114 +1,91 @@
-"""Carry out one run in this process: from its configuration to an outcome."""
+"""Carry out runs: one in this process or in its ranks, or a list of them, here or in other processes.
 
+A run has one directory, one lease and its checkpoints, so that any number of processes can go over one list: those of a
+command, the jobs of an array, or the same command started twice. Each takes the next run that is neither finished nor
+taken, until none is left. Of the ranks of a run, started here or by an outer torchrun, rank 0 has the lease.
+"""
+
+import atexit
 import contextlib
+import math
 import os
 import signal
-import sys
+import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import ProcessContext, ProcessException
 
 from ssl_bench import files
 from ssl_bench.config.from_disk import find_prepared
-from ssl_bench.errors import ConfigError
-from ssl_bench.hardware import available_cores, visible_gpus
-from ssl_bench.launch.nodes import nodes, under_torchrun
-from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.distributed import broadcast, join_group, leave, rank, without_room, world
+from ssl_bench.errors import ConfigError, RunError, require
+from ssl_bench.hardware import available_cores, cores_per_process, local_device, release_memory, visible_gpus
+from ssl_bench.launch.processes import LOST, Outcome, Process, Run, Said, State, nodes, ranks_here, under_torchrun
 from ssl_bench.record import lease, runs
-from ssl_bench.record.dashboard import show_agent
-from ssl_bench.record.runs import FAILURE, RESULTS, is_complete
-from ssl_bench.record.terminal import print_run
+from ssl_bench.record.lease import Claim
+from ssl_bench.record.runs import CONFIG, FAILURE, RESULTS, is_complete
+from ssl_bench.record.terminal import logging_to
+from ssl_bench.signals import Interrupted, passed_on, raise_again, raised
+from ssl_bench.surroundings import stay_on_this_machine
+from ssl_bench.training.engine import train
+
+Config = dict[str, Any]
+# Errors of gloo, which has no class for them, in a collective whose other ranks are gone.
+LOSING = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
+THREADS = torch.get_num_threads()  # of a process in which nothing has set them
+Begin = Callable[[Run], object]
+Place = tuple[dict[str, str], set[int]]  # environment variables and cores of a process; no cores: all
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A run, alone or in a grid. It can be pickled.
-
-    Attributes:
-        overrides: of the command line, with one value each.
-        config: resolved; empty if it cannot be composed.
-        folder: its directory, which need not exist.
-        command: the command that carries out this run alone.
-        number: in its grid.
-        done: it had its results before the command began.
-        refusal: why it cannot be.
-        label: names it in sentences, if its overrides do not.
-    """
-
-    overrides: tuple[str, ...]
-    config: dict[str, Any]
-    folder: Path
-    command: str
-    number: int = 0
-    done: bool = False
-    refusal: ConfigError | None = None
-    label: str = ""
-
-
-class Failure(TypedDict):
-    """Content of ``failed.json``: ``time`` is in seconds of the epoch."""
-
-    reason: str
-    detail: NotRequired[str]
-    time: NotRequired[float]
+# ---- one run
 
 
 def carry_out(
-    run: Run, wait: bool, quiet: bool = False, shared: bool = False, begin: Callable[[], object] = lambda: None
+    run: Run, wait: bool, quiet: bool = False, since: float = math.inf, begin: Begin = lambda run: None
 ) -> Outcome:
-    """Carry out a run and return how it ended. Failures become the outcome, so that a grid goes on.
+    """Carry out a run and return how it ended. Failures and signals become the outcome, so that a grid goes on.
 
     Args:
         wait: until another process that is training it has ended; otherwise it is ``BUSY`` then.
         quiet: print nothing, because other runs share this terminal.
-        shared: the runs of a grid have equal shares of the cores.
+        since: a run that has failed after this time, in seconds of the epoch, is not tried again.
         begin: called once the run is that of this process and before it trains.
     """
     folder = None
     try:
-        config = find_prepared(run.config)
-        folder = runs.find(config)
-        outcome = _carry_out(run, config, folder, wait, quiet, shared, begin)
-        if outcome.state is State.DONE_BEFORE:
-            tidy(folder)
-            show_agent(config, folder.name, folder)
-        if outcome.finished and not quiet:
-            print("" if outcome.state is State.DONE else f"already done: {folder}\n", end="")
-            print_run(folder, config)
-    except Exception as error:
+        with raised():
+            config = find_prepared(run.config)
+            folder = runs.find(config)
+            outcome = failed_since(folder, since) or _carry_out(run, config, folder, wait, quiet, begin)
+    except (Exception, Interrupted) as error:
         outcome = Outcome.of(error)
-    if outcome.detail:
-        print(outcome.detail, file=sys.stderr, flush=True)
-    if not quiet:
-        report(outcome, os.environ.get("RANK", "0") == "0")
     return replace(outcome, folder=str(folder) if folder else None)
 
 
-def _carry_out(
-    run: Run, config: dict[str, Any], folder: Path, wait: bool, quiet: bool, shared: bool, begin: Callable[[], object]
-) -> Outcome:
-    torchrun = under_torchrun()  # all its processes train, and rank 0 tells the others whether there is anything to do
-    if not torchrun and is_complete(folder, config):
-        return Outcome(State.DONE_BEFORE)
-    from ssl_bench.launch import ranks  # imports torch: only if there is something to train
-
-    config = config | {"threads": threads(config, folder, shared)}
-    if torchrun and os.environ["RANK"] != "0":
-        return ranks.launch(ranks.Task(config, folder, run.command, quiet))
+def _carry_out(run: Run, config: Config, folder: Path, wait: bool, quiet: bool, begin: Begin) -> Outcome:
+    config = config | {"threads": threads(config, folder)}
+    together = under_torchrun()  # all its processes train, and rank 0 tells the others whether there is anything to do
+    if nodes()[1] or (together and os.environ["RANK"] != "0"):
+        return launch(config, folder, run.command, quiet)
     with lease.held(folder, wait) as claim:
         if isinstance(claim, lease.Owner):
             return Outcome(State.BUSY, 1, f"{folder} is being trained by {claim}")
-        done = is_complete(folder, config)  # also since this process has waited
-        if done and not torchrun:
+        if is_complete(folder, config) and not together:  # since this process has looked, or waited
             return Outcome(State.DONE_BEFORE)
-        if not done and not any((folder / name).exists() for name in ("checkpoints", RESULTS)):
+        if not any((folder / name).exists() for name in ("checkpoints", RESULTS)):
             runs.begin(folder, config, run.command)  # another one does so once it is known to go on
-        if not done and not quiet:
+        if not quiet:
             print(f"run {folder.name} in {folder}", flush=True)
-        begin()
-        outcome = ranks.launch(ranks.Task(config, folder, run.command, quiet, claim))
+        begin(run)
+        outcome = launch(config, folder, run.command, quiet, claim)
         if not outcome.finished and (other := claim.lost_to()):
             return Outcome(State.BUSY, 1, str(lease.Taken(folder, other)))
         if outcome.state is State.FAILED and runs.begun(folder, config):
@@ -116,66 +93,229 @@ def _carry_out(
         return outcome
 
 
-def follow(run: Run) -> Outcome:
-    """Carry out this machine's ranks of a run that another machine has the lease of."""
-    from ssl_bench.launch import ranks
-
-    config = find_prepared(run.config)
-    folder = runs.find(config)
-    return ranks.launch(ranks.Task(config | {"threads": threads(config, folder, False)}, folder, run.command))
-
-
-def ranks_here(config: dict[str, Any]) -> int:
-    """How many ranks of a run this machine has."""
-    return int(os.environ["LOCAL_WORLD_SIZE"]) if under_torchrun() else nodes().share(config["devices"])
-
-
-def threads(config: dict[str, Any], folder: Path, shared: bool) -> int | None:
+def threads(config: Mapping[str, Any], folder: Path) -> int | None:
     """CPU threads of each process of a run on this machine, on which bits depend; None where GPUs compute.
 
     They are those that were set, or that the run began with, so that it goes on with its bits from any launcher.
-
-    Args:
-        shared: other runs have other cores of this machine.
     """
-    from ssl_bench.launch.ranks import THREADS
-
     given: int | None = config["threads"]
     if given or visible_gpus(config["device"]):
         return given
     begun, local = runs.read(folder).config.get("threads"), ranks_here(config)
     if begun and begun > 0:
         return min(begun, available_cores())
-    return max(1, available_cores() // local) if shared or local > 1 else min(THREADS, available_cores())
+    return max(1, available_cores() // local) if local > 1 else min(THREADS, available_cores())
 
 
-def keep_failure(outcome: Outcome, folder: Path, config: dict[str, Any]) -> None:
-    """Keep the reason of a failed run, whose lease this process holds."""
+def keep_failure(outcome: Outcome, folder: Path, config: Config) -> None:
+    """Keep the reason of a failed run, whose lease this process holds, and the time in seconds of the epoch."""
     with contextlib.suppress(OSError, files.FileSystemUnavailable):  # which is reported anyway
         if not is_complete(folder, config):  # else an error came after the results, which stand
-            content = {"reason": outcome.reason, "detail": outcome.detail, "time": time.time()}
-            files.write_json(folder / FAILURE, content)
+            files.write_json(folder / FAILURE, {"reason": outcome.reason, "time": time.time()})
 
 
 def failed_since(folder: Path, then: float) -> Outcome | None:
     """How a run has failed since a time, in seconds of the epoch; None if it has not."""
-    failure = files.read_json(folder / FAILURE, Failure, named=False, of_a_run=True)
-    return Outcome.failed(failure["reason"]) if failure and failure.get("time", 0.0) > then else None
+    there = files.status(folder / FAILURE)
+    return Outcome.failed(runs.read(folder).failure) if there and there.st_mtime > then else None
 
 
-def tidy(folder: Path) -> None:
-    """Remove what a process has left in the folder of a finished run that ended at once after it wrote the results."""
-    lease.remove_left(folder)
-    with contextlib.suppress(OSError, files.FileSystemUnavailable):
-        run = runs.read(folder) if (folder / FAILURE).exists() else None
-        if run and run.finished and not run.lacks:  # else a longer training has failed
-            (folder / FAILURE).unlink(missing_ok=True)
+# ---- its ranks
 
 
-def report(outcome: Outcome, first: bool) -> None:
-    """Print why the run did not finish, on rank 0."""
-    if outcome.state is State.INTERRUPTED:
-        name = signal.Signals(outcome.signal).name
-        print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
-    if outcome.state in (State.FAILED, State.BUSY) and first:
-        print(f"ssl-bench: {outcome.reason}", file=sys.stderr, flush=True)
+def launch(
+    config: Config, folder: Path, command: str | None, quiet: bool = False, claim: Claim | None = None
+) -> Outcome:
+    """Carry out a validated run, of which this process has the lease, and wait for it.
+
+    Args:
+        folder: of the run, with its run_id as the name.
+        command, claim: as for :func:`ssl_bench.training.engine.train`.
+        quiet: print nothing.
+    """
+    task = partial(train_here, config, folder, command, quiet, claim)
+    if under_torchrun():
+        return join(task)
+    if config["devices"] == 1:
+        return task(local_device(0, config["device"]))
+    (count, index, rendezvous), beside = nodes(), ranks_here(config)
+    with tempfile.TemporaryDirectory(prefix="ssl-bench-") as private:
+        meeting = f"file://{private}/meeting" if count == 1 else f"tcp://{rendezvous}"
+        return in_ranks(partial(join, task, meeting), index * beside, beside, config["devices"])
+
+
+def join(task: "partial[Outcome]", meeting: str = "env://") -> Outcome:
+    """Carry out a run as the rank that ``RANK`` and ``WORLD_SIZE`` name. Rank 0 tells the others if it is done already.
+
+    Args:
+        task: a call of :func:`train_here`, without the device.
+        meeting: where the ranks meet: the URL of a file for ranks of one machine, of rank 0 for those of several; as
+            torchrun has told this process.
+    """
+    config, folder, *_ = task.args
+    number, local, beside = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    device = local_device(local, config["device"])
+    torch.set_num_threads(cores_per_process())
+
+    def work() -> Outcome:
+        if beside == config["devices"]:
+            stay_on_this_machine()
+        if config["devices"] > 1:
+            join_group(device, config["timeout"], init_method=meeting, rank=number, world_size=config["devices"])
+        done = broadcast(rank() == 0 and is_complete(folder, config))
+        return Outcome(State.DONE_BEFORE) if done else task(device)
+
+    outcome = outcome_of(work, device, "")
+    if config["devices"] > 1 and outcome.state in (State.FAILED, State.INTERRUPTED):
+        # Kernels of NCCL and the clean-up of CUDA would wait for ranks that have failed, or that are a batch ahead.
+        atexit.register(os._exit, outcome.code)
+    else:
+        leave()
+    return outcome
+
+
+def train_here(
+    config: Config, folder: Path, command: str | None, quiet: bool, claim: Claim | None, device: torch.device
+) -> Outcome:
+    """Train on this rank, which has a device."""
+    if config["threads"]:
+        torch.set_num_threads(config["threads"])
+    with logging_to(folder if rank() == 0 else None, quiet):
+        work = partial(train, config, folder.name, folder, device, command, claim)
+        outcome = outcome_of(work, device, "Set batch_size.chunk, a smaller batch_size.size or more devices")
+    if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
+        release_memory(device)
+    return outcome
+
+
+def outcome_of(work: Callable[[], Outcome | None], device: torch.device, remedy: str) -> Outcome:
+    """Do this rank's work; return its outcome, or that of the error which it raises.
+
+    Args:
+        remedy: what to set if the memory of the device is too small.
+    """
+    try:
+        return work() or Outcome(State.DONE)
+    except (Exception, Interrupted) as error:
+        first, expected = str(error).partition("\n")[0], isinstance(error, ConfigError | RunError | OSError)
+        if out_of_memory(error):
+            return Outcome.failed(f"out of memory on {device}: {first} {remedy}")
+        if reason := without_room(error):
+            return Outcome.failed(reason)
+        lost = isinstance(error, dist.DistError) or any(sign in str(error) for sign in LOSING)
+        if world() > 1 and lost and not expected:
+            return Outcome.failed(f"rank {rank()} {LOST} ({first}); the same command resumes")
+        return Outcome.of(error, f"rank {rank()} failed: " * (world() > 1))
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed. On a CPU torch has no error class for that."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def in_ranks(work: Callable[[], Outcome], first: int, beside: int, count: int) -> Outcome:
+    """Call ``work`` in a process for each rank of this machine, and wait for all; this process passes on its signals.
+
+    Once one has failed, the others have 30 seconds to end, and are killed then. The outcome of a rank that failed by
+    itself says why, not that of one that only lost another.
+
+    Args:
+        first, beside: the ranks of this machine, of ``count``.
+    """
+    cores = str(min(32, max(1, available_cores() // beside)))  # else each rank starts a process for each to compile
+    shared = {"TORCHINDUCTOR_COMPILE_THREADS": os.environ.get("TORCHINDUCTOR_COMPILE_THREADS", cores)}
+    shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(beside)}
+    team = list[Process]()
+    for local in range(beside):
+        own = {"RANK": str(first + local), "LOCAL_RANK": str(local)}
+        team.append(Process(f"rank {first + local}", work, signal.SIGKILL, shared | own))
+    processes = ProcessContext([one.process for one in team], [""] * beside)
+    with passed_on(processes.pids) as received, contextlib.suppress(ProcessException):
+        while not processes.join():
+            pass
+    if received:
+        return Outcome.interrupted(received[0])
+    order = {State.INTERRUPTED: 1, State.FAILED: 2}
+    return min([one.end() for one in team], key=lambda end: 0 if end.failed_by_itself else order.get(end.state, 3))
+
+
+# ---- a list of runs
+
+
+def here(runs: Sequence[Run], since: float, said: Said, waits: bool = True, begin: Begin = lambda run: None) -> None:
+    """Carry out the runs of a list in this process, last those that other processes train, until a signal comes.
+
+    Args:
+        since: when the command began, in seconds of the epoch: a run that has failed since is not tried again.
+        said: called with each outcome.
+        waits: for what other processes train, and takes over what they leave.
+        begin: called before a run trains.
+    """
+    left = [(run, False) for run in runs]
+    while left:
+        raise_again()
+        run, last = left.pop(0)
+        outcome = carry_out(run, last, True, since, begin)
+        if outcome.state is not State.BUSY:
+            said(run, outcome)
+        elif waits and not last:
+            left.append((run, True))
+        if outcome.state is State.INTERRUPTED:
+            break
+
+
+def places(runs: Sequence[Run], settings: Mapping[str, Any]) -> list[Place]:
+    """The GPUs of each of the processes that carry out runs at the same time, or its share of the cores without GPUs.
+
+    Args:
+        settings: ``launcher``.
+
+    Raises:
+        ConfigError: there are fewer GPUs than they need.
+    """
+    jobs, runs_per_gpu = settings["jobs"], settings["runs_per_gpu"]
+    devices, device = max(run.config["devices"] for run in runs), runs[0].config["device"]
+    if gpus := visible_gpus(device):
+        room = len(gpus) * runs_per_gpu // devices
+        jobs = jobs or room
+        why = f"{room} or less: {len(gpus)} GPUs, {devices} for a run, launcher.runs_per_gpu={runs_per_gpu}"
+        require(jobs <= room, "launcher.jobs", jobs, why)
+        every = gpus * runs_per_gpu  # a second run comes to a GPU after each has one
+        return [({"CUDA_VISIBLE_DEVICES": ",".join(every[i * devices :][:devices])}, set()) for i in range(jobs)]
+    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    jobs = jobs or max(1, available_cores() // devices)
+    share = max(1, available_cores() // jobs)
+    return [({}, {*(mine + mine)[i * share % max(1, len(mine)) :][:share]}) for i in range(jobs)]
+
+
+def at_once(among: Sequence[Place], runs: Sequence[Run], since: float, said: Said) -> None:
+    """Carry out runs in processes of this machine, as many at a time as there are places, each with its GPUs or cores.
+
+    One that is killed leaves the run that it trained as failed, and the others go on. A run that is sent a signal saves
+    its state; if this process is killed, too. A run that another process trains comes last, when the others are done.
+
+    Raises:
+        Interrupted: a signal came.
+    """
+    left, free, at = [(run, False) for run in runs], [*among], dict[Any, tuple[Process, Run, Place]]()
+    with passed_on(lambda: [process.process.pid for process, _, _ in at.values()]) as received:
+        while at or (left and not received):
+            while left and free and not received:
+                (run, waits), place = left.pop(0), free.pop(0)
+                task = partial(carry_out, run, waits, True, since)
+                process = Process("the process of the run", task, signal.SIGTERM, *place)
+                at[process.process.sentinel] = process, run, place
+                for number in received:  # it came during the start
+                    os.kill(process.process.pid, number)
+            for sentinel in wait([*at]):
+                process, run, place = at.pop(sentinel)
+                free.insert(0, place)
+                outcome = process.end()
+                if outcome.state is State.BUSY:
+                    left.append((run, True))
+                    continue
+                if outcome.state is State.FAILED and not outcome.folder and (run.folder / CONFIG).exists():  # it died
+                    keep_failure(outcome, run.folder, run.config)
+                said(run, outcome)
+    if received:
+        raise Interrupted(received[0])

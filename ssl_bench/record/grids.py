@@ -58,30 +58,32 @@ class Asked(NamedTuple):
 FILES = "grid-*.json"
 
 
-def write(experiment: Path, command: str, single: str, started: float, asked: Sequence[AskedRun]) -> None:
-    """Write the runs of an experiment to its folder; the arguments are those of :class:`Grid`."""
-    experiment.mkdir(parents=True, exist_ok=True)
-    names = sorted(os.path.basename(run["folder"]) for run in asked)
-    path = experiment / FILES.replace("*", hashlib.sha256("\n".join(names).encode()).hexdigest()[:12])
-    files.write_json(path, Grid(command=command, single=single, started=started, runs=[*asked]))
+def write(grid: Grid, experiments: Sequence[Path]) -> None:
+    """Write a grid into the folders of the experiments that its runs belong to, which are given for each run.
+
+    Raises:
+        ConfigError: one cannot be written.
+    """
+    for experiment in dict.fromkeys(experiments):
+        its = [run for run, of in zip(grid["runs"], experiments, strict=True) if of == experiment]
+        names = "\n".join(sorted(os.path.basename(run["folder"]) for run in its))
+        path = experiment / FILES.replace("*", hashlib.sha256(names.encode()).hexdigest()[:12])
+        try:
+            files.make_folder(experiment)
+            files.write_json(path, grid | {"runs": its})
+        except OSError as error:
+            raise files.unwritable(error) from error
 
 
 def read(outputs: Path) -> list[Asked]:
     """The runs of all grids below a results folder, those of the grid that began last at the end."""
-    found = list[tuple[Grid, str]]()
-    for above, _, inside in runs.walk(outputs):
-        experiment = Path(above).relative_to(outputs).as_posix()
-        for name in sorted(fnmatch.filter(inside, FILES)) if experiment != "." else ():
-            if content := files.read_json(Path(above, name), Grid, of_a_run=True):
-                found.append((content, experiment))
-    return [
-        Asked(
-            run["overrides"],
-            f"{grid['single']} {shlex.join(run['overrides'])}",
-            grid["command"],
-            experiment,
-            "/".join(Path(run["folder"]).parts[-2:]),
-        )
-        for grid, experiment in sorted(found, key=lambda pair: pair[0]["started"])
-        for run in grid["runs"]
-    ]
+    folders = [(Path(above), inside) for above, _, inside in runs.walk(outputs) if Path(above) != outputs]
+    paths = [folder / name for folder, inside in folders for name in sorted(fnmatch.filter(inside, FILES))]
+    grids = [(path.parent, grid) for path in paths if (grid := files.read_json(path, Grid, of_a_run=True))]
+    found = list[Asked]()
+    for folder, grid in sorted(grids, key=lambda pair: pair[1]["started"]):
+        for run in grid["runs"]:
+            command = f"{grid['single']} {shlex.join(run['overrides'])}"
+            place, experiment = "/".join(Path(run["folder"]).parts[-2:]), folder.relative_to(outputs).as_posix()
+            found.append(Asked(run["overrides"], command, grid["command"], experiment, place))
+    return found

@@ -13,7 +13,6 @@ all others, so that a renaming which comes after that finds no file to rename.
 import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,14 +21,11 @@ from typing import NamedTuple
 from filelock import LeaseCompromise, SoftFileLease, Timeout
 
 from ssl_bench import files
-from ssl_bench.errors import RunError
-from ssl_bench.signals import Interrupt
+from ssl_bench.errors import ConfigError, RunError
 
 FILE = "lease"  # in the directory of a run
 DURATION, BEAT = 90.0, 10.0  # seconds: longer than a minute, for which NFS may show an old state of a file
 WRITTEN = ("", "checkpoints", "figures", "hits", "labels")  # folders that a run writes files to
-NAMESPACE = Path("/proc/self/ns/pid")  # of Linux's PIDs; filelock writes any but the first one behind the host
-FIRST = 0xEFFFFFFC
 
 
 class Taken(RunError):
@@ -89,85 +85,65 @@ def held(run: Path, wait: bool) -> Iterator[Claim | Owner]:
             raise files.unwritable(error) from error
         yield claim
     finally:
-        try:
+        with contextlib.suppress(OSError, files.FileSystemUnavailable):
             lease.release()
-        except OSError:  # the end of this process has the same effect, but it may be far
-            with contextlib.suppress(files.FileSystemUnavailable):
-                if isinstance(claim, Claim) and not claim.lost_to():
-                    files.remove(run / FILE)
+        with contextlib.suppress(OSError, files.FileSystemUnavailable):
+            if isinstance(claim, Claim) and not claim.lost_to():  # the end of this process gives it back, too
+                files.remove(run / FILE)
 
 
 def _take(lease: SoftFileLease, run: Path, wait: bool) -> Owner | None:
     """Take a lease; return its owner if that is another process and this one does not wait.
 
     filelock itself takes over by exchanging two names, which NFS does not do, and leaves a file without an owner alone:
-    there this function removes the lease of an owner that is gone.
+    such a lease is removed once it has expired.
     """
-    seen, since, other = files.status(run / FILE), time.monotonic(), None
+    seen, since = None, 0.0
     while True:
         with contextlib.suppress(Timeout):
             files.retry(lambda: lease.acquire(timeout=0), run)
             _remove_temporary(run)
             return None
-        now = files.status(run / FILE)
-        if now is None or seen is None or files.mark(now) != files.mark(seen):
-            seen, since = now, time.monotonic()
-        unchanged = time.monotonic() - since
-        former, other = other, owner(run, unchanged)
-        if other is None and unchanged > BEAT:  # else filelock, of this process or another one, takes it over
-            files.remove(run / FILE)
-        elif other and not wait and owner(run):
+        other, there = owner(run), files.status(run / FILE)
+        if other and not wait:
             return other
-        elif other and other != former:
+        if other and seen is None:
             print(f"{run} is being trained by {other}: waiting", flush=True)
+        if there and files.mark(there) != seen:
+            seen, since = files.mark(there), time.monotonic()
+        elif there and time.monotonic() - since > DURATION + BEAT:
+            files.remove(run / FILE)
         time.sleep(0.2)
 
 
 def _stop(lost: LeaseCompromise) -> None:
     """Stop the run, which another process has; its next checkpoint, or the end, raises Taken."""
-    if lost.reason == "refresh-failed":  # then it is still its own, as far as one can tell
-        return
-    if Interrupt.listening is not None:
-        Interrupt.listening.ask(signal.SIGTERM)
-    elif callable(signal.getsignal(signal.SIGTERM)):  # it passes the signal on to the ranks
+    listens = callable(signal.getsignal(signal.SIGTERM))  # the run itself, or what passes the signal on to its ranks
+    if listens and lost.reason != "refresh-failed":  # then it is still its own, as far as one can tell
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def owner(run: Path, unchanged: float | None = None) -> Owner | None:
-    """The process that carries out a run; None if there is none, or it is gone.
-
-    Args:
-        unchanged: the seconds for which this process has seen the lease unchanged; None: since it was touched, as far
-            as the clocks of the machines are equal.
-    """
+def owner(run: Path) -> Owner | None:
+    """The process that carries out a run, by a lease that has not expired as far as the machines' clocks are equal."""
     there = files.status(run / FILE)
-    if there is None or (time.time() - there.st_mtime if unchanged is None else unchanged) > DURATION:
+    if there is None or time.time() - there.st_mtime > DURATION:
         return None
-    record = SoftFileLease(run / FILE, lease_duration=DURATION, heartbeat_interval=BEAT).owner
-    if record is None:  # its owner has just made the file, or has ended while it did
-        return Owner("unknown", 0)
-    namespace = NAMESPACE.stat().st_ino if NAMESPACE.exists() else FIRST
-    if record.hostname == socket.gethostname() + f"?pidns-{namespace:x}" * (namespace != FIRST):
-        with contextlib.suppress(PermissionError):  # of somebody else, and alive
-            try:
-                os.kill(record.pid, 0)
-            except ProcessLookupError:
-                return None
-    return Owner(record.hostname.partition("?")[0], record.pid)
+    record = SoftFileLease(run / FILE).owner
+    return Owner(record.hostname.partition("?")[0], record.pid) if record else Owner("unknown", 0)
 
 
 def remove_left(run: Path) -> None:
     """Remove what a process has left which was killed after it had finished the run."""
-    with contextlib.suppress(OSError, files.FileSystemUnavailable):
-        if files.exists(run / FILE) and owner(run) is None:
-            _remove_temporary(run)
-            files.remove(run / FILE)
+    with contextlib.suppress(OSError, ConfigError, files.FileSystemUnavailable):
+        if files.exists(run / FILE):
+            with held(run, wait=False):
+                pass
 
 
 def _remove_temporary(run: Path) -> None:
     """Remove what other processes have left that were killed while they wrote a file, or took over the lease."""
-    for folder in (run / name for name in WRITTEN):
-        if folder == run or not os.path.islink(folder):
-            files.remove_temporary(folder)
+    for name in WRITTEN:
+        if not name or not os.path.islink(run / name):
+            files.remove_temporary(run / name)
     for path in files.retry(lambda: [*run.glob(f"{FILE}.*")], run):
         files.remove(path)

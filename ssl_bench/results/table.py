@@ -33,7 +33,7 @@ from ssl_bench.config.identity import is_hashed
 from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.metric import NOT_HELPED, Metric
-from ssl_bench.launch.outcome import DIVERGED
+from ssl_bench.launch.processes import DIVERGED
 from ssl_bench.record import evaluations, grids, lease, runs
 from ssl_bench.record.runs import Key, Run
 

@@ -12,8 +12,7 @@ import pytest
 from ssl_bench.commands.grid_end import summarise
 from ssl_bench.config.command import Command
 from ssl_bench.launch.grid import Grid
-from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.run import Run
+from ssl_bench.launch.processes import Outcome, Run, State
 from tests.results import folders
 from tests.results.folders import finish, rows
 

@@ -1,6 +1,5 @@
 """The ranks of a run: they are DDP's, no other machine can connect to them, and one that fails ends all of them."""
 
-import getpass
 import json
 import multiprocessing
 import os
@@ -22,8 +21,8 @@ from ssl_bench.config.build import directory
 from ssl_bench.config.compose import load
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import available_cores
-from ssl_bench.launch import ranks
-from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch import run
+from ssl_bench.launch.processes import Outcome, State
 from ssl_bench.signals import Interrupt, Interrupted
 from ssl_bench.training.engine import Training
 from ssl_bench.training.step import Stepper
@@ -62,21 +61,20 @@ def test_every_framework_trains_under_torchs_ddp() -> None:
         assert len(found) > 12 and set(map(frozenset, found.values())) == {frozenset({DistributedDataParallel})}, found
 
 
-def listeners(processes: list[psutil.Process]) -> set[str]:
-    """The addresses at which the processes wait for connections."""
-    return {c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
-
-
 @pytest.mark.slow
-def test_no_other_machine_can_connect_to_the_ranks() -> None:
+def test_no_other_machine_can_connect_to_the_ranks_and_no_file_of_them_stays(tmp_path: Path) -> None:
     # What a user sets for ranks of several machines.
     interface = next((name for name in psutil.net_if_addrs() if name != "lo"), "lo")
-    command = Command("train", *SMALL, "epochs=400", "devices=2", environment={"GLOO_SOCKET_IFNAME": interface})
+    (tmp_path / "t").mkdir()
+    variables = {"GLOO_SOCKET_IFNAME": interface, "TMPDIR": str(tmp_path / "t")}
+    command = Command("train", *SMALL, "epochs=400", "devices=2", environment=variables)
     wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
-    found = listeners([psutil.Process(command.pid), *psutil.Process(command.pid).children(recursive=True)])
-    command.send_signal(15)
+    processes = [psutil.Process(command.pid), *psutil.Process(command.pid).children(recursive=True)]
+    listening = [c for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    command.send_signal(signal.SIGTERM)
     command.wait()
-    assert found == {"127.0.0.1"}  # gloo's
+    assert {connection.laddr.ip for connection in listening} == {"127.0.0.1"}  # gloo's
+    assert not [path for path in (tmp_path / "t").iterdir() if not path.name.startswith("torchinductor_")]
 
 
 # ---- how runs end that lose a rank
@@ -105,48 +103,41 @@ def _fail(kind: str) -> None:
         dist.all_reduce(torch.ones(1))
 
 
-def _hang(*_: object) -> None:
-    time.sleep(600)
-
-
-def _planted(kind: str, work: Callable[..., Outcome], *arguments: Any, **options: Any) -> Outcome:
+def _planted(kind: str, work: Callable[..., Outcome], *arguments: Any) -> Outcome:
     """Carry out a rank that must not leave the group or free its memory."""
     torch.set_num_threads(1)
+    hang = lambda *_: time.sleep(600)  # noqa: E731
     with (
-        patch.object(ranks, "train", lambda *_: _fail(kind)),
-        patch.object(ranks, "leave", _hang),
-        patch.object(ranks, "release_memory", _hang),
+        patch.object(run, "train", lambda *_: _fail(kind)),
+        patch.object(run, "leave", hang),
+        patch.object(run, "release_memory", hang),
     ):
-        return work(*arguments, **options)
+        return work(*arguments)
 
 
-def started_here(kind: str, folder: Path, meeting: Path | str) -> Outcome:
+def started_here(kind: str, folder: Path, meeting: str = "") -> Outcome:
+    """The outcome of two ranks, which meet as those of one machine do if no other place is given."""
     folder.mkdir()
-    task = ranks.Task(CONFIG, folder, "", quiet=True)
-    return ranks.in_ranks(partial(_planted, kind, ranks.join, task, meeting), 0, 2, 2)
+    task = partial(run.train_here, CONFIG, folder, "", True, None)
+    meeting = meeting or f"file://{folder}/meeting"
+    return run.in_ranks(partial(_planted, kind, run.join, task, meeting), 0, 2, 2)
 
 
 @pytest.mark.slow
-def test_a_failure_of_a_rank_ends_all_with_its_sentence_or_its_traceback(tmp_path: Path) -> None:
-    """The first two meet as ranks of one machine do, the others as those of several machines."""
-    assert started_here("known", tmp_path / "known", tmp_path / "store") == Outcome.failed("a planted reason")
-    outcome = started_here("unknown", tmp_path / "unknown", f"127.0.0.1:{free_port()}")
+def test_a_failure_or_a_stop_of_a_rank_ends_all_with_its_sentence(tmp_path: Path) -> None:
+    """A stop before the others: as in an evaluation, where the ranks do not agree on the batch."""
+    assert started_here("known", tmp_path / "known") == Outcome.failed("a planted reason")
+    assert started_here("stopped", tmp_path / "stopped") == Outcome.interrupted(signal.SIGTERM)
+    outcome = started_here("unknown", tmp_path / "unknown", f"tcp://127.0.0.1:{free_port()}")
     assert (outcome.state, outcome.code) == (State.FAILED, 1)
     assert outcome.reason.startswith("rank 1 ") and "KeyError: 'a planted bug'" in outcome.reason
-    assert "_fail" in outcome.detail
-
-
-@pytest.mark.slow
-def test_a_rank_that_a_signal_stops_before_the_others_ends_all(tmp_path: Path) -> None:
-    """As in an evaluation, where the ranks do not agree on the batch: the other one waits for it in a collective."""
-    assert started_here("stopped", tmp_path / "stopped", tmp_path / "store") == Outcome.interrupted(signal.SIGTERM)
 
 
 @pytest.mark.slow
 def test_the_ranks_divide_the_cores_to_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
     cores = min(32, max(1, available_cores() // 2))
-    assert started_here("compiles", tmp_path / "run", tmp_path / "store").reason == f"compiles on {cores}"
+    assert started_here("compiles", tmp_path / "run").reason == f"compiles on {cores}"
 
 
 # ---- the processes that ranks are
@@ -164,19 +155,16 @@ def stop_or_save(file: Path) -> Outcome:
 @pytest.mark.slow
 def test_a_rank_that_was_stopped_leaves_the_others_time_to_save(tmp_path: Path) -> None:
     file = tmp_path / "signal"
-    assert ranks.in_ranks(partial(stop_or_save, file), 0, 2, 2) == Outcome.interrupted(signal.SIGTERM)
+    assert run.in_ranks(partial(stop_or_save, file), 0, 2, 2) == Outcome.interrupted(signal.SIGTERM)
     assert file.read_text() == "0"
 
 
 def stop_parent(pid: int, number: int) -> Outcome:
     """Send the process that waits for this one a signal, and end as a training does when that arrives here."""
-    try:
-        with Interrupt(int) as interrupt:
-            os.kill(pid, number)
-            while not interrupt.agreed():
-                time.sleep(0.01)
-    except Interrupted as stop:
-        return Outcome.interrupted(stop.number)
+    with Interrupt(int) as interrupt:
+        os.kill(pid, number)
+        while not interrupt.agreed():
+            time.sleep(0.01)
     raise AssertionError("the signal is lost")
 
 
@@ -190,20 +178,15 @@ def leave_at_once(code: int) -> Outcome:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_signal_is_passed_on_and_its_former_handler_comes_back(number: signal.Signals) -> None:
+def test_a_signal_is_passed_on_its_former_handler_comes_back_and_a_rank_that_dies_is_named() -> None:
+    number = signal.SIGUSR2
     former = signal.getsignal(number)
-    interrupted = Outcome(State.INTERRUPTED, 128 + number)
-    assert ranks.in_ranks(partial(stop_parent, os.getpid(), number), 0, 1, 1) == interrupted
-    assert ranks.in_ranks(partial(send, number), 0, 1, 1) == interrupted  # before a training listens to it
+    assert run.in_ranks(partial(stop_parent, os.getpid(), number), 0, 1, 1) == Outcome.interrupted(number)
+    assert run.in_ranks(partial(send, number), 0, 1, 1) == Outcome.interrupted(number)  # before a training listens
     assert signal.getsignal(number) == former
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("work", "how"), [(partial(send, 9), "SIGKILL"), (partial(leave_at_once, 7), "code 7")])
-def test_a_rank_that_dies_is_named(work: Callable[[], Outcome], how: str) -> None:
-    outcome = ranks.in_ranks(work, 0, 1, 1)
-    assert outcome == Outcome.failed(outcome.reason) and how in outcome.reason and "rank 0" in outcome.reason
+    for work, how in ((partial(send, 9), "SIGKILL"), (partial(leave_at_once, 7), "code 7")):
+        outcome = run.in_ranks(work, 0, 1, 1)
+        assert outcome == Outcome.failed(outcome.reason) and how in outcome.reason and "rank 0" in outcome.reason
 
 
 def surroundings() -> Outcome:
@@ -216,21 +199,12 @@ def surroundings() -> Outcome:
 @pytest.mark.slow
 def test_the_surroundings_reach_the_ranks_and_they_can_still_use_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7a")
-    facts = json.loads(ranks.in_ranks(surroundings, 3, 1, 4).reason)
+    facts = json.loads(run.in_ranks(surroundings, 3, 1, 4).reason)
     assert facts == ["3", "0", "4", "5,GPU-7a", sorted(os.sched_getaffinity(0)), os.getcwd(), False]
 
 
 def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) -> None:
-    with patch.object(ranks, "train", lambda *_: torch.empty(2**52)):
-        outcome = ranks.train_here(ranks.Task(CONFIG, tmp_path, "", quiet=True), torch.device("cpu"))
-    assert "memory" in outcome.reason and not outcome.detail
+    with patch.object(run, "train", lambda *_: torch.empty(2**52)):
+        outcome = run.train_here(CONFIG, tmp_path, "", True, None, torch.device("cpu"))
+    assert outcome.code == 1 and "memory" in outcome.reason
     assert all(key in outcome.reason for key in ("batch_size.chunk", "batch_size.size", "devices"))
-    assert outcome.code == 1
-
-
-@pytest.mark.slow
-def test_two_ranks_leave_no_files_in_the_folder_of_temporary_files(tmp_path: Path) -> None:
-    (tmp_path / "t").mkdir()
-    run = Command("train", *SMALL, "devices=2", "max_steps=1", environment={"TMPDIR": str(tmp_path / "t")})
-    assert run.wait() and run.code == 0
-    assert {path.name for path in (tmp_path / "t").iterdir()} <= {f"torchinductor_{getpass.getuser()}"}  # torch's

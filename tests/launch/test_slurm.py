@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from ssl_bench import files
-from ssl_bench.launch.outcome import State
+from ssl_bench.launch.processes import State
 from ssl_bench.record import lease
 from tests.conftest import SMALL, only_run
 from tests.launch import slurm

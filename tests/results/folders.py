@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from ssl_bench.config.identity import run_id
-from ssl_bench.launch.outcome import DIVERGED
+from ssl_bench.launch.processes import DIVERGED
 from ssl_bench.record import lease
 from tests.evaluated import with_evaluations
 
