@@ -303,18 +303,13 @@ def as_yaml(cfg: DictConfig) -> str:
 # ---- errors
 
 
-class NoSuchKey(ConfigError):
-    """The chosen options have no key of a name; other options may have it."""
-
-
 @contextlib.contextmanager
 def in_sentences(overrides: Sequence[str]) -> Iterator[None]:
     """Put what Hydra and OmegaConf raise in the block into a ConfigError."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        refusal = NoSuchKey if isinstance(error.__cause__, LACKING) else ConfigError
-        raise refusal(explain(error, overrides)) from error
+        raise ConfigError(explain(error, overrides)) from error
 
 
 def check_overrides(overrides: Sequence[str], grid: bool = False) -> None:
