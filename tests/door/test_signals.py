@@ -1,13 +1,14 @@
-"""Signals and closed outputs: a run saves its state or goes on, whatever becomes of its terminal."""
+"""Signals, kills and closed outputs: a run saves its state or goes on, whatever becomes of its terminal.
+
+One that is killed at some moment ends, after another start, as one that was never disturbed: ``scripts/kill_runs.py``
+does this at many random moments; here are a few, with a smaller run.
+"""
 
 import glob
-import io
+import multiprocessing
 import os
-import pty
-import select
-import shlex
+import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,15 +19,22 @@ from unittest.mock import patch
 import pytest
 
 from ssl_bench import cli
-from ssl_bench.record.streams import LastingStream
 from ssl_bench.signals import STOPPED, STOPS, stops
 from tests import ranks
 from tests.conftest import SMALL, no_pictures, only_run
 from tests.ranks import Command, _command
 
-HANGUP = 128 + signal.SIGHUP
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))  # where the processes of a run find it too
+import kill_runs
+from kill_runs import DISK, KINDS, End
+
+multiprocessing.set_forkserver_preload(ranks.PRELOADED)
+
+TINY = ["backbone.width=4", "head.out=16", "optimizer=sgd", "tracking=off", "log_every=1", "epochs=1", "max_steps=8"]
+TINY += ["batch_size.size=32", "evaluate=knn", "evaluate.baselines=[]"]
+Reference = tuple[End, float]
+OFTEN, RARE = pytest.mark.slow, pytest.mark.exhaustive  # scripts/kill_runs.py has all kinds many times
 LONG = [*SMALL, "epochs=400", "checkpoint.every=400"]
-LOCAL_GRID = ["-m", "seed=0,1", "launcher=local"]
 
 
 def lines(path: Path) -> int:
@@ -56,25 +64,6 @@ def test_a_hangup_is_a_stop_unless_it_is_ignored() -> None:
     finally:
         signal.signal(signal.SIGHUP, former)
     assert stops() == list(STOPS)
-
-
-# ---- streams
-
-
-@pytest.fixture
-def stream() -> Iterator[LastingStream]:
-    """A lasting stream into a pipe without a reader."""
-    read, write = os.pipe()
-    os.close(read)
-    with LastingStream(io.BufferedWriter(io.FileIO(write, "w")), "utf-8", line_buffering=True) as stream:
-        yield stream
-
-
-def test_a_stream_drops_its_text_once_its_reader_is_gone(stream: LastingStream) -> None:
-    for _ in range(2):
-        assert stream.write("a line\n") == 7
-        stream.flush()
-    os.write(stream.fileno(), b"libraries write there too")
 
 
 # ---- whole runs
@@ -141,22 +130,16 @@ def test_a_run_goes_on_where_hangups_are_ignored() -> None:
 
 
 @pytest.mark.slow
-def test_a_hangup_stops_all_ranks() -> None:
-    command = Command("train", *LONG, "devices=2")
-    wait_for_steps()
-    os.killpg(command.pid, signal.SIGHUP)
-    printed = command.wait()
-    assert command.code == HANGUP and "SIGHUP" in printed and is_saved(only_run()), printed
-
-
-@pytest.mark.slow
-def test_a_signal_while_the_ranks_start_prints_no_traceback() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_all_ranks_stops_them_while_they_start_or_train(number: signal.Signals) -> None:
     command = Command("train", *LONG, "devices=2")
     ranks.wait_for(lambda: len(command.ranks()) == 2)
-    os.killpg(command.pid, signal.SIGINT)  # to all at once, as a terminal does
+    if number == signal.SIGHUP:
+        wait_for_steps()
+    os.killpg(command.pid, number)  # to all at once, as a terminal does
     printed = command.wait()
-    assert command.code == 130 and "Traceback" not in printed, printed
-    assert "SIGINT" in printed
+    assert command.code == 128 + number and "Traceback" not in printed and number.name in printed, printed
+    assert number != signal.SIGHUP or is_saved(only_run())
 
 
 @pytest.mark.slow
@@ -171,33 +154,6 @@ def test_a_signal_while_a_run_is_evaluated_or_written_stops_its_grid(name: str) 
     assert len(glob.glob("outputs/*/*/results.json")) < 3
     again = Command("train", *words)
     assert (again.wait(), again.code)[1] == 0 and len(glob.glob("outputs/*/*/results.json")) == 3
-
-
-@pytest.mark.exhaustive
-def test_a_terminal_that_goes_away_stops_and_saves_the_runs_of_a_grid() -> None:
-    """The command itself waits until they have."""
-    pid, descriptor = pty.fork()
-    if pid == 0:
-        os.environ |= {"TERM": "xterm", "PYTHONPATH": str(Path(ranks.__file__).parents[1])}
-        os.execv(sys.executable, [sys.executable, "-m", "ssl_bench", "train", *LONG, *LOCAL_GRID])
-    end = time.monotonic() + 90
-    while sum(lines(Path(path)) >= 3 for path in glob.glob("outputs/*/*/metrics.jsonl")) < 2:
-        assert time.monotonic() < end
-        if select.select([descriptor], [], [], 0.1)[0]:
-            os.read(descriptor, 65536)
-    os.close(descriptor)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == HANGUP
-    folders = [Path(path).parent for path in glob.glob("outputs/*/*/config.yaml")]
-    assert len(folders) == 2
-    ranks.wait_for(lambda: all(map(is_saved, folders)), 30)
-
-
-@pytest.mark.exhaustive
-def test_a_grid_goes_on_without_readers() -> None:
-    words = shlex.join([sys.executable, "-m", "ssl_bench", "train", *SMALL, "max_steps=3", *LOCAL_GRID])
-    path = {"PYTHONPATH": str(Path(ranks.__file__).parents[1])}
-    done = subprocess.run(["bash", "-c", f"{words} 2>&1 | true; exit ${{PIPESTATUS[0]}}"], env=os.environ | path)
-    assert done.returncode == 0 and len(glob.glob("outputs/*/*/results.json")) == 2
 
 
 def test_status_ends_quietly_with_its_reader() -> None:
@@ -223,3 +179,40 @@ def test_a_signal_to_reproduce_stops_the_commands_that_it_has_started() -> None:
     printed = command.printed()
     time.sleep(1)
     assert command.printed() == printed and "Traceback" not in printed
+
+
+# ---- kills
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
+    """The end of an undisturbed run of one rank, and its seconds."""
+    folder = tmp_path_factory.mktemp("reference")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kill_runs, "RUN", TINY)
+        kill_runs.undisturbed(folder / "first", 1)  # the server imports torch, which takes long
+        yield kill_runs.undisturbed(folder / "second", 1)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=OFTEN if k == "SIGTERM" else RARE) for k in KINDS if k != DISK])
+def test_a_killed_run_ends_as_one_that_was_not_disturbed(kind: str, reference: Reference, tmp_path: Path) -> None:
+    end, seconds = reference
+    assert len(end["rows"][0]) == 9
+    hits, faults = kill_runs.attempt(tmp_path, 1, end, [(kind, 0.4 * seconds), (kind, 0.6 * seconds)], random.Random(0))
+    assert faults == [] and kind in hits
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_freed_again(reference: Reference, tmp_path: Path) -> None:
+    end, seconds = reference
+    hits = list[str]()
+    for share in (0.5, 0.3, 0.15):  # a run can be faster than the undisturbed one, and over before the disk is full
+        with kill_runs.small_disk(tmp_path / f"disk{share}") as possible:
+            if not possible:
+                pytest.skip("only root can mount a small file system")
+            kills = [(DISK, share * seconds)]
+            hits, faults = kill_runs.attempt(tmp_path / f"disk{share}", 1, end, kills, random.Random(0))
+        assert faults == []
+        if hits:
+            break
+    assert hits == [DISK]
