@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.slurm,
     pytest.mark.exhaustive,
     pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing()),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
 COMMAND = [sys.executable, "-m", "ssl_bench", "train"]
 LAUNCHER = ["launcher=slurm", "launcher.timeout_min=30", "launcher.signal_delay_s=30"]
@@ -47,7 +47,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``RUN`` on two ranks of one machine, without Slurm and uninterrupted."""
     outputs = tmp_path_factory.mktemp("reference")
     command = [*COMMAND, *RUN, "devices=2", f"paths.outputs={outputs}"]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=280)
     return only_run(outputs)
 
 

@@ -171,24 +171,15 @@ class SlowClaim(Claim):
         subprocess.run([sys.executable, "-c", NEW_OWNER], check=True)
 
 
-def test_a_process_that_was_suspended_before_its_renaming_does_not_replace_the_new_owners_checkpoint() -> None:
+def test_neither_a_suspended_process_nor_one_of_a_smaller_step_replaces_a_checkpoint() -> None:
     with lease.held(RUN, wait=False) as claim:
         assert isinstance(claim, Claim)
-        checkpoint.save(RUN, STATE | {"step": 3}, claim)
-        with pytest.raises(Taken):
-            checkpoint.save(RUN, STATE | {"step": 5}, SlowClaim(claim.run, claim.token))
+        for step in (3, 4):
+            checkpoint.save(RUN, STATE | {"step": step}, claim)
+        for step, owner in ((3, claim), (5, SlowClaim(claim.run, claim.token))):
+            with pytest.raises(Taken):
+                checkpoint.save(RUN, STATE | {"step": step}, owner)
         assert {path.name: checkpoint.read(path)["step"] for path in (RUN / "checkpoints").iterdir()} == {"last.pt": 4}
-
-
-def test_a_checkpoint_is_never_replaced_by_one_of_a_smaller_step() -> None:
-    with lease.held(RUN, wait=False) as claim:
-        assert isinstance(claim, Claim)
-        state = {"run_id": "id", "method": {"weight": torch.arange(200.0)}, "step": 4}
-        checkpoint.save(RUN, state, claim)
-        with pytest.raises(Taken):
-            checkpoint.save(RUN, STATE | {"step": 3}, claim)
-        checkpoint.save(RUN, STATE | {"step": 5}, claim)
-        assert checkpoint.read(RUN / checkpoint.FILE)["step"] == 5
 
 
 def test_a_process_without_its_claim_writes_no_row_and_removes_no_lease() -> None:
