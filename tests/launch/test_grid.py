@@ -99,9 +99,8 @@ def test_a_dry_run_lists_the_runs_that_are_not_done_and_writes_nothing(train: Tr
     code, printed = train("-m", "max_steps=1", "seed=0,1", "dataset.train_images=1347", "--dry-run")
     *_, head, run, _, total = printed.splitlines()
     folder = str(run_dir(compose.load([*SMALL, "max_steps=1", "seed=0"])))
-    assert code == 0 and all(word in printed for word in [*SMALL, "max_steps=1", "dataset.train_images=1347"])
-    assert head.split() == ["steps", "time", "seed", "directory"]
-    assert run.split() == ["1", "1", "min", "0", folder] and re.findall(r"\d+", total)[:3] == ["1"] * 3
+    assert code == 0 and head.split() == ["steps", "time", "run", "directory"]
+    assert run.split() == ["1", "1", "min", "seed=0", folder] and re.findall(r"\d+", total)[:3] == ["1"] * 3
     for words in (["-m", "seed=0,1"], ["seed=0"]):
         code, printed = train("max_steps=1", *words, "--dry-run", "--json")
         (planned,) = json.loads(printed.splitlines()[0])  # before what stands on standard error

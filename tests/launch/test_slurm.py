@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,17 +83,6 @@ def grid(*arguments: str) -> "Iterator[subprocess.Popen[str]]":
             yield process
         finally:
             process.kill()
-
-
-def submit(ranks_per_node: int, *options: str, run: Sequence[str] = RUN) -> str:
-    """Submit a run as a batch script; return the job's number."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {"RANKS_PER_NODE": str(ranks_per_node), "PATH": path}
-    command = ["sbatch", "--parsable", "--gpus-per-node=0", "--output=slurm.out", "--time=60", *options]
-    done = subprocess.run(
-        [*command, str(SCRIPT), *run], check=True, capture_output=True, text=True, env=os.environ | environment
-    )
-    return done.stdout.strip()
 
 
 def after_steps(count: int) -> Path:
@@ -193,21 +182,16 @@ def test_a_run_on_two_nodes_resumes_after_its_first_node_has_failed(nodes: list[
 
 
 def test_the_batch_script_saves_and_requeues_a_run_under_torchrun(reference: Path) -> None:
-    job = submit(2, "--nodes=1", "--cpus-per-task=2")
+    """A run on two ranks."""
+    variables = {"RANKS_PER_NODE": "2", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    options = ["--parsable", "--gpus-per-node=0", "--output=slurm.out", "--time=60", "--nodes=1", "--cpus-per-task=2"]
+    command = ["sbatch", *options, str(SCRIPT), *RUN]
+    job = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | variables).stdout.strip()
     run = after_steps(5)
     slurm.output("scancel", "--batch", "--signal=USR2", job)
     slurm.wait_until(lambda: job_is("Restarts=1", job), 60)
     slurm.wait_until(lambda: job_is("JobState=COMPLETED", job), 120)
     assert_resumed_with_the_same_bits(run, reference)
-
-
-def test_the_batch_script_requeues_a_run_that_is_preempted() -> None:
-    job = submit(2, "--nodes=1", "--cpus-per-task=2", "--partition=patient", run=[*SMALL, "epochs=8"])
-    run = after_steps(5)
-    preempt()
-    slurm.wait_until(lambda: job_is("Restarts=1", job), 60)
-    slurm.wait_until(lambda: job_is("JobState=COMPLETED", job), 200)
-    assert_resumed_once(run)
 
 
 def test_the_jobs_of_an_array_divide_a_grid_and_each_run_is_trained_once() -> None:
