@@ -28,8 +28,9 @@ from ssl_bench.signals import STOPPED, STOPS, Interrupted, unblock
 from ssl_bench.surroundings import become
 
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
-# What the server imports: nothing that starts a thread or asks CUDA for GPUs, after which a fork could not use them.
-PRELOADED = ["ssl_bench.launch.run", "torch._dynamo"]  # DDP, compiled views and optimisers import the second one
+# What the server imports, since runs do: DDP, compiled views and optimisers the second one, pictures the last two. None
+# starts a thread or asks CUDA for GPUs, after which a fork could not use them.
+PRELOADED = ["ssl_bench.launch.run", "torch._dynamo", "sklearn.manifold", "matplotlib.figure"]
 DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
 LOST = "has lost the others"  # in the reason of a rank that failed because another one did
 
@@ -156,7 +157,7 @@ class Process:
         sys.modules["__main__"], tempfile.tempdir = ModuleType("__main__"), "/tmp"  # of a socket with a short path
         try:
             context = multiprocessing.get_context(METHOD)
-            context.set_forkserver_preload(PRELOADED)
+            context.set_forkserver_preload([*PRELOADED, *sys.modules.keys() & {"timm", "torchvision"}])
             self._outcome, theirs = context.Pipe(duplex=False)
             call = (theirs, work, stop, {**os.environ, **env}, cores)
             self.process: Any = context.Process(target=_work, args=call, name=name)  # type: ignore[attr-defined]

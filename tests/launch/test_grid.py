@@ -178,14 +178,13 @@ def test_the_gpus_are_shared_out(
 
 
 @pytest.mark.parametrize(
-    ("jobs", "shares"), [(2, [[0, 1], [2, 3]]), (3, [[0], [1], [2]]), (6, [[0], [1], [2], [3], [0], [1]])]
+    ("jobs", "shares"), [(2, [{0, 1}, {2, 3}]), (3, [{0}, {1}, {2}]), (5, [{0}, {1}, {2}, {3}, {0}])]
 )
-def test_the_cores_are_shared_out(jobs: int, shares: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ssl_bench.launch.run.visible_gpus", lambda _: [])
+def test_the_cores_are_shared_out(jobs: int, shares: list[set[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr("ssl_bench.launch.run.available_cores", lambda: 4)
-    runs = [Run((), {"devices": 1, "device": "auto"}, Path(), "")]
-    assert places(runs, {"jobs": jobs, "runs_per_gpu": 1}) == [({}, {*share}) for share in shares]
+    runs = [Run((), {"devices": 1, "device": "cpu"}, Path(), "")]
+    assert places(runs, {"jobs": jobs, "runs_per_gpu": 1}) == [({}, share) for share in shares]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
