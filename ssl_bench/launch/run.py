@@ -30,7 +30,6 @@ from ssl_bench.errors import ConfigError, RunError, require
 from ssl_bench.hardware import available_cores, cores_per_process, local_device, release_memory, visible_gpus
 from ssl_bench.launch.processes import LOST, Outcome, Process, Run, Said, State, nodes, ranks_here, under_torchrun
 from ssl_bench.record import lease, runs
-from ssl_bench.record.lease import Claim
 from ssl_bench.record.runs import CONFIG, FAILURE, RESULTS, is_complete
 from ssl_bench.record.terminal import logging_to
 from ssl_bench.signals import Interrupted, passed_on, raise_again, raised
@@ -124,7 +123,7 @@ def failed_since(folder: Path, then: float) -> Outcome | None:
 
 
 def launch(
-    config: Config, folder: Path, command: str | None, quiet: bool = False, claim: Claim | None = None
+    config: Config, folder: Path, command: str | None, quiet: bool = False, claim: lease.Claim | None = None
 ) -> Outcome:
     """Carry out a validated run, of which this process has the lease, and wait for it.
 
@@ -175,7 +174,7 @@ def join(task: "partial[Outcome]", meeting: str = "env://") -> Outcome:
 
 
 def train_here(
-    config: Config, folder: Path, command: str | None, quiet: bool, claim: Claim | None, device: torch.device
+    config: Config, folder: Path, command: str | None, quiet: bool, claim: lease.Claim | None, device: torch.device
 ) -> Outcome:
     """Train on this rank, which has a device."""
     if config["threads"]:
@@ -226,17 +225,18 @@ def in_ranks(work: Callable[[], Outcome], first: int, beside: int, count: int) -
     shared = {"TORCHINDUCTOR_COMPILE_THREADS": os.environ.get("TORCHINDUCTOR_COMPILE_THREADS", cores)}
     shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(beside)}
     team = list[Process]()
-    for local in range(beside):
-        own = {"RANK": str(first + local), "LOCAL_RANK": str(local)}
-        team.append(Process(f"rank {first + local}", work, signal.SIGKILL, shared | own))
-    processes = ProcessContext([one.process for one in team], [""] * beside)
-    with passed_on(processes.pids) as received, contextlib.suppress(ProcessException):
+    with passed_on(lambda: [one.process.pid for one in team]) as received, contextlib.suppress(ProcessException):
+        for local in range(beside):
+            own = {"RANK": str(first + local), "LOCAL_RANK": str(local)}
+            team.append(Process(f"rank {first + local}", work, signal.SIGKILL, shared | own))
+        if received:  # during the start: again, to all
+            signal.raise_signal(received[0])
+        processes = ProcessContext([one.process for one in team], [""] * beside)
         while not processes.join():
             pass
-    if received:
-        return Outcome.interrupted(received[0])
-    order = {State.INTERRUPTED: 1, State.FAILED: 2}
-    return min([one.end() for one in team], key=lambda end: 0 if end.failed_by_itself else order.get(end.state, 3))
+    ends, order = [one.end() for one in team], {State.INTERRUPTED: 1, State.FAILED: 2}
+    cause = min(ends, key=lambda end: 0 if end.failed_by_itself else order.get(end.state, 3))
+    return Outcome.interrupted(received[0]) if received else cause
 
 
 # ---- a list of runs
