@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from ssl_bench.config.ranges import near
 from ssl_bench.errors import InvalidValue, reason, require
 
+Arguments = dict[str, Any] | None  # of timm.create_model
+
 
 class Backbone(nn.Module, ABC):
     """Base of the backbones.
@@ -35,7 +37,7 @@ def timm_backbone(
     stem: Literal["imagenet", "cifar"] = "imagenet",
     zero_init_residual: bool | None = None,
     size: int | None = None,
-    args: dict | None = None,  # type: ignore[type-arg]  # its values are checked by timm
+    args: Arguments = None,
 ) -> Backbone:
     """Build a network of timm without its classifier.
 
@@ -54,7 +56,6 @@ def timm_backbone(
 
     if not timm.is_model(name):
         raise InvalidValue("name", name, f"a network in timm.list_models(){near(name, timm.list_models())}")
-    require(args is None or isinstance(args, dict), "args", args, "null, or arguments such as {drop_path_rate: 0.1}")
     fault = re.search(r"(?<![\d.])\d{5}", str(args))  # so many layers need minutes and memory, even without weights
     require(not fault, "args", args, "arguments below 10,000")
     options: dict[str, Any] = {} if zero_init_residual is None else {"zero_init_last": zero_init_residual}
@@ -88,7 +89,7 @@ def moco_v3_vit(
     name: str,
     in_channels: int,
     size: int | None = None,
-    args: dict | None = None,  # type: ignore[type-arg]  # its values are checked by timm
+    args: Arguments = None,
     freeze_patches: bool = True,
 ) -> Backbone:
     """Build a ViT of timm that starts as in MoCo v3 (Chen, Xie and He, arXiv 2104.02057), with fixed positions.

@@ -87,11 +87,8 @@ def our_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def lines_to_load(name: str) -> list[str]:
     """Lines of Python that load an export of a network of this package, whose JSON has that name."""
-    return [
-        "from pathlib import Path",
-        "from ssl_bench.networks.export import load",
-        f"model = load(Path({name!r}))[0].eval()",
-    ]
+    imports = ["from pathlib import Path", "from ssl_bench.networks.export import load"]
+    return [*imports, f"model = load(Path({name!r}))[0].eval()"]
 
 
 def packed(weights: Mapping[str, Tensor]) -> bytes:

@@ -63,8 +63,7 @@ class MLP(Head):
             stack += [nn.BatchNorm1d(width)] if norm else []
             stack += [nn.ReLU(inplace=True)]
             inputs = width
-        last = nn.Linear(inputs, out, bias=final_norm == "none")
-        stack += [last]
+        stack += [last := nn.Linear(inputs, out, bias=final_norm == "none")]
         if final_norm != "none":
             nn.init.normal_(last.weight, std=0.01)
             final = nn.BatchNorm1d(out)
@@ -87,7 +86,5 @@ class KerasMLP(MLP):
 
     def __init__(self, inputs: int, hidden: int, out: int) -> None:
         super().__init__(inputs, 2, hidden, out, final_norm="none")
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                module.register_parameter("bias", None)
+        self.layers[-1].register_parameter("bias", None)
         start_as_keras(self)

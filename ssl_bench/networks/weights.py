@@ -12,7 +12,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from logging import getLogger
@@ -58,11 +58,9 @@ class _Normalised(TypedDict):
     std: list[float] | None
 
 
-class Images(TypedDict):
+class Images(_Normalised):
     """The images that a network was trained on: their type, and how each channel was normalised."""
 
-    mean: list[float] | None
-    std: list[float] | None
     image_dtype: str
 
 
@@ -178,7 +176,7 @@ def load_weights(backbone: nn.Module, weights: Mapping[str, Tensor], source: str
     complete = _complete(backbone, expected, weights, source)
     wanted = [candidate for candidate in complete if candidate.which() == which]
     if which and not wanted:
-        has = f"{source} has this network {_under(complete)} only"
+        has = f"{source} has this network {' and '.join(c.under() for c in complete)} only"
         raise ConfigError(f"init.which={which}: {has}: leave init.which out")
     evaluated = [candidate for candidate in complete if not any(word in candidate.prefix for word in NOT_EVALUATED)]
     chosen, *others = wanted or evaluated or complete
@@ -187,7 +185,7 @@ def load_weights(backbone: nn.Module, weights: Mapping[str, Tensor], source: str
         several = [chosen, *unlike]
         choice = ", or init.which to trained or momentum" if len({c.which() for c in several}) > 1 else ""
         remedy = f"set init to a file with one of them{choice}"
-        raise ConfigError(f"init={source}: the network is there {_under(several)}: {remedy}")
+        raise ConfigError(f"init={source}: the network is there {' and '.join(c.under() for c in several)}: {remedy}")
     classifier = {name: value for name, value in every.items() if name not in expected}
     if all(name in chosen.tensors and chosen.tensors[name].shape == value.shape for name, value in classifier.items()):
         taken |= {name: chosen.tensors[name] for name in classifier}
@@ -338,11 +336,6 @@ def _classifiers_of(backbone: nn.Module) -> tuple[str, ...]:
     config = getattr(backbone, "pretrained_cfg", None)
     given: Any = CLASSIFIERS if config is None else config.get("classifier") or ()
     return tuple(f"{name}." for name in ([given] if isinstance(given, str) else given))
-
-
-def _under(candidates: Sequence[_Candidate]) -> str:
-    """The prefixes of candidates in words."""
-    return " and ".join(candidate.under() for candidate in candidates)
 
 
 def _same(a: Tensor, b: Tensor | None) -> bool:
