@@ -31,7 +31,7 @@ from timing import alternate, environment, extra_megabytes, print_table, try_eac
 from torch import Tensor
 
 from ssl_bench.evaluate.knn import knn_predict
-from ssl_bench.evaluate.linear import fit_linear
+from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.hardware import local_device
 
 Data = tuple[Tensor, Tensor, Tensor]  # queries [Q, D], bank [N, D], labels [N]
@@ -92,11 +92,10 @@ def product_alone(data: Data, k: int) -> Any:
 
 
 def linear_ours(data: Data, epochs: int, rates: list[float], together: bool) -> Any:
-    settings: Any = {"epochs": epochs, "batch_size": 512, "momentum": 0.9, "weight_decay": 0.0}
-    _, features, labels = data
-    for lrs in [rates] if together else [[rate] for rate in rates]:
-        generator = torch.Generator().manual_seed(0)
-        fit_linear(features, labels, lrs, num_classes=CLASSES, generator=generator, **settings)
+    (_, features, labels), probe = data, LinearProbe(epochs=epochs)
+    grid, every = [(rate, 0.0) for rate in rates], torch.arange(len(data[1]))
+    for settings in [grid] if together else [[setting] for setting in grid]:
+        probe.fit(features, labels, settings, CLASSES, torch.Generator().manual_seed(0), every)
 
 
 def compare(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ssl_bench.errors import RunError
-from ssl_bench.evaluate.linear import fit_linear
+from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
 
 
@@ -25,8 +25,7 @@ def test_a_signal_in_a_destructor_stops_an_evaluation_after_its_batch() -> None:
         stop_if_asked()  # nothing is saved yet
         assert interrupt.agreed() == signal.SIGTERM
         interrupt.saved = True
-        sizes, rng = {"num_classes": 2, "epochs": 1, "batch_size": 4}, torch.Generator()
-        fit_linear(features, labels, [0.1], **sizes, momentum=0.9, weight_decay=0.0, generator=rng)  # type: ignore[arg-type]
+        LinearProbe(epochs=1).fit(features, labels, [(0.1, 0.0)], 2, torch.Generator(), torch.arange(8))
     assert stop.value.exit_code == 143
     # Further signals change nothing.
     with pytest.raises(Interrupted), Interrupt(int) as interrupt:

@@ -108,7 +108,7 @@ def linear_probe(
     target = _Features(x, y, test_x, count, conf.checked(linear_probe, seed=seed)["seed"])
     probe.check(target)
     with torch.autocast(x.device.type, enabled=False), alone():
-        ranking, chosen = probe.rank(target)
+        ranking, chosen = probe.predict(target)
     return _classified(ranking, chosen, count, test_y)
 
 

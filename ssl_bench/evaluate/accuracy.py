@@ -5,10 +5,7 @@ Shapes: N test images, R ranked classes of an image, C classes.
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
-
-from ssl_bench.distributed import all_sum, rank, world
 
 
 class Accuracy(float):
@@ -45,10 +42,3 @@ def top_accuracies(
         yield "top5", correct[:, :5].any(1).double().mean().item()
     for c in labels.unique().tolist() if per_class else ():
         yield f"top1_class{c}", correct[labels == c, 0].double().mean().item()
-
-
-def of_all_ranks(ranking: Tensor, count: int) -> Tensor:
-    """Join the rankings of all ranks, [count, R], of which rank r has the rows r, r + W, r + 2 W ..."""
-    joined = torch.zeros(count, ranking.shape[1], dtype=ranking.dtype, device=ranking.device)
-    joined[rank() :: world()] = ranking
-    return all_sum(joined)

@@ -11,7 +11,6 @@ import copy
 import importlib.util
 import io
 import logging
-import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +24,7 @@ from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
+from ssl_bench.config.ranges import Count, Positive
 from ssl_bench.data.coco import Boxes, Example
 from ssl_bench.distributed import rank, world
 from ssl_bench.errors import ConfigError, RunError, require
@@ -67,52 +67,37 @@ class Detection(Evaluator):
 
     metrics: ClassVar[Declared] = {"ap*": Metric("number", "high", "objects")}
 
-    def __init__(
-        self,
-        mean: Sequence[float],
-        std: Sequence[float],
-        data: str,
-        images: str = ".",
-        epochs: int = 12,
-        drops: Sequence[int] = (7, 11),
-        batch_size: int = 16,
-        lr: float = 0.02,
-        warmup: int = 1000,
-        sizes: Sequence[int] = (640, 800),
-    ) -> None:
-        for name, value in {"epochs": epochs, "batch_size": batch_size, "warmup": warmup}.items():
-            require(value >= 1, name, value, "1 or more")
-        require(0 < lr < math.inf, "lr", lr, "a positive number")
-        in_order = len(sizes) == 2 and 0 < sizes[0] <= sizes[1]
-        require(in_order, "sizes", list(sizes), "two lengths, the shorter one first")
-        self.mean, self.std, self.epochs, self.drops, self.batch_size = list(mean), list(std), epochs, drops, batch_size
-        self.lr, self.warmup, self.sizes = lr, warmup, (*range(sizes[0], sizes[1], 32), sizes[1])
-        self.data, self.images = Path(data), images
+    needs_network = True
+    mean: Sequence[float]
+    std: Sequence[float]
+    data: str
+    images: str = "."
+    epochs: Count = 12
+    drops: Sequence[int] = (7, 11)
+    batch_size: Count = 16
+    lr: Positive = 0.02
+    warmup: Count = 1000
+    sizes: tuple[Count, Count] = (640, 800)
+
+    def __post_init__(self) -> None:
+        shortest, longest = self.sizes
+        require(shortest <= longest, "sizes", self.sizes, "two lengths, the shorter one first")
+        self.sides = (*range(shortest, longest, 32), longest)
 
     def check(self, target: Target) -> None:
-        self.check_data()
-        check_backbone(getattr(target.network, "backbone", None))
-
-    def check_data(self) -> None:
-        """Refuse missing files and a missing pycocotools. Raises ConfigError."""
         if importlib.util.find_spec("pycocotools") is None:
             raise ConfigError("average precision needs pycocotools: pip install 'ssl-bench[detection]'")
-        for split in ("train", "val"):
-            for path, exists in ((self.annotations(split), Path.is_file), (self.photos(split), Path.is_dir)):
-                require(exists(path), "data", self.data, f"a folder with COCO's photos and annotations: no {path}")
+        for path in (*self.files("train"), *self.files("val")):
+            require(path.exists(), "data", self.data, f"a folder with COCO's photos and annotations: no {path}")
+        check_backbone(getattr(target.network, "backbone", None))
 
-    def annotations(self, split: str) -> Path:
-        """The instance file of ``train`` or ``val``."""
-        return self.data / "annotations" / f"instances_{split}2017.json"
-
-    def photos(self, split: str) -> Path:
-        """The folder of the photos of ``train`` or ``val``."""
-        return self.data / self.images / f"{split}2017"
+    def files(self, split: str) -> tuple[Path, Path]:
+        """The folder of the photos of ``train`` or ``val``, and their instance file."""
+        data = Path(self.data)
+        return data / self.images / f"{split}2017", data / "annotations" / f"instances_{split}2017.json"
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
-        if target.network is None:
-            return
-        self.check(target)
+        assert target.network is not None
         training = FineTuning(self, target.network.get_submodule("backbone"), target.device, target.seed)
         while training.epoch < self.epochs:
             training.train_epoch()
@@ -128,7 +113,7 @@ class FineTuning:
     """A detector with its optimiser and photos, on every rank. It is trained by epochs.
 
     Args:
-        recipe: settings, of which :meth:`Detection.check_data` accepts the files.
+        recipe: settings, of which :meth:`Detection.check` accepts the files.
         backbone: is copied.
         device: of this rank.
         seed: of new weights, the order of the photos and all other draws.
@@ -143,14 +128,14 @@ class FineTuning:
 
     def __init__(self, recipe: Detection, backbone: nn.Module, device: torch.device, seed: int) -> None:
         self.recipe, self.device, self.seed = recipe, device, seed
-        self.photos = {s: Boxes(recipe.photos(s), recipe.annotations(s), s == "val") for s in ("train", "val")}
+        self.photos = {split: Boxes(*recipe.files(split), split == "val") for split in ("train", "val")}
         count, size = len(self.photos["train"]), recipe.batch_size
         remedy = f"{world()} to {count}: a photo or more on each rank, of {count} photos"
         require(world() <= size <= count, "batch_size", size, remedy)
         categories = self.photos["train"].categories
         require(self.photos["val"].categories == categories, "data", recipe.data, "files with the same categories")
         with self._draws():
-            model = detector(backbone, len(categories), recipe.sizes, recipe.mean, recipe.std)
+            model = detector(backbone, len(categories), recipe.sides, recipe.mean, recipe.std)
         if device.type == "cuda" and world() > 1:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # there is no synchronised BN on CPUs
         self.model: FasterRCNN = move(model, device)  # type: ignore[assignment]
@@ -162,31 +147,27 @@ class FineTuning:
         self.epoch, self.step, self.losses = 0, 0, list[float]()
 
     def train_epoch(self) -> None:
-        """Train on every photo once; those that do not fill a last batch are left out."""
+        """Train on every photo once, but for those of an incomplete batch. Raises RunError for an infinite loss."""
         self._parallel.train()
         with self._draws(self.epoch, rank()):
             for batch in self._batches():
                 for group in self.optimizer.param_groups:
                     group["lr"] = self.recipe.lr_at(self.epoch, self.step)
-                self.losses.append(self.train_step(batch))
+                images = [image.to(self.device) for image, _ in batch]
+                targets = [{name: value.to(self.device) for name, value in target.items()} for _, target in batch]
+                loss = torch.stack(list(self._parallel(images, targets).values())).sum()
+                if not loss.isfinite():
+                    raise RunError(f"the loss of the detector is {loss.item()}: set a smaller lr or a longer warmup")
+                self.optimizer.zero_grad()
+                # The gradients are averaged over the ranks, whose shares of a batch can differ by a photo.
+                (loss * (len(batch) * world() / self.recipe.batch_size)).backward()  # type: ignore[no-untyped-call]
+                self.optimizer.step()
+                self.losses.append(loss.item())
                 self.step += 1
                 if self.step % 50 == 0 and rank() == 0:
                     done = f"epoch {self.epoch + 1} of {self.recipe.epochs}, step {self.step}"
                     log.info("detection: %s, loss %.4f", done, self.losses[-1])
         self.epoch += 1
-
-    def train_step(self, batch: list[Example]) -> float:
-        """Train one step on this rank's photos; return their loss. Raises RunError if it is not finite."""
-        images = [image.to(self.device) for image, _ in batch]
-        targets = [{name: value.to(self.device) for name, value in target.items()} for _, target in batch]
-        loss = torch.stack(list(self._parallel(images, targets).values())).sum()
-        if not loss.isfinite():
-            raise RunError(f"the loss of the detector is {loss.item()}: set a smaller lr or a longer warmup")
-        self.optimizer.zero_grad()
-        # The gradients are averaged over the ranks, whose shares of a batch can differ by a photo.
-        (loss * (len(batch) * world() / self.recipe.batch_size)).backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        return loss.item()
 
     def average_precision(self) -> dict[str, float]:
         """Detect the objects of val2017, divided over the ranks; return COCO's metrics on all of them."""
@@ -204,11 +185,10 @@ class FineTuning:
                 for box, score, label in zip(boxes.tolist(), scores.tolist(), labels.tolist(), strict=True):
                     which = {"image_id": int(target["image_id"]), "category_id": photos.categories[label - 1]}
                     detections.append(which | {"bbox": box, "score": score})
-        shares: list[Any] = [detections]
+        shares: list[Any] = [detections] * world()
         if world() > 1:
-            shares = [None] * world()
             dist.all_gather_object(shares, detections)
-        return coco_metrics(self.recipe.annotations("val"), [detection for share in shares for detection in share])
+        return coco_metrics(self.recipe.files("val")[1], [detection for share in shares for detection in share])
 
     def _batches(self) -> Iterator[list[Example]]:
         """This rank's share of every batch of the epoch; threads decode the photos in advance."""
@@ -259,10 +239,7 @@ def detector(
         num_classes: classes of objects, without the background.
         sizes: lengths of the short side; training draws one per photo, the test uses the last.
 
-    Raises:
-        ConfigError: of :func:`check_backbone`.
     """
-    check_backbone(backbone)
     resnet: Any = copy.deepcopy(backbone).float().requires_grad_()
     for module in resnet.modules():
         if isinstance(module, GroupedBatchNorm):
@@ -287,13 +264,14 @@ def coco_metrics(annotations: Path, detections: list[dict[str, Any]]) -> dict[st
 
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(annotations))
-        if detections:
-            results = truth.loadRes(detections)
-        else:  # loadRes refuses an empty list
-            results = COCO()
-            results.dataset = truth.dataset | {"annotations": []}
-            results.createIndex()
-        scores = COCOeval(truth, results, "bbox")
+        # loadRes refuses an empty list: a box outside of a photo is no object.
+        none = {
+            "image_id": truth.getImgIds()[0],
+            "category_id": truth.getCatIds()[0],
+            "bbox": [-2, -2, 1, 1],
+            "score": 0,
+        }
+        scores = COCOeval(truth, truth.loadRes(detections or [none]), "bbox")
         scores.evaluate(), scores.accumulate(), scores.summarize()
     values = zip(AP, scores.stats[: len(AP)].tolist(), strict=True)
     return {name: 100 * value for name, value in values if value >= 0}  # -1: no such object

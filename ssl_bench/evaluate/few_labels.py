@@ -1,6 +1,5 @@
 """A target of which only a part of the training images has labels: a share of each class, or those of a list."""
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,7 +24,7 @@ class FewLabels(Target):
     """
 
     def __init__(self, whole: Target, ids: Tensor) -> None:
-        vars(self).update(vars(copy.copy(whole)))
+        vars(self).update(vars(whole))
         self._whole, self._ids, self.train = whole, ids, Chosen(whole.train, ids)
         self._features = {}
 
@@ -68,21 +67,17 @@ def listed(source: Source, file: Path, content: str) -> Tensor:
     names, digest = read_names(file)
     if digest != content:
         raise ConfigError(f"evaluate.labels={file}: it is not the list of this run any more: bring it back")
-    places: dict[str, list[int]] = {name: [] for name in names}
     if (paths := _paths(source)) is None:
         remedy = "shares of the labels, or dataset to photos in folders that are not packed"
         raise ConfigError(f"evaluate.labels: these images have no file names to list: set evaluate.labels to {remedy}")
+    places: dict[str, list[int]] = {name: [] for name in names}
     for i, path in enumerate(paths):
         folder, name = path.split("/")[-2:]
         for listed in {name, f"{folder}/{name}"} & places.keys():
             places[listed].append(i)
-    for wrong, why, remedy in (
-        ([name for name, ids in places.items() if not ids], "are of no training image", "the images of this data set"),
-        ([name for name, ids in places.items() if len(ids) > 1], "are of several images", "lines of FOLDER/NAME"),
-    ):
-        if wrong:
-            counted = f"{len(wrong):,} of {len(places):,} names {why} ({few(wrong)})"
-            raise ConfigError(f"evaluate.labels={file}: {counted}: set evaluate.labels to a list with {remedy}")
+    if wrong := [name for name, ids in places.items() if len(ids) != 1]:
+        what = f"{len(wrong):,} of {len(places):,} names are not those of one training image ({few(wrong)})"
+        raise ConfigError(f"evaluate.labels={file}: {what}: set evaluate.labels to a list of FOLDER/NAME")
     return torch.tensor([ids[0] for ids in places.values()]).unique()
 
 

@@ -12,22 +12,25 @@ Shapes: Q queries, N bank entries, D features, n queries and m bank entries of a
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ssl_bench.config.ranges import Positive
 from ssl_bench.data.source import without_copies
-from ssl_bench.distributed import rank, world
+from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
-from ssl_bench.evaluate.accuracy import of_all_ranks, top_accuracies
+from ssl_bench.evaluate.accuracy import top_accuracies
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.networks.encoder import full_precision
 from ssl_bench.objective.products import products
 from ssl_bench.seeding import stream
 from ssl_bench.signals import stop_if_asked
 
+Spaces = Mapping[str, Tensor]  # features by their space
 GROUP = 16  # G
 LOW_HALF = 0xFFFFFFFF
 SHORTEST = 1e-18  # length of a feature; the squares of shorter ones are below the smallest float32
@@ -44,7 +47,7 @@ def knn_predict(
     k: int,
     temperature: float,
     num_classes: int,
-    blocks: tuple[int, int] | None = None,
+    blocks: Any = None,
 ) -> Tensor:
     """Rank the classes for every query by its k nearest bank entries.
 
@@ -56,15 +59,18 @@ def knn_predict(
     Args:
         queries, bank: finite features [Q, D] and [N, D], of any norm; bank_labels: [N] in [0, num_classes).
         k: neighbours, in [1, N]; temperature: above 0.
-        blocks: the largest n and m; the result does not depend on them.
+        blocks: the largest n and m, or None; the result does not depend on them.
 
     Returns:
         [Q, num_classes] classes, best first.
 
     Raises:
-        ValueError: k, temperature or a label is out of range, or a feature is not finite.
+        InvalidValue: k or temperature is out of range, or a feature is not finite.
     """
-    check_votes(bank_labels, k, temperature, num_classes)
+    check_k(k, len(bank))
+    require(temperature > 0, "temperature", temperature, "a positive number")
+    outside = [label for label in (int(bank_labels.min()), int(bank_labels.max())) if not 0 <= label < num_classes]
+    require(not outside, "bank_labels", outside, f"numbers in [0, num_classes) = [0, {num_classes})")
     require_finite(queries=queries, bank=bank)
     return rank_classes(nearest_entries(queries, bank, k, blocks), bank_labels, k, temperature, num_classes)
 
@@ -190,18 +196,9 @@ def require_finite(**features: Tensor) -> None:
         require(not bad, name, f"NaN, infinite, too large or too small in {bad} of {len(x)} rows", remedy)
 
 
-def check_votes(bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> None:
-    """Check what :func:`rank_classes` is called with.
-
-    Raises:
-        InvalidValue: k is not between 1 and N, the number of ``bank_labels`` [N]; temperature is not positive.
-        ValueError: a label is outside of [0, num_classes).
-    """
-    count = len(bank_labels)
+def check_k(k: int, count: int) -> None:
+    """Refuse a number of neighbours that is not between 1 and that of the bank's entries."""
     require(1 <= k <= count, "k", k, f"a number from 1 to {count}, the number of labelled training images")
-    require(temperature > 0, "temperature", temperature, "a positive number")
-    if bank_labels.min() < 0 or bank_labels.max() >= num_classes:
-        raise ValueError(f"bank_labels must lie in [0, num_classes) = [0, {num_classes})")
 
 
 class KNN(Evaluator):
@@ -219,53 +216,58 @@ class KNN(Evaluator):
     needs_labels = True
     takes_labels = True
 
-    def __init__(
-        self, k: int | Sequence[int] = 200, temperature: float | Sequence[float] = 0.1, per_class: bool = False
-    ) -> None:
-        self.k = [k] if isinstance(k, int) else list(k)
-        self.temperature = [temperature] if isinstance(temperature, float | int) else list(temperature)
-        self.per_class = per_class
-        require(bool(self.k), "k", self.k, "one or more numbers of neighbours")
-        require(min(self.temperature, default=0) > 0, "temperature", temperature, "one or more positive numbers")
+    k: int | Sequence[int] = 200
+    temperature: Positive | Sequence[Positive] = 0.1
+    per_class: bool = False
+
+    def __post_init__(self) -> None:
+        settings: Any = ([x] if isinstance(x, int | float) else x for x in (self.k, self.temperature))
+        self.pairs = [*itertools.product(*settings)]
+        require(bool(self.pairs), "k", self.k, "one or more numbers of neighbours, as temperature")
 
     def check(self, target: Target) -> None:
-        target.labels("test")
-        self._check_votes(target, target.labels("train"))
+        super().check(target)
+        self.check_bank(len(target.train))
 
-    def _check_votes(self, target: Target, bank_labels: Tensor) -> None:
-        for k, temperature in itertools.product(self.k, self.temperature):
-            check_votes(bank_labels, k, temperature, target.num_classes)
+    def check_bank(self, count: int) -> None:
+        """Refuse numbers of neighbours that a bank does not have."""
+        for k, _ in self.pairs:
+            check_k(k, count)
 
     def doubts(self, target: Target) -> Iterator[str]:
         """Warn if more than a tenth of the bank votes, since the classes of distant images then decide."""
-        k, bank = max(self.k), len(target.train)
+        k, bank = max(k for k, _ in self.pairs), len(target.train)
         if k > bank / 10:
             remedy = f"set k to {max(1, bank // 10)} or less"
             yield f"k={k} is more than a tenth of the {bank} images that can vote: {remedy}"
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
-        self.check(target)
-        bank_labels, labels = target.labels("train"), target.labels("test")
-        for space, bank in target.features("train").items():
+        bank, queries = ((target.features(name), target.labels(name)) for name in ("train", "test"))  # type: ignore[arg-type]
+        yield from self.accuracies(*queries, *bank, target.num_classes)
+
+    def accuracies(
+        self, queries: Spaces, labels: Tensor, banks: Spaces, bank_labels: Tensor, num_classes: int
+    ) -> Iterator[tuple[str, float]]:
+        """Yield the accuracies of queries with labels [Q] in banks with labels [N], in each space."""
+        for space, bank in banks.items():
             prefix = "" if space == "backbone" else f"{space}_"
-            queries = target.features("test")[space][rank() :: world()]
-            for i, (pair, ranking) in enumerate(self.rankings(queries, bank, bank_labels, target.num_classes)):
-                ranking = of_all_ranks(ranking[:, :5], len(labels))
-                if i == 0:
-                    for name, value in top_accuracies(ranking, labels, target.num_classes, self.per_class):
-                        yield f"{prefix}{name}", value
-                if pair:
-                    for name, value in top_accuracies(ranking, labels, target.num_classes):
-                        yield f"{prefix}{pair}_{name}", value
+            of_rank = queries[space][rank() :: world()]
+            for i, (pair, ranking) in enumerate(self.rankings(of_rank, bank, bank_labels, num_classes)):
+                of_all = ranking.new_zeros(len(labels), min(5, num_classes))
+                of_all[rank() :: world()] = ranking[:, :5]
+                all_sum(of_all)
+                for of_pair in [""] * (i == 0) + [pair] * (len(self.pairs) > 1):
+                    every_class = self.per_class and not of_pair
+                    for name, value in top_accuracies(of_all, labels, num_classes, every_class):
+                        yield f"{prefix}{of_pair}{name}", value
 
     def rankings(
         self, queries: Tensor, bank: Tensor, bank_labels: Tensor, num_classes: int
     ) -> Iterator[tuple[str, Tensor]]:
-        """Of each k and temperature the name, empty of the only ones, and the classes [Q, C] of all queries [Q, D]."""
-        keys, pairs = nearest_entries(queries, bank, max(self.k)), [*itertools.product(self.k, self.temperature)]
-        for k, temperature in pairs:
-            ranking = rank_classes(keys, bank_labels, k, temperature, num_classes)
-            yield f"k{k}_t{temperature:g}" if len(pairs) > 1 else "", ranking
+        """Of each k and temperature the beginning of its names, and the classes [Q, C] of all queries [Q, D]."""
+        keys = nearest_entries(queries, bank, max(k for k, _ in self.pairs))
+        for k, temperature in self.pairs:
+            yield f"k{k}_t{temperature:g}_", rank_classes(keys, bank_labels, k, temperature, num_classes)
 
 
 class HeldOutKNN(KNN):
@@ -284,24 +286,22 @@ class HeldOutKNN(KNN):
         super().__init__(k, temperature)
 
     def check(self, target: Target) -> None:
-        labels = target.labels("train")
-        self._check_votes(target, labels if target.choose else labels[math.ceil(len(labels) / 10) :])
+        count = len(target.labels("train"))
+        self.check_bank(count if target.choose else count - math.ceil(count / 10))
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
-        labels = bank_labels = target.labels("train")
+        banks, bank_labels = target.features("train"), target.labels("train")
         if target.choose:
-            held_out, kept, labels = None, None, target.labels("choose")
+            queries, labels = target.features("choose"), target.labels("choose")
         else:
             generator = torch.Generator().manual_seed(stream("knn_val", target.seed))
-            order = torch.randperm(len(labels), generator=generator).to(labels.device)
-            held_out, kept = without_copies(order, math.ceil(len(labels) / 10), target.twins("train"))
-            labels, bank_labels = labels[held_out], labels[kept]
-        for space, bank in target.features("train").items():
-            queries = target.features("choose")[space] if held_out is None else bank[held_out]
-            bank = bank if kept is None else bank[kept]
-            ((_, ranking),) = self.rankings(queries[rank() :: world()], bank, bank_labels, target.num_classes)
-            correct = of_all_ranks(ranking[:, :1], len(labels))[:, 0] == labels
-            yield "top1" if space == "backbone" else f"{space}_top1", correct.double().mean().item()
+            order = torch.randperm(len(bank_labels), generator=generator).to(bank_labels.device)
+            held_out, kept = without_copies(order, math.ceil(len(order) / 10), target.twins("train"))
+            queries, banks = ({space: x[ids] for space, x in banks.items()} for ids in (held_out, kept))
+            labels, bank_labels = bank_labels[held_out], bank_labels[kept]
+        for name, value in self.accuracies(queries, labels, banks, bank_labels, target.num_classes):
+            if name.endswith("top1"):
+                yield name, float(value)
 
 
 class EuclideanKNN(KNN):
@@ -314,8 +314,7 @@ class EuclideanKNN(KNN):
         epsilon: added to a distance, whose inverse is the vote.
     """
 
-    def __init__(self, k: int = 20, epsilon: float = 0.00001) -> None:
-        require(epsilon > 0, "epsilon", epsilon, "a positive number")
+    def __init__(self, k: int = 20, epsilon: Positive = 0.00001) -> None:
         super().__init__(k)
         self.epsilon = epsilon
 
@@ -325,7 +324,7 @@ class EuclideanKNN(KNN):
         rankings = [bank_labels.new_zeros(0, num_classes)]
         for block in queries.split(max(1, DISTANCES // len(bank))) if len(queries) else ():
             stop_if_asked()
-            distances, nearest = torch.cdist(block, bank).topk(self.k[0], dim=1, largest=False)
+            distances, nearest = torch.cdist(block, bank).topk(self.pairs[0][0], dim=1, largest=False)
             scores = distances.new_zeros(len(block), num_classes, dtype=torch.float64)
             scores.scatter_add_(1, bank_labels[nearest], 1 / (distances.double() + self.epsilon))
             rankings.append(scores.sort(dim=1, descending=True, stable=True).indices)

@@ -10,18 +10,19 @@ Shapes: P photos, K cluster counts, S side of a photo, g side of a feature map, 
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms.functional import rgb_to_grayscale
 
+from ssl_bench.config.ranges import Count
 from ssl_bench.data import coco
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.photos import read_photo
@@ -58,44 +59,34 @@ class LocalFeatures(Evaluator):
 
     metrics: ClassVar[Declared] = {"*_ami": Metric("number", "high", "photos")}
 
-    def __init__(
-        self,
-        mean: Sequence[float],
-        std: Sequence[float],
-        images: str,
-        annotations: str | None = None,
-        photos: int = 32,
-        size: int = 448,
-        layers: Sequence[str] = ("layer2", "layer3", "layer4"),
-        clusters: Sequence[int] = (2, 3, 4, 8),
-        grid: int = 56,
-        patch: int = 16,
-        n_init: int = 4,
-    ) -> None:
-        require(len(mean) in (1, 3), "mean", list(mean), "one or three numbers: its photos are grey or coloured")
-        require(Path(images).is_dir(), "images", images, "a folder with photos")
-        has_file = annotations is None or Path(annotations).is_file()
-        require(has_file, "annotations", annotations, "the file instances_*.json of COCO, or null")
-        for name, value in {"photos": photos, "size": size, "grid": grid, "n_init": n_init}.items():
-            require(value >= 1, name, value, "1 or more")
-        require(bool(layers), "layers", list(layers), "one or more modules of the backbone")
-        valid = len(clusters) > 0 and all(2 <= k <= MAX_CLUSTERS for k in clusters)
-        require(valid, "clusters", list(clusters), f"one or more numbers from 2 to {MAX_CLUSTERS}")
-        require(patch >= 1 and size % patch == 0, "patch", patch, f"a divisor of size={size}")
-        self.channels, self.view = len(mean), EvalView(mean=mean, std=std)
-        self.images, self.annotations = Path(images), Path(annotations) if annotations else None
-        self.photos, self.size, self.layers, self.clusters = photos, size, list(layers), list(clusters)
-        self.grid, self.patch, self.n_init = grid, patch, n_init
+    needs_network = True
+    mean: Sequence[float]
+    std: Sequence[float]
+    images: str
+    annotations: str | None = None
+    photos: Count = 32
+    size: Count = 448
+    layers: Annotated[Sequence[str], Meta(min_length=1)] = ("layer2", "layer3", "layer4")
+    clusters: Annotated[Sequence[Annotated[int, Meta(ge=2, le=MAX_CLUSTERS)]], Meta(min_length=1)] = (2, 3, 4, 8)
+    grid: Count = 56
+    patch: Count = 16
+    n_init: Count = 4
+
+    def __post_init__(self) -> None:
+        require(len(self.mean) in (1, 3), "mean", self.mean, "one or three numbers: its photos are grey or coloured")
+        require(self.size % self.patch == 0, "patch", self.patch, f"a divisor of size={self.size}")
+        has_file = self.annotations is None or Path(self.annotations).is_file()
+        require(has_file, "annotations", self.annotations, "the file instances_*.json of COCO, or null")
+        files = sorted(path for path in Path(self.images).rglob("*") if path.suffix.lower() in PHOTOS)
+        require(bool(files), "images", self.images, "a folder with photos")
+        self.paths = {path.relative_to(self.images).as_posix(): path for path in files[: self.photos]}
 
     def check(self, target: Target) -> None:
-        submodules(self._backbone(target), self.layers), self._paths()
+        submodules(self._backbone(target), self.layers)
 
     def run(self, target: Target) -> Iterator[tuple[str, float | Artifact]]:
-        if target.network is None:
-            return
-        paths = self._paths()
-        instances = self._instances(paths)  # before any computation, so that a wrong file is refused at once
-        regions = self._regions(target, paths)
+        instances = self._instances()  # before any computation, so that a wrong file is refused at once
+        regions = self._regions(target)
         for row, maps in regions.items():
             for j, k in enumerate(self.clusters):
                 scores = [agreement(maps[i, j], objects) for i, objects in instances.items()]
@@ -103,70 +94,54 @@ class LocalFeatures(Evaluator):
                 if defined:
                     yield f"{row}_k{k}_ami", sum(defined) / len(defined)
         columns = [(row, j, k) for row in regions for j, k in enumerate(self.clusters)]
-        for i, path in enumerate(paths):
+        for i, (name, path) in enumerate(self.paths.items()):
             clusters = {f"{row}, {k} clusters": cluster_rows(regions[row][i, j]) for row, j, k in columns}
             objects = instance_rows(instances[i]) if i in instances else None
-            name = path.relative_to(self.images).with_suffix("").as_posix()
-            yield name, Regions(str(path), len(self.clusters), clusters, objects)
+            yield name.rpartition(".")[0], Regions(str(path), len(self.clusters), clusters, objects)
 
-    def _paths(self) -> list[Path]:
-        paths = sorted(path for path in self.images.rglob("*") if path.suffix.lower() in PHOTOS)[: self.photos]
-        require(bool(paths), "images", self.images, "a folder with photos: this one has none")
-        return paths
-
-    def _instances(self, paths: Sequence[Path]) -> dict[int, NDArray[np.int64]]:
+    def _instances(self) -> dict[int, NDArray[np.int64]]:
         """Maps [S, S] of the annotated photos, by their index in ``paths``."""
         if self.annotations is None:
             return {}
-        by_name = {photo.file_name: photo for photo in coco.read_instances(self.annotations).photos}
-        names = [path.relative_to(self.images).as_posix() for path in paths]
-        maps = {i: coco.instance_map(by_name[name], self.size) for i, name in enumerate(names) if name in by_name}
+        by_name = {photo.file_name: photo for photo in coco.read_instances(Path(self.annotations)).photos}
+        found = {i: by_name[name] for i, name in enumerate(self.paths) if name in by_name}
         remedy = (
-            f"a file that has some of the {len(paths)} photos such as {names[0]}, or to null, or set images to the "
-            "folder in which the file's file_name entries lie"
+            f"a file whose file_name entries are paths of photos in {self.images}, such as {next(iter(self.paths))}"
         )
-        require(bool(maps), "annotations", self.annotations, remedy)
-        return maps
+        require(bool(found), "annotations", self.annotations, remedy)
+        return {i: coco.instance_map(photo, self.size) for i, photo in found.items()}
 
-    def _regions(self, target: Target, paths: Sequence[Path]) -> dict[str, NDArray[np.uint8]]:
+    def _regions(self, target: Target) -> dict[str, NDArray[np.uint8]]:
         """Cluster of every location, [P, K, g, g], by row; all ranks have all of them."""
-        backbone = self._backbone(target)
-        channels = target.load(target.test, torch.zeros(1, dtype=torch.int64))[0].shape[0]
-        if channels != self.channels:
-            raise ConfigError(
-                f"its photos have {self.channels} channels, but the network's images have {channels}: "
-                "leave it out of evaluate"
-            )
+        backbone, view, channels = self._backbone(target), EvalView(mean=self.mean, std=self.std), len(self.mean)
         dtype = next(backbone.parameters()).dtype
         regions: dict[str, Tensor] = {}
-        for i, path in enumerate(paths):
+        for i, path in enumerate(self.paths.values()):
             is_local = i % world() == rank()
             if not is_local and i > 0:  # a rank without photos opens the first one, to find the sizes of the maps
                 continue
-            rgb = self._open(path).to(target.device)  # [1, 3, S, S]
-            pixels = rgb if self.channels == 3 else rgb_to_grayscale(rgb)
-            mixed = torch.autocast(target.device.type, target.autocast) if target.autocast else nullcontext()
-            with mixed:
-                maps = feature_maps(backbone, self.layers, self.view(pixels, dtype), self.grid)
+            photo = np.array(read_photo(path).resize((self.size, self.size), Image.Resampling.BICUBIC))
+            rgb = torch.from_numpy(photo).permute(2, 0, 1)[None].to(target.device)  # [1, 3, S, S]
+            pixels = rgb if channels == 3 else rgb_to_grayscale(rgb)
+            with torch.autocast(target.device.type, target.autocast, enabled=target.autocast is not None):
+                maps = feature_maps(backbone, self.layers, view(pixels, dtype), self.grid)
             maps["rgb"] = patches(rgb, self.patch)
             for row, x in maps.items():
-                shape = len(paths), len(self.clusters), *x.shape[:2]
+                shape = len(self.paths), len(self.clusters), *x.shape[:2]
                 regions.setdefault(row, torch.zeros(shape, dtype=torch.uint8, device=target.device))
                 for j, k in enumerate(self.clusters if is_local else []):
                     regions[row][i, j] = torch.from_numpy(clustered(x, k, target.seed, self.n_init))
         return {row: all_sum(clusters).cpu().numpy() for row, clusters in regions.items()}
 
-    @staticmethod
-    def _backbone(target: Target) -> nn.Module:
+    def _backbone(self, target: Target) -> nn.Module:
+        """The network's, whose images have as many channels as the photos."""
         if not isinstance(backbone := getattr(target.network, "backbone", None), nn.Module):
-            name = type(target.network).__name__
-            raise ConfigError(f"{name} has no backbone: leave it out of evaluate")
+            raise ConfigError(f"{type(target.network).__name__} has no backbone: leave it out of evaluate")
+        channels = next(backbone.parameters()).shape[1]
+        require(
+            channels == len(self.mean), "mean", self.mean, f"{channels} numbers, as the network's images have channels"
+        )
         return backbone
-
-    def _open(self, path: Path) -> Tensor:
-        """Read a photo as uint8 [1, 3, S, S]."""
-        resized = read_photo(path).resize((self.size, self.size), Image.Resampling.BICUBIC)
-        return torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None]
 
 
 def feature_maps(backbone: nn.Module, layers: Sequence[str], view: Tensor, grid: int) -> dict[str, Tensor]:

@@ -36,8 +36,9 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
     metrics: dict[str, float] = {}
     artifacts: dict[str, Artifact] = {}
     for infix, target in targets if evaluators else ():
-        for name, evaluator in evaluators.items():
+        for name, evaluator in _fitting(evaluators, target):
             with _refusals_of(name):
+                evaluator.check(target)
                 results = dict(evaluator.run(target))
             for metric, value in results.items():
                 if isinstance(value, Artifact):
@@ -54,7 +55,7 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
 def check_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> None:
     """Call ``check`` of every evaluator with every target, and log the doubts; the errors of :func:`run_evaluators`."""
     for infix, target in targets if evaluators else ():
-        for name, evaluator in evaluators.items():
+        for name, evaluator in _fitting(evaluators, target):
             with _refusals_of(name):
                 evaluator.check(target)
         for sentence in doubts(evaluators, [(infix, target)]):
@@ -68,14 +69,17 @@ def doubts(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Tar
     """
     sentences = list[str]()
     for infix, target in targets if evaluators else ():
-        sentences += [
-            f"evaluate.{name}.{s}" for name, evaluator in evaluators.items() for s in evaluator.doubts(target)
-        ]
+        sentences += [f"evaluate.{name}.{s}" for name, each in evaluators.items() for s in each.doubts(target)]
         if any(evaluator.takes_labels for evaluator in evaluators.values()) and (lost := target.unlabelled()):
             where = f"{infix.strip('/')}: " if infix.strip("/") else ""
             what = f"no training image has a label of {len(lost)} of {target.num_classes} classes ({few(lost)})"
             sentences.append(f"{where}{what}, so no classifier can name them")
     return list(dict.fromkeys(sentences))
+
+
+def _fitting(evaluators: Mapping[str, Evaluator], target: Target) -> list[tuple[str, Evaluator]]:
+    """The evaluators without those that need a network, for raw pixels."""
+    return [(name, each) for name, each in evaluators.items() if target.network is not None or not each.needs_network]
 
 
 @contextmanager

@@ -5,8 +5,8 @@ value is a number, or an artifact (artifacts.py) if one number is not enough. It
 the same numbers on any number of ranks. The caller adds the prefix of a name, so one evaluator serves the trained
 network, the network at initialisation and the raw pixels.
 
-Its ``check(target)`` is called before the training. It opens no image, and raises InvalidValue about an argument of the
-evaluator or ConfigError about another key; run.py adds the evaluator's name to the sentence.
+Its ``check(target)`` is called before the training and before ``run``. It opens no image, and raises InvalidValue about
+an argument of the evaluator or ConfigError about another key; run.py adds the evaluator's name to the sentence.
 
 Shapes: N images of a split, n images of a batch, C channels, D backbone width, P projection width.
 """
@@ -14,19 +14,21 @@ Shapes: N images of a split, n images of a batch, C channels, D backbone width, 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, dataclass_transform
 
 import torch
 from torch import Tensor, nn
 
+from ssl_bench.config.ranges import in_range
 from ssl_bench.data.pixels import sizes, white
 from ssl_bench.data.reader import Reader
 from ssl_bench.data.source import ImageBatch, Source
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, gather, rank, world
-from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
+from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.metric import ACCURACIES, Declared
 from ssl_bench.signals import stop_if_asked
@@ -34,11 +36,17 @@ from ssl_bench.signals import stop_if_asked
 SplitName = Literal["train", "test", "choose"]
 
 
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
 class Evaluator(ABC):
     """Base of the evaluators, described above.
 
+    A subclass without a constructor is a dataclass of its settings: its annotated attributes are those of its
+    constructor, in their order, or keywords only after ``kw_only=True`` in its bases. Every constructor checks the
+    ranges in its annotations.
+
     Attributes:
         needs_labels: whether it yields nothing for images without classes.
+        needs_network: whether it is left out for raw pixels.
         reads_images: whether it yields nothing without images.
         needs_projection: whether it yields nothing, or less than its settings ask for, of a network without a head.
         takes_labels: whether it is run for each of ``evaluate.labels``; others are run once, without them.
@@ -47,17 +55,25 @@ class Evaluator(ABC):
     """
 
     needs_labels: ClassVar[bool] = False
+    needs_network: ClassVar[bool] = False
     reads_images: ClassVar[bool] = True
     takes_labels: ClassVar[bool] = False
     needs_projection: bool = False  # of some, their settings decide
     metrics: ClassVar[Declared] = ACCURACIES
 
+    def __init_subclass__(cls, kw_only: bool = False) -> None:
+        if "__init__" not in vars(cls):
+            dataclass(eq=False, kw_only=kw_only)(cls)
+        in_range(cls)
+
     @abstractmethod
     def run(self, target: "Target") -> Iterator[tuple[str, float | Artifact]]:
         """Evaluate a network; yield names and values."""
 
-    def check(self, target: "Target") -> None:  # noqa: B027  # not abstract: an evaluator need not have one
-        """Refuse a target that the evaluator cannot work with."""
+    def check(self, target: "Target") -> None:
+        """Refuse a target that the evaluator cannot work with, such as one without the labels that it needs."""
+        if self.needs_labels:
+            target.labels("train"), target.labels("test")
 
     def doubts(self, target: "Target") -> Iterator[str]:
         """Yield sentences about settings that are allowed and unwise for a target."""
@@ -79,27 +95,25 @@ def frozen(network: nn.Module) -> Iterator[None]:
 
 def submodules(backbone: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
     """The modules of a backbone by their names. Raises InvalidValue if there is none of a name."""
-    modules = dict(backbone.named_modules(remove_duplicate=False))
-    for layer in layers:
-        if layer not in modules:
-            children = ", ".join(name for name, _ in backbone.named_children())
-            remedy = f"modules of the backbone, such as {children}: it has no {layer}"
-            raise InvalidValue("layers", list(layers), remedy)
-    return [modules[layer] for layer in layers]
+    try:
+        return [backbone.get_submodule(layer) for layer in layers]
+    except AttributeError as error:
+        children = ", ".join(name for name, _ in backbone.named_children())
+        raise InvalidValue("layers", list(layers), f"modules of the backbone, such as {children}: {error}") from error
 
 
 @contextmanager
 def captured_outputs(
-    backbone: nn.Module, layers: Sequence[str], transform: Callable[[Any], Any] = lambda output: output
+    backbone: nn.Module, layers: Sequence[str], transform: Callable[[str, Any], Any] = lambda _, output: output
 ) -> Iterator[dict[str, Any]]:
-    """Collect ``transform(output)`` of the named modules in the forward passes inside the block.
+    """Collect ``transform(layer, output)`` of the named modules in the forward passes inside the block.
 
     These passes are not compiled, because a compiled network ignores hooks that are added after its compilation.
     """
     outputs: dict[str, Any] = {}
 
     def hook(layer: str, _: nn.Module, __: object, output: Any) -> None:
-        outputs[layer] = transform(output)
+        outputs[layer] = transform(layer, output)
 
     modules = zip(layers, submodules(backbone, layers), strict=True)
     handles = [module.register_forward_hook(partial(hook, layer)) for layer, module in modules]
@@ -111,11 +125,13 @@ def captured_outputs(
             handle.remove()
 
 
-def _divided(images: ImageBatch) -> Tensor:
-    assert isinstance(images, Tensor), "images of many sizes need a view of their pixels"
-    return images.float() / white(images)
+def make_views(views: Views, uniform: Tensor, images: ImageBatch, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Views of n images, on their device, from the random numbers [n, ...] of each."""
+    uniform = uniform.to(images[0].device, non_blocking=True)
+    return views.apply(images, views.parameters(uniform, *sizes(images)), dtype)
 
 
+@dataclass(eq=False)
 class Target:
     """A network (or raw pixels) with the two splits that it is evaluated on.
 
@@ -126,47 +142,37 @@ class Target:
         num_classes: labels lie in [0, num_classes).
         view: the test-time transform, images on ``device`` -> float [n, C, h, w].
         pixels: the same for raw pixels; None: images of one size, divided by 255 if they are uint8.
-        device: where features are computed and kept.
+        device: where features are computed and kept, or its name.
         seed: seed for the generators of the evaluators.
         batch_size: images per forward pass of one rank.
         autocast: type for mixed precision of the forward pass; None: the network's own type.
         augment: the transform of each training view, global crops first; empty if it is not known.
         choose: the split that settings are chosen by; None: a part of ``train``.
         class_names: in the order of the labels; empty: they are numbers.
-
-    Attributes:
         kept: file of the state of a long evaluation, which goes on from there if the run is started again; None: none.
     """
 
+    network: nn.Module | None
+    train: Source
+    test: Source
+    _: KW_ONLY
+    num_classes: int
+    view: Callable[[Any], Tensor]
+    pixels: Callable[[Any], Tensor] | None = None
+    device: Any
+    seed: int
+    batch_size: int = 512
+    autocast: torch.dtype | None = None
+    augment: Sequence[Views] = ()
+    choose: Source | None = None
+    class_names: Sequence[str] = ()
     kept: Path | None = None
 
-    def __init__(
-        self,
-        network: nn.Module | None,
-        train: Source,
-        test: Source,
-        *,
-        num_classes: int,
-        view: Callable[[Any], Tensor],
-        pixels: Callable[[Any], Tensor] | None = None,
-        device: torch.device | str,
-        seed: int,
-        batch_size: int = 512,
-        autocast: torch.dtype | None = None,
-        augment: Sequence[Views] = (),
-        choose: Source | None = None,
-        class_names: Sequence[str] = (),
-    ) -> None:
-        require(batch_size >= 1, "batch_size", batch_size, "1 or more")
-        self.network, self.view, self.pixels = network, view, pixels or _divided
-        self.train, self.test, self.choose, self.class_names = train, test, choose, class_names
-        self.num_classes, self.seed, self.batch_size, self.autocast = num_classes, seed, batch_size, autocast
-        self.device, self.augment = torch.device(device), augment
-        self._features: dict[SplitName, dict[str, Tensor]] = {}
+    def __post_init__(self) -> None:
+        self.device, self._features = torch.device(self.device), dict[SplitName, dict[str, Tensor]]()
 
     def split(self, name: SplitName) -> Source:
-        source = {"train": self.train, "test": self.test, "choose": self.choose}[name]
-        assert source is not None, f"there is no split {name}"
+        source: Source = getattr(self, name)
         return source
 
     def twins(self, name: SplitName) -> Tensor | None:
@@ -195,12 +201,9 @@ class Target:
         train, test = self.train.labels.cpu(), self.test.labels.cpu()
         if not self.num_classes or train.ndim != 1 or test.ndim != 1:
             return []
-        return self.names_of({*test.tolist()} - {*train.tolist(), -1})
-
-    def names_of(self, classes: set[int]) -> list[str]:
-        """The names of some classes, or their numbers, in the order of these."""
         names = self.class_names if len(self.class_names) == self.num_classes else range(self.num_classes)
-        return [str(names[label]) for label in sorted(classes) if label < self.num_classes]
+        lost = sorted({*test.tolist()} - {*train.tolist(), -1})
+        return [str(names[label]) for label in lost if label < self.num_classes]
 
     def features(self, name: SplitName) -> dict[str, Tensor]:
         """Features of a split in its order, on every rank: "backbone" [N, D] and "projection" [N, P], float32.
@@ -232,21 +235,18 @@ class Target:
         the number of ranks. The target must have a network and an ``augment``.
         """
 
-        def make_views(augment: Views, uniform: Tensor, rows: Tensor, images: ImageBatch) -> Tensor:
-            uniform = uniform[rows].to(self.device, non_blocking=True)
-            return augment.apply(images, augment.parameters(uniform, *sizes(images)))
+        def of_rows(augment: Views, uniform: Tensor, rows: Tensor, images: ImageBatch) -> Tensor:
+            return make_views(augment, uniform[rows], images)
 
         augments = [self.augment[view % 2] for view in range(views)]
-        makers = [partial(make_views, augment, augment.uniform(len(ids), generator)) for augment in augments]
+        makers = [partial(of_rows, augment, augment.uniform(len(ids), generator)) for augment in augments]
         pair = [self._outputs(self.split(name), ids, maker) for maker in makers]
         return {output: torch.stack([outputs[output] for outputs in pair]) for output in pair[0]}
 
     def outputs(self, source: Source, ids: Tensor) -> dict[str, Tensor]:
         """The features of the images ``ids`` [n] of any source, in that order; the ids are on its device."""
-        return self._outputs(source, ids, self._view)
-
-    def _view(self, _: Tensor, images: ImageBatch) -> Tensor:
-        return (self.pixels if self.network is None else self.view)(images)
+        view = self.view if self.network is not None else self.pixels or (lambda images: images.float() / white(images))
+        return self._outputs(source, ids, lambda _, images: view(images))
 
     def _outputs(
         self, source: Source, ids: Tensor, make_views: Callable[[Tensor, ImageBatch], Tensor]

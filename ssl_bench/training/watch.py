@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from ssl_bench.data.dataset import Probe
 from ssl_bench.data.reader import Loader
 from ssl_bench.distributed import world
+from ssl_bench.evaluate.geometry import effective_rank
 from ssl_bench.evaluate.knn import leave_one_out
 from ssl_bench.evaluate.metric import NOT_HELPED
-from ssl_bench.evaluate.spectrum import effective_rank
 from ssl_bench.record import evaluations
 from ssl_bench.seeding import rng_state, set_rng_state, stream
 from ssl_bench.training.parts import Parts

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_bench.api.features import alignment_uniformity, knn, linear_probe
-from ssl_bench.evaluate.linear import accuracy, fit_linear
+from ssl_bench.evaluate.linear import LinearProbe, accuracy
 from tests.api.cases import vectors
 from tests.door.door import refused
 
@@ -25,8 +25,7 @@ def test_a_linear_probe_is_the_fit_on_nine_tenths() -> None:
     found = linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS, lrs=lrs, epochs=4, seed=3)
     generator = torch.Generator().manual_seed(3)
     order = torch.randperm(90, generator=generator)
-    settings: dict[str, Any] = {"num_classes": 3, "epochs": 4, "batch_size": 512, "momentum": 0.9, "weight_decay": 0.0}
-    fit = fit_linear(FEATURES, LABELS, lrs, **settings, generator=generator, fitted=order[9:])
+    fit = LinearProbe(epochs=4).fit(FEATURES, LABELS, [(lr, 0.0) for lr in lrs], 3, generator, order[9:])
     held_out = accuracy(FEATURES, order[:9], LABELS, *fit).tolist()
     best = held_out.index(max(held_out))
     top1 = accuracy(QUERIES, torch.arange(30), QUERY_LABELS, *fit)[best].item()

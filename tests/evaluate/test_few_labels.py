@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,28 +73,25 @@ def test_lists_that_cannot_be_used_are_refused() -> None:
     Path("empty.txt").write_text("\n \n")
     Path("bytes.txt").write_bytes(b"\xff\xfe\x00")
     Path("good.txt").write_text(names[0])
-    for given, named in (
-        ("[none.txt]", r"none\.txt"),
-        ("[empty.txt]", r"empty\.txt"),
-        ("[bytes.txt]", r"bytes\.txt.*UTF-8"),
-        ("[absent.txt]", r"absent\.txt: 2 of 3 .*\(x\.png, y\.png\)"),
-        ("[good.txt,good.txt]", r"good\.txt"),
-        ("good.txt", r"good\.txt"),
-    ):
-        with pytest.raises(ConfigError, match=rf"^evaluate\.labels.*{named}"):
-            config = load([*words, f"evaluate.labels={given}"])
+
+    def refusal(*words: str) -> str:
+        with pytest.raises(ConfigError, match=r"^evaluate\.labels") as refused:
+            config = load([*words])
             schema.check(config)
             validate(Parts(config), 1)
+        return str(refused.value)
+
+    for given in ("[none.txt]", "[empty.txt]", "[bytes.txt]", "[good.txt,good.txt]", "good.txt"):
+        assert re.sub(r"[\[\]]|,.*", "", given) in refusal(*words, f"evaluate.labels={given}")
+    assert "2 of 3" in refusal(*words, "evaluate.labels=[absent.txt]")
+    refusal("framework=frozen", "evaluate.labels=[good.txt]")  # images without files
     config = load([*words, "evaluate.labels=[good.txt]"])
     Path("good.txt").write_text(names[1])
     with pytest.raises(ConfigError, match=r"^evaluate\.labels.*good\.txt"):
         validate(Parts(config), 1)
-    with pytest.raises(ConfigError, match=r"evaluate\.labels"):
-        validate(Parts(load(["framework=frozen", "evaluate.labels=[good.txt]"])), 1)
     Path("photos/train/c1/1_00.png").rename("photos/train/c1/0_00.png")
     Path("good.txt").write_text("0_01.png\n0_00.png")
-    with pytest.raises(ConfigError, match=r"1 of 2 .*\(0_00.png\).*FOLDER/NAME"):
-        validate(Parts(load([*words, "evaluate.labels=[good.txt]"])), 1)
+    assert "FOLDER/NAME" in refusal(*words, "evaluate.labels=[good.txt]")
 
 
 def test_a_network_is_evaluated_on_several_data_sets(train: Callable[..., tuple[int, str]]) -> None:
@@ -125,7 +123,7 @@ def test_a_share_has_a_k_of_its_own() -> None:
     assert [entry["settings"]["k"] for entry in entries] == [1, 2, 20]  # of 13, 134 and 1347 images
     assert entries[2]["id"] == evaluations.asked(load(["evaluate=knn"]))[0]["id"]
     parts = Parts(config)
-    assert [parts.evaluators_for(None, labels)["knn"].k for labels in (0.01, 0.1, 1.0)] == [[1], [2], [20]]  # type: ignore[attr-defined]
+    assert [parts.evaluators_for(None, labels)["knn"].k for labels in (0.01, 0.1, 1.0)] == [1, 2, 20]  # type: ignore[attr-defined]
     validate(parts, 1)
     with pytest.raises(ConfigError, match=r"^evaluate.knn.k=\[?30\]?: .*1 to 1"):
         validate(Parts(load([*words, "evaluate.knn.k=30"])), 1)

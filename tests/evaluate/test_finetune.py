@@ -16,16 +16,14 @@ from torch import Tensor, nn
 from ssl_bench.commands.evaluate import main as evaluate
 from ssl_bench.config.compose import load
 from ssl_bench.data.source import Images
-from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate import finetune
-from ssl_bench.evaluate.finetune import Classifier, FineTune, Training
+from ssl_bench.evaluate.finetune import Classifier, FineTune
 from ssl_bench.evaluate.target import Target
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.record import evaluations
-from ssl_bench.results.statistics import half_width
 from ssl_bench.seeding import stream
 from ssl_bench.signals import Interrupt, Interrupted
-from ssl_bench.training.parts import Parts
 from tests.conftest import only_run
 from tests.evaluate.test_few_labels import photos
 from tests.evaluate.test_linear_images import CLASSES, SIDE, images
@@ -98,8 +96,7 @@ def by_hand(recipe: dict[str, Any], train: Images, seed: int) -> dict[str, Tenso
 def test_the_steps_are_those_of_a_reference_in_float64() -> None:
     train, recipe, network = images(10, 1), FineTune(SIDE, **WHOLE, **SMALL), Net().double()
     expected = by_hand(SMALL, train, 3)
-    tuned = Training(recipe, make_target(network, train), 4, False).finished()
-    state = tuned.state_dict()
+    state = recipe.fitted(make_target(network, train), 4).state_dict()
     assert len(expected) == 6
     for name in expected.keys() - {"logits"}:
         torch.testing.assert_close(state[name], expected[name], rtol=1e-9, atol=1e-11)
@@ -118,46 +115,42 @@ def test_the_network_of_the_run_and_the_random_numbers_stay(mixed: torch.dtype |
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert modes == [m.training for m in network.modules()] and torch.equal(random, torch.get_rng_state())
     assert not any(p.requires_grad or p.grad is not None for p in network.parameters())
-    trained = Training(FineTune(SIDE, **SMALL), target, 4, False).finished().state_dict()
+    trained = FineTune(SIDE, **SMALL).fitted(target, 4).state_dict()
     changed = ("network.0.weight", "network.1.bias", "network.1.running_var", "linear.weight")
     assert all(not torch.equal(trained[name], Classifier(network, 6, 3).state_dict()[name]) for name in changed)
 
 
 def test_a_stopped_training_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    target, recipe = make_target(Net().double()), FineTune(SIDE, **SMALL)
-    undisturbed = weights(Training(recipe, target, 4, True).finished())
+    network, recipe, passes = Net().double(), FineTune(SIDE, **SMALL), list[nn.Module]()
+    target = make_target(network)
+    undisturbed = weights(recipe.fitted(target, 4))
     target.kept = tmp_path / "checkpoints" / "state.pt"
-    training, passes = Training(recipe, target, 4, True), list[int]()
+
+    def fitted(steps: int) -> None:
+        passes.clear()
+        state = weights(recipe.fitted(target, 4, keeps=True))
+        assert len(passes) == steps and all(torch.equal(value, undisturbed[name]) for name, value in state.items())
+
     with Interrupt(lambda number: number) as interrupt:
         interrupt.saved = True
 
-        def stop(*_: Any) -> None:
-            passes.append(training.step)
-            if training.step == 2:
+        def stop(module: nn.Module, _: object) -> None:  # the copy of the network has it too
+            passes.extend([module] if module.training else [])
+            if len(passes) == 3:
                 interrupt.ask(15)
 
-        training.network.register_forward_pre_hook(stop)
+        network.backbone[0].register_forward_pre_hook(stop)
         with pytest.raises(Interrupted):
-            training.finished()
-    assert passes == [0, 1, 2] and training.step == 3
-    again, steps = Training(recipe, target, 4, True), list[int]()
-    again.network.register_forward_pre_hook(lambda *_: steps.append(again.step))
-    state = weights(again.finished())
-    assert steps == [3, 4] and all(torch.equal(value, undisturbed[name]) for name, value in state.items())
+            fitted(5)
+    assert len(passes) == 3
+    fitted(2)
     target.kept.write_bytes(target.kept.read_bytes()[:-100])  # a damaged file: from the start
-    state = weights(Training(recipe, target, 4, True).finished())
-    assert all(torch.equal(value, undisturbed[name]) for name, value in state.items())
+    fitted(5)
 
 
 def test_a_rate_that_diverges_has_no_accuracy() -> None:
     with pytest.raises(InvalidValue, match=r"^lr=1e\+30: "):
         dict(FineTune(SIDE, **SMALL | {"lr": 1e30}).run(make_target(Net())))
-
-
-def test_images_without_classes_are_refused() -> None:
-    target = make_target(Net(), num_classes=0)
-    with pytest.raises(ConfigError, match=r"classes.* evaluate "):
-        FineTune(SIDE).check(target)
 
 
 def test_few_labels_have_more_epochs() -> None:
@@ -169,11 +162,9 @@ def test_few_labels_have_more_epochs() -> None:
     entries = asked(shares)
     assert [epochs for epochs, _ in entries] == [60, 30, 30] and len({name for _, name in entries}) == 3
     assert asked(shares, "evaluate.finetune.epochs=30")[1:] == entries[1:]
-    assert [epochs for epochs, _ in asked("dataset=imagenet", shares)] == [60, 30, 30]
     words = photos("photos", count=40)
     Path("few.txt").write_text("0_00.png\n1_00.png\n0_01.png\n")
     assert [epochs for epochs, _ in asked(*words, "evaluate.labels=[few.txt,0.5]")] == [60, 30]
-    assert Parts(load(["evaluate=finetune", shares])).evaluators_for(None, 0.01)["finetune"].epochs == 60  # type: ignore[attr-defined]
 
 
 def test_photos_and_the_list_of_those_with_labels(capfd: pytest.CaptureFixture[str]) -> None:
@@ -195,41 +186,6 @@ def test_photos_and_the_list_of_those_with_labels(capfd: pytest.CaptureFixture[s
     assert len(set(metrics.values())) == 1 and not list(run.glob("checkpoints/evaluation-*"))
 
 
-def test_a_run_goes_on_in_an_evaluation(train: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state is kept for each network, and none when the results are there."""
-    words = [*DIGITS, "max_steps=1", "evaluate=[knn,finetune]", "evaluate.labels=[0.1]", "evaluate.baselines=[init]"]
-    words += [f"evaluate.finetune.{key}" for key in ("epochs=2", "batch_size=64", "least_steps=0")]
-    monkeypatch.setattr(finetune, "PAUSE", 0.0)
-    kept, keep = list[str](), Training._keep
-
-    def observed(training: Training) -> None:
-        keep(training)
-        assert training.target.kept is not None
-        kept.append(f"{training.target.kept.name} {training.step} {training.target.kept.exists()}")
-
-    monkeypatch.setattr(Training, "_keep", observed)
-    assert train(*words)[0] == 0
-    content = json.loads((only_run() / "results.json").read_text())
-    (first,) = (entry for entry in content["evaluations"] if entry["evaluator"] == "finetune" and not entry["network"])
-    assert {"finetune/labels0.1/top1", "finetune_init/labels0.1/top1"} <= content["metrics"].keys()
-    of_both = [f"evaluation-1-{first['id']}-{infix}labels0.1.pt" for infix in ("", "_init-")]
-    assert kept == [f"{name} {step} True" for name in of_both for step in (1, 2, 3, 4)]
-    assert not list(only_run().glob("checkpoints/evaluation-*"))
-    assert len((only_run() / "labels" / "labels0.1.txt").read_text().split()) == 135
-    assert first["hits"]["finetune/labels0.1/top1"]["images"] == 450
-
-
-@pytest.mark.exhaustive
-def test_a_pre_trained_network_is_ahead_of_random_weights(train: Callable[..., tuple[int, str]]) -> None:
-    """With a tenth of the labels, by more than the 95% interval over three seeds."""
-    words = [*DIGITS, "epochs=10", "evaluate.labels=[0.1]", "evaluate.baselines=[init]"]
-    words += ["evaluate.finetune.least_steps=60", "seed=0,1,2"]
-    assert train("-m", *words, small=False)[0] == 0
-    results = [json.loads(path.read_text())["metrics"] for path in Path("outputs").glob("*/*/results.json")]
-    ahead = [m["finetune/labels0.1/top1"] - m["finetune_init/labels0.1/top1"] for m in results]
-    assert len(ahead) == 3 and sum(ahead) / 3 > half_width(ahead) > 0, ahead
-
-
 def test_a_stopped_fine_tuning_goes_on_after_another_evaluation(
     train: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,15 +193,15 @@ def test_a_stopped_fine_tuning_goes_on_after_another_evaluation(
     tuned = [*words, "evaluate=[finetune]", "evaluate.labels=[0.1]", "evaluate.finetune.flip=0"]
     tuned += [f"evaluate.finetune.{key}" for key in ("epochs=2", "batch_size=64", "least_steps=0")]
     monkeypatch.setattr(finetune, "PAUSE", 0.0)
-    steps, keep = list[int](), Training._keep
+    steps, keep = list[int](), finetune._keep
 
-    def stopped_at_two(training: Training) -> None:
-        keep(training)
-        steps.append(training.step)
+    def stopped_at_two(file: Path, step: int, parts: Any) -> None:
+        keep(file, step, parts)
+        steps.append(step)
         if steps == [1, 2]:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Training, "_keep", stopped_at_two)
+    monkeypatch.setattr(finetune, "_keep", stopped_at_two)
     assert train(*words, "evaluate=[]")[0] == 0
     assert train(*tuned)[0] == 128 + signal.SIGTERM
     assert train(*words, "evaluate=[knn]")[0] == 0

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ssl_bench.config.compose import load
 from ssl_bench.data.source import Images
 from ssl_bench.errors import InvalidValue
-from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.target import Target
+from ssl_bench.evaluate.trained import LinearOnImages
 from ssl_bench.training.parts import Parts
 
 CLASSES, SIDE = 3, 12
@@ -79,9 +79,7 @@ def train_reference(target: Target, probe: LinearOnImages) -> Reference:
     for _ in range(4):
         for batch in torch.randperm(40, generator=generator).split(16):
             with torch.no_grad():
-                first = network.first(
-                    probe._views(target.load(target.train, batch), len(batch), generator, target.device)
-                )
+                first = network.first(probe._views(target.load(target.train, batch), len(batch), generator))
                 maps = [first, network.second(first)]
             optimizer.zero_grad()
             losses = [F.cross_entropy(logits, target.labels("train")[batch]) for logits in head(maps)]
@@ -118,15 +116,15 @@ def test_the_windows_of_a_resnet_at_224_pixels_are_those_of_openselfsup() -> Non
     config = load(["evaluate=linear_opensel", "dataset=imagenet", "backbone=resnet50"])
     (probe,) = Parts(config).evaluators.values()
     assert isinstance(probe, LinearOnImages) and probe.windows is not None and probe.views.size == 224
-    for window, channels, side, numbers in zip(
-        probe.windows, (256, 512, 1024, 2048), (56, 28, 14, 7), (9216, 8192, 9216, 8192), strict=True
-    ):
-        pooled = probe._pooled(window, torch.ones(1, channels, side, side))
+    adaptive = LinearOnImages(224, layers=probe.layers)
+    shapes = zip((256, 512, 1024, 2048), (56, 28, 14, 7), (9216, 8192, 9216, 8192), strict=True)
+    for i, (channels, side, numbers) in enumerate(shapes, 1):
+        pooled = probe._pooled(f"layer{i}", torch.ones(1, channels, side, side))
         assert pooled.numel() == numbers and torch.equal(pooled, torch.ones_like(pooled))
-        assert probe._pooled(None, torch.ones(1, channels, side, side)).numel() == numbers  # as adaptive pooling
+        assert adaptive._pooled(f"layer{i}", torch.ones(1, channels, side, side)).numel() == numbers
     plain = (probe.epochs, probe.lr, probe.momentum, probe.nesterov, probe.weight_decay, probe.milestones, probe.gamma)
     assert plain == (90, 0.01, 0.9, True, 1e-4, [30, 60], 0.1) and probe.lighting == 0.1
-    assert probe._pooled([16, 8], torch.arange(32.0).view(1, 2, 4, 4)).flatten().tolist() == [7.5, 23.5]
+    assert probe._pooled("layer1", torch.arange(32.0).view(1, 2, 4, 4)).flatten().tolist() == [7.5, 23.5]
 
 
 def test_lighting_adds_the_principal_components_before_the_normalisation() -> None:
@@ -135,42 +133,33 @@ def test_lighting_adds_the_principal_components_before_the_normalisation() -> No
     lit = LinearOnImages(SIDE, **SETTINGS)
     batch = torch.arange(20)
     without, with_noise = (
-        probe._views(target.load(target.train, batch), len(batch), torch.Generator().manual_seed(7), target.device)
+        probe._views(target.load(target.train, batch), len(batch), torch.Generator().manual_seed(7))
         for probe in (plain, lit)
     )
     noise = (with_noise - without) * torch.tensor(SETTINGS["std"]).view(3, 1, 1)  # of pixels in [0, 1]
     torch.testing.assert_close(noise, noise[..., :1, :1].expand_as(noise), rtol=0, atol=1e-5)
     (generator := torch.Generator().manual_seed(7)), plain.views.uniform(20, generator)
-    alpha = 0.1 * torch.randn(20, 3, generator=generator).double()
+    alpha = 0.1 * torch.randn(20, 3, generator=generator)
     vectors = torch.tensor([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
-    values = [0.2175, 0.0188, 0.0045]
-    for i in range(20):
-        for c in range(3):
-            expected = sum(float(vectors[c, j]) * float(alpha[i, j]) * values[j] for j in range(3))
-            assert float(noise[i, c, 0, 0]) == pytest.approx(expected, abs=1e-5)
+    expected = alpha * torch.tensor([0.2175, 0.0188, 0.0045]) @ vectors.T
+    torch.testing.assert_close(noise[..., 0, 0], expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(vectors.T @ vectors, torch.eye(3), rtol=0, atol=1e-3)
-    many = lit._colours(100_000, generator)
-    assert float(many.var(0).sum()) == pytest.approx(0.01 * sum(v * v for v in values), rel=0.02)
 
 
 def test_lighting_leaves_gray_images_as_they_are() -> None:
     gray = images(8, 1, colours=1)
-    target = Target(None, gray, gray, num_classes=CLASSES, view=Tensor.float, device="cpu", seed=0)
-    a, b = (
-        LinearOnImages(SIDE, lighting=strength)._views(
-            target.load(target.train, torch.arange(8)), 8, torch.Generator().manual_seed(1), target.device
-        )
-        for strength in (0.0, 0.1)
-    )
+    probes = (LinearOnImages(SIDE, lighting=strength) for strength in (0.0, 0.1))
+    a, b = (probe._views(gray.parts[0], 8, torch.Generator().manual_seed(1)) for probe in probes)
     assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"windows": [[5, 2]]}, {"windows": [[5, 2], [4]]}, {"windows": [[5, 2], [0, 1]]}, {"layers": None}]
-)
-def test_windows_that_do_not_fit_the_layers_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidValue, match=r"^windows=.*null.*\[size,stride\].*layers"):
-        LinearOnImages(SIDE, **SETTINGS | wrong)
+def test_layers_and_windows_that_do_not_fit_are_refused() -> None:
+    for wrong in ([[5, 2]], [[5, 2], [4]], [[5, 2], [0, 1]]):
+        with pytest.raises(InvalidValue, match=r"^windows="):
+            LinearOnImages(SIDE, **SETTINGS | {"windows": wrong})
+    LinearOnImages(SIDE, **SETTINGS).check(make_target())
+    with pytest.raises(InvalidValue, match=r"^layers=\[first,layer1\]: .* second\b.*layer1"):
+        LinearOnImages(SIDE, **SETTINGS | {"layers": ["first", "layer1"]}).check(make_target())
 
 
 @pytest.mark.parametrize("cause", ["rate", "maps"])

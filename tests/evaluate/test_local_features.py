@@ -41,10 +41,10 @@ class Network(nn.Module):
         self.backbone = Backbone(channels)
 
 
-def make_target(channels: int = 3, network: bool = True) -> Target:
+def make_target(channels: int = 3) -> Target:
     images = Images([torch.zeros(2, channels, 8, 8, dtype=torch.uint8)], torch.zeros(2, dtype=torch.int64))
     settings: dict[str, Any] = {"num_classes": 2, "view": None, "device": "cpu", "seed": 0}
-    return Target(Network(channels) if network else None, images, images, **settings)
+    return Target(Network(channels), images, images, **settings)
 
 
 def photos(folder: Path) -> tuple[Path, Path]:
@@ -114,10 +114,7 @@ def test_two_flat_regions_are_found_and_drawn(tmp_path: Path) -> None:
     assert set(regions) == {"0", "1", "2"}
     maps = regions["1"].maps
     assert list(maps)[:2] == ["first, 2 clusters", "first, 3 clusters"]
-    for row, side in {"first": 16, "second": 8, "rgb": 8}.items():
-        assert [len(line) for line in maps[f"{row}, 2 clusters"]] == [side] * side
-    objects = regions["1"].instances
-    assert objects is not None and len(objects) == 64
+    objects = regions["1"].instances or []
     assert {(line[:31], line[32:]) for line in objects} == {(31 * ".", 32 * "1")}  # PIL fills the outline too
     pictures = plots.write_artifacts(tmp_path / "figures", {"local_features/1": regions["1"]})
     with Image.open(pictures["local_features/1"]) as picture:
@@ -133,32 +130,28 @@ def test_without_annotations_there_are_only_pictures(tmp_path: Path) -> None:
 def test_photos_are_grey_for_a_network_of_grey_images(tmp_path: Path) -> None:
     results = dict(make_evaluator(photos(tmp_path)[0], None, channels=1).run(make_target(1)))
     assert set(results) == {"0", "1", "2"}
-    with pytest.raises(ConfigError, match=r" 3 .* 1"):
-        dict(make_evaluator(tmp_path / "images", None).run(make_target(1)))
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     images, annotations = photos(tmp_path)
-    for match, change in (
-        (r"annotations=.*none\.json: .*COCO.*null", {"annotations": images / "none.json"}),
-        (r"clusters=\[17\]: .*2 to 16", {"clusters": [17]}),
-        ("patch=7: .*size=64", {"patch": 7}),
+    (tmp_path / "empty").mkdir()
+    for key, change in (
+        ("annotations", {"annotations": images / "none.json"}),
+        ("clusters", {"clusters": [17]}),
+        ("patch", {"patch": 7}),
+        ("images", {"images": tmp_path / "empty"}),
     ):
         settings: dict[str, Any] = {"images": images, "annotations": annotations} | change
-        with pytest.raises(InvalidValue, match=f"^{match}"):
+        with pytest.raises(InvalidValue) as refusal:
             make_evaluator(**settings)
-    with pytest.raises(InvalidValue, match=r"^annotations=.* 3 .*images/0"):
+        assert refusal.value.key == key
+    with pytest.raises(InvalidValue, match=r"^annotations=.*images/0"):
         list(make_evaluator(tmp_path, annotations).run(make_target()))
-
-
-def test_missing_layers_photos_and_backbones_are_refused_before_the_training(tmp_path: Path) -> None:
-    images, annotations = photos(tmp_path)
     make_evaluator(images, annotations).check(make_target())
     with pytest.raises(InvalidValue, match=NO_THIRD):
         make_evaluator(images, annotations, layers=["third"]).check(make_target())
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InvalidValue, match=r"^images=.*empty: "):
-        make_evaluator(tmp_path / "empty", None).check(make_target())
+    with pytest.raises(InvalidValue, match=r"^mean=.* 1 "):
+        make_evaluator(images, None).check(make_target(1))
     with pytest.raises(ConfigError, match=r"Backbone .*evaluate"):
         target = make_target()
         target.network = Backbone()
@@ -168,13 +161,12 @@ def test_missing_layers_photos_and_backbones_are_refused_before_the_training(tmp
 def test_ranks_share_the_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum over five ranks, two of them without a photo, equals the regions of one rank."""
     evaluator, module = make_evaluator(*photos(tmp_path)), "ssl_bench.evaluate.local_features"
-    paths = evaluator._paths()
-    alone = evaluator._regions(make_target(), paths)
+    alone = evaluator._regions(make_target())
     monkeypatch.setattr(f"{module}.world", lambda: 5)
     shares = []
     for each in range(5):
         monkeypatch.setattr(f"{module}.rank", lambda each=each: each)
-        shares.append(evaluator._regions(make_target(), paths))
+        shares.append(evaluator._regions(make_target()))
     assert not any(x.any() for share in shares[3:] for x in share.values())
     for row, x in alone.items():
         np.testing.assert_array_equal(sum(share[row] for share in shares), x)

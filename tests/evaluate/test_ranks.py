@@ -12,20 +12,14 @@ from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import alone, world
 from ssl_bench.evaluate.artifacts import Artifact, Distribution, Histogram
-from ssl_bench.evaluate.contrast_statistics import BLOCK, ContrastStatistics
-from ssl_bench.evaluate.finetune import FineTune, Training
-from ssl_bench.evaluate.geometry import Geometry, pair_statistics
-from ssl_bench.evaluate.gradient_weight import GradientWeight
+from ssl_bench.evaluate.contrast_statistics import BLOCK, NPC, ContrastStatistics
+from ssl_bench.evaluate.finetune import FineTune
+from ssl_bench.evaluate.geometry import Geometry, Projections, Spectrum, pair_statistics
 from ssl_bench.evaluate.knn import KNN, EuclideanKNN
 from ssl_bench.evaluate.linear import LinearProbe
-from ssl_bench.evaluate.linear_images import LinearOnImages
-from ssl_bench.evaluate.mutual_information import MutualInformation
-from ssl_bench.evaluate.npc import NPC
-from ssl_bench.evaluate.of_loss import Objective
-from ssl_bench.evaluate.projections import Projections
-from ssl_bench.evaluate.spectrum import Spectrum
+from ssl_bench.evaluate.of_loss import GradientWeight, MutualInformation, Objective
 from ssl_bench.evaluate.target import Target
-from ssl_bench.evaluate.trained import LinearSGD
+from ssl_bench.evaluate.trained import LinearOnImages, LinearSGD
 from ssl_bench.networks.norm import group_statistics
 from tests.evaluate import test_finetune as tuned
 from tests.evaluate import test_geometry as geometry
@@ -71,7 +65,7 @@ def fine_tuned() -> dict[str, Any]:
     for batch in (4, 5):
         recipe, target = FineTune(tuned.SIDE, **tuned.SMALL | {"batch_size": batch}), tuned.make_target(network)
         with alone() if batch % world() else nullcontext():
-            state = Training(recipe, target, batch, False).finished().state_dict()
+            state = recipe.fitted(target, batch).state_dict()
         parts[f"tuned/{batch}"] = [dict(recipe.run(target)), *state.values()]
     return parts
 
