@@ -159,7 +159,12 @@ def test_a_design_is_run_once_and_what_a_cut_file_lacks_is_collected_again(tmp_p
     over = {"optimizer.lr": [0.1, 1], "temperature.tau": [0.1, 1]}
     content: dict[str, Any] = {"epochs": 1, "rules": {"margin": 1.5, "error": 0.03, "floor": 6}, "gap": 10}
     content |= {"reference": "DCL", "at": "64", "losses": {"DCL": {"set": ["loss=dcl"], "over": over}}}
-    content |= {"settings": {"64": {"set": []}}, "parts": {"a": {"64": ["DCL"]}}, "ends": [], "shares": []}
+    content |= {
+        "settings": {"64": {"set": ["batch_size=b64"]}},
+        "parts": {"a": {"64": ["DCL"]}},
+        "ends": [],
+        "shares": [],
+    }
     content |= {"train": [small, ["evaluate=[knn_val,knn]"]], "controls": ["evaluate.baselines=[raw,init]"]}
     path = tmp_path / "design.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
