@@ -8,17 +8,15 @@ which follows the optimiser's step, is eager, and so are the first steps.
 Before a recording is used, replays are compared with eager steps, with other numbers than the recorded ones. A number
 of the host that the recording would repeat, such as a learning rate or a random draw, shows as a difference.
 
-Several ranks record their collectives, too: those of the networks and the objective, and the mean of the gradients,
-which is one all-reduce after the backward pass. They replay a recording only if each of them can, and unless eager
-steps are faster, in which DDP sends gradients during the backward pass.
+Several ranks replay only with graph=true, since DDP sends gradients during the backward pass. They record their
+collectives, too: those of the networks and the objective, and the mean of the gradients after the backward pass.
 """
 
 import contextlib
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,18 +37,7 @@ log = logging.getLogger("ssl_bench")
 
 EAGER_STEPS = 3  # before recording: libraries choose their algorithms, and the optimiser makes its moments
 TRIALS = 2  # comparisons of a replay with an eager step
-TIMED = 3  # steps of several ranks that are timed replayed, and as many eager
 TOLERANCE = 0.05  # of the norm of a step's change: sums on a GPU are rounded in no fixed order
-
-
-class Recording(Protocol):
-    """A recorded computation."""
-
-    def record(self, compute: Callable[[], Any], generators: Sequence[torch.Generator]) -> None:
-        """Record the operations of ``compute``, which may draw from ``generators``; they need not be carried out."""
-
-    def replay(self) -> None:
-        """Carry out the recorded operations on the same tensors."""
 
 
 class CudaRecording:
@@ -65,6 +52,7 @@ class CudaRecording:
         self._graph, self._pool = torch.cuda.CUDAGraph(), pool
 
     def record(self, compute: Callable[[], Any], generators: Sequence[torch.Generator]) -> None:
+        """Record the operations of ``compute``, which may draw from ``generators``; they are not carried out."""
         for generator in generators:
             # Since torch 2.14 a graph finds its generators by itself.
             if generator.device.type == "cuda" and TorchVersion(torch.__version__) < "2.14":
@@ -80,6 +68,7 @@ class CudaRecording:
             raise
 
     def replay(self) -> None:
+        """Carry out the recorded operations on the same tensors."""
         self._graph.replay()  # type: ignore[no-untyped-call]
 
 
@@ -95,7 +84,7 @@ def _free(pool: Any) -> None:
 class _Recorded:
     """A recorded step, with its results in the memory of the recording: each replay writes there."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Any) -> None:
         self.recording = recording
         self._kept: Any = None
         self._diagnostics: dict[str, Tensor] = {}
@@ -117,13 +106,11 @@ class GraphedStepper:
         stepper: carries out eager steps. Its network is the method, not under DDP: no recording could follow DDP,
             whose nodes of autograd belong to the default stream.
         loader: of images in the memory of the device.
-        required: replay the steps even if that is slower, and raise an error where they cannot be replayed.
-        new: makes an empty recording.
+        required: raise an error where steps cannot be replayed.
+        new: makes an empty :class:`CudaRecording`, or what records and replays in its place.
     """
 
-    def __init__(
-        self, stepper: Stepper, loader: Loader, required: bool, new: Callable[[], Recording], votes: Votes
-    ) -> None:
+    def __init__(self, stepper: Stepper, loader: Loader, required: bool, new: Callable[[], Any], votes: Votes) -> None:
         self.stepper, self.loader, self.required = stepper, loader, required
         self._new, self._votes = new, votes
         self._recorded: dict[bool, _Recorded] = {}  # with diagnostics, and without
@@ -181,55 +168,23 @@ class GraphedStepper:
         )
 
     def _record(self, diagnostics: bool) -> None:
-        """Record a step if all ranks can, and unless several ranks are faster under DDP; else the steps stay eager."""
-        before, replayed, eager = dict[str, list[Tensor]](), 0.0, 0.0
+        """Record a step if all ranks can; else the steps stay eager."""
+        before = dict[str, list[Tensor]]()
         with self._undone(before):
             reason = self._obstacle(diagnostics, before)
-            if not reason and world() > 1 and len(self._recorded) == 1 and not self.required:
-                replayed, eager = self._times(self._recorded[diagnostics], diagnostics)
         before.clear()
         self.stepper.state.optimizer.zero_grad()  # replays have gradients of their own
-        times = f": a replayed step takes {replayed:.2f} ms, an eager one {eager:.2f} ms" if eager else ""
+        release_memory(self._lr.device)
         one, many = ("a step with diagnostics", "steps with diagnostics") if diagnostics else ("the step", "steps")
-        if not reason and replayed <= eager:
-            release_memory(self._lr.device)
-            log.info("from step %d on, %s are replayed as a CUDA graph%s", self.stepper.state.step, many, times)
+        if not reason:
+            log.info("from step %d on, %s are replayed as a CUDA graph", self.stepper.state.step, many)
             return
         self._refused = True
-        if not reason:
-            self._recorded.clear()
         for draws in self._draws:
             draws.forget()  # to torch before 2.14 its generators belong to the failed recording
-        release_memory(self._lr.device)
         if self.required:
             raise RunError(f"{one} cannot be replayed as a CUDA graph ({reason}): set graph=auto or false")
-        if reason:
-            log.warning("%s cannot be replayed as a CUDA graph and stays eager: %s", one, reason)
-        else:
-            log.info("%s are not replayed as a CUDA graph%s", many, times)
-        if not self._recorded:
-            self.stepper.distribute()
-
-    def _times(self, recorded: _Recorded, diagnostics: bool) -> tuple[float, float]:
-        """Milliseconds of a step on the slowest rank, replayed and eager under DDP."""
-        replayed = self._milliseconds(recorded, diagnostics)
-        self.stepper.distribute()
-        eager = self._milliseconds(None, diagnostics)
-        self.stepper.network = self.stepper.state.method
-        return replayed, eager
-
-    def _milliseconds(self, recorded: _Recorded | None, diagnostics: bool) -> float:
-        def take(steps: int) -> int:
-            for _ in range(steps):
-                lr, progress = self.stepper.prepare()
-                kept, _ = self._computed(recorded, self.stepper.state.step, lr, progress, diagnostics)
-                self.stepper.state.method.update(kept, progress)
-            torch.cuda.synchronize(self._lr.device)
-            return time.perf_counter_ns()
-
-        start = take(EAGER_STEPS)  # in which DDP settles the order of the gradients
-        self._votes(take(TIMED) - start)
-        return self._votes(0) / TIMED / 1e6  # the largest of the votes before
+        log.warning("%s cannot be replayed as a CUDA graph and stays eager: %s", one, reason)
 
     def _obstacle(self, diagnostics: bool, before: dict[str, list[Tensor]]) -> str:
         """Record a step and compare replays with eager steps; return why it cannot be used, or an empty text.
@@ -356,6 +311,7 @@ def obstacle(config: Mapping[str, Any], images: Source) -> str:
         "the moments of the gradients are recorded": config["diagnostics"]["gradient_snr"] is not None,
         "the learning rate would be rounded": config["precision"] == "fp64",
         "the images are not in the memory of the GPU": not images.labels.is_cuda,
+        "there are several ranks, which replay with graph=true": world() > 1 and config["graph"] is not True,
     }
     return next((reason for reason, given in obstacles.items() if given), "")
 

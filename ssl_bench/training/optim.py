@@ -13,14 +13,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
+from ssl_bench.config.ranges import Count, NotNegative, Positive, Probability, in_range
 from ssl_bench.errors import require
 
+Momentum = Annotated[float, Meta(ge=0, lt=1)]
 EPSILON = 1e-8  # of LARS, as in timm
 
 
@@ -50,37 +53,27 @@ class Recipe(ABC):
 
     length_matters: ClassVar[bool] = True
 
-    lr: float
+    lr: Positive
     rule: Literal["linear", "sqrt", "none"]
-    base_batch: int
+    base_batch: Count
     schedule: Literal["cosine", "linear", "step", "constant"]
-    milestones: tuple[float, ...]
-    final_lr: float
-    warmup_epochs: float
-    warmup_start: float
-    weight_decay: float
+    milestones: tuple[Annotated[float, Meta(gt=0, le=1)], ...]
+    final_lr: Probability
+    warmup_epochs: NotNegative
+    warmup_start: Probability
+    weight_decay: NotNegative
     decay_norms: bool = False
-    clip: float | None = None
-    layer_decay: float = 1.0
-    factors: tuple[float, ...] = ()
+    clip: Positive | None = None
+    layer_decay: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    factors: tuple[Probability, ...] = ()
 
     def __post_init__(self) -> None:
-        milestones, factors, clip = self.milestones, self.factors, self.clip
-        for name, value in {"lr": self.lr, "base_batch": self.base_batch}.items():
-            require(value > 0, name, value, "a positive number")
-        for name, value in {"weight_decay": self.weight_decay, "warmup_epochs": self.warmup_epochs}.items():
-            require(value >= 0, name, value, "0 or more")
-        for name, value in {"final_lr": self.final_lr, "warmup_start": self.warmup_start}.items():
-            require(0 <= value <= 1, name, value, "a number in [0, 1], a fraction of lr")
-        inside = all(0 < milestone <= 1 for milestone in milestones)
-        require(inside, "milestones", milestones, "numbers in (0, 1], fractions of the training")
+        milestones, factors = self.milestones, self.factors
         if factors:
-            valid = len(factors) == len(milestones) and all(0 <= factor <= 1 for factor in factors)
-            require(valid, "factors", factors, "a fraction of lr in [0, 1] for each milestone, or to []")
+            remedy = "a fraction of lr for each milestone, or to []"
+            require(len(factors) == len(milestones), "factors", factors, remedy)
             require(self.schedule == "step", "factors", factors, "[], or schedule to step")
             require(sorted(milestones) == list(milestones), "milestones", milestones, "ascending numbers for factors")
-        require(clip is None or clip > 0, "clip", clip, "a positive norm, or null")
-        require(0 < self.layer_decay <= 1, "layer_decay", self.layer_decay, "a number above 0 and up to 1")
 
     def scaled_lr(self, batch_size: int) -> float:
         """Learning rate after the warm-up for a global batch of ``batch_size`` images."""
@@ -129,22 +122,23 @@ class Recipe(ABC):
         """Optimiser of the trained parameters of ``model``; the loop sets its rate before each step."""
 
 
-def _check_momentum(momentum: float) -> None:
-    require(0 <= momentum < 1, "momentum", momentum, "a number in [0, 1)")
-
-
+@in_range
+@dataclass(eq=False, kw_only=True)
 class SGD(Recipe):
     """torch's SGD with momentum."""
 
-    def __init__(self, momentum: float, nesterov: bool, **recipe: Any) -> None:
-        super().__init__(**recipe)
-        _check_momentum(momentum)
-        require(momentum > 0 or not nesterov, "nesterov", nesterov, "false, or momentum to more than 0")
-        self.options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov}
+    momentum: Momentum
+    nesterov: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        remedy = "false, or momentum to more than 0"
+        require(self.momentum > 0 or not self.nesterov, "nesterov", self.nesterov, remedy)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        optimizer = _eager(FusedSGD)(self.groups(model), self.lr, **self.options, fused=True)
-        if self.options["momentum"]:
+        options: dict[str, Any] = {"momentum": self.momentum, "nesterov": self.nesterov, "fused": True}
+        optimizer = _eager(FusedSGD)(self.groups(model), self.lr, **options)
+        if self.momentum:
             # torch would make them in the first step, and leave them unset if its fp16 gradients overflow.
             for parameter in (p for group in optimizer.param_groups for p in group["params"]):
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
@@ -175,15 +169,14 @@ def _in_memory_order(tensor: Tensor) -> Tensor:
     return tensor.permute(0, 2, 3, 1) if last and tensor.device.type == "cpu" else tensor
 
 
+@in_range
+@dataclass(eq=False, kw_only=True)
 class Adam(Recipe):
     """torch's Adam; weight decay is added to the gradient."""
 
-    implementation: type[torch.optim.Optimizer] = torch.optim.Adam
+    implementation: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
 
-    def __init__(self, betas: tuple[float, float], **recipe: Any) -> None:
-        super().__init__(**recipe)
-        require(all(0 <= beta < 1 for beta in betas), "betas", betas, "two numbers in [0, 1)")
-        self.betas = betas
+    betas: tuple[Momentum, Momentum]
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return _eager(type(self).implementation)(self.groups(model), self.lr, betas=self.betas, fused=True)
@@ -195,6 +188,8 @@ class AdamW(Adam):
     implementation = torch.optim.AdamW
 
 
+@in_range
+@dataclass(eq=False, kw_only=True)
 class LARS(Recipe):
     """LARS as implemented by timm: v <- m v + eta |w| / (|g| + wd |w|) (g + wd w); w <- w - lr v.
 
@@ -202,11 +197,8 @@ class LARS(Recipe):
     divides by |g + wd w| and keeps lr inside v.
     """
 
-    def __init__(self, momentum: float, trust_coefficient: float, **recipe: Any) -> None:
-        super().__init__(**recipe)
-        _check_momentum(momentum)
-        require(trust_coefficient > 0, "trust_coefficient", trust_coefficient, "a positive number")
-        self.momentum, self.trust_coefficient = momentum, trust_coefficient
+    momentum: Momentum
+    trust_coefficient: Positive
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         groups = [group | {"always_adapt": group["params"][0].ndim > 1} for group in self.groups(model)]

@@ -65,12 +65,9 @@ def initial_weights(init: Mapping[str, str]) -> dict[str, Tensor]:
             with files.open_regular(path) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
             weights = read_weights(path) if digest == expected else {}
-    except OSError as error:
-        raise InitialWeights(
-            f"init={path}: {error.strerror}: bring back the weights that this run began with"
-        ) from error
-    except RunError as error:
-        raise InitialWeights(f"init={path}: {error}") from error
+    except (OSError, RunError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InitialWeights(f"init={path}: {why}: bring back the weights that this run began with") from error
     if expected != digest:
         raise InitialWeights(
             f"init={path}: its weights are not those that this run began with any more: bring them back"
@@ -236,15 +233,13 @@ class Parts:
         config, framework_name = self.config, self.choices.get("framework")
         framework = self.framework
         if isinstance(framework, Method):  # it has an objective of its own
-            for group in OBJECTIVE:
-                if config[group] is not None and not (self._of_loss and group in READ_BY_LOSS):
-                    chosen = f"{group}={self.choices.get(group)}"
-                    raise ConfigError(f"{chosen}: framework={framework_name} has no {group}: leave {group} out")
-            if (chosen := config["similarity"]) != "cosine":
-                raise ConfigError(f"similarity={chosen}: framework={framework_name} has none: leave similarity out")
+            read = READ_BY_LOSS if self._of_loss else ()
+            unused = {g: self.choices.get(g) for g in OBJECTIVE if config[g] is not None and g not in read}
+            unused |= {"similarity": config["similarity"]} if config["similarity"] != "cosine" else {}
             if find_target(config["positives"], "positives") is not OtherView:
-                chosen = f"positives={self.choices.get('positives')}"
-                raise ConfigError(f"{chosen}: framework={framework_name} has no positives: set positives=view")
+                unused["positives"] = self.choices.get("positives")
+            for group, option in unused.items():
+                raise ConfigError(f"{group}={option}: framework={framework_name} has no {group}: leave {group} out")
             return framework
         for group in OBJECTIVE:
             if config[group] is None:

@@ -1,7 +1,6 @@
 """Everything that the steps of a training change, and how it is saved and resumed."""
 
 import copy
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -144,14 +143,8 @@ class TrainingState:
         for name, part in self._stateful_parts(self.networks_only).items():
             if state[name] or name != "scaler":  # empty: it was not in use
                 part.load_state_dict(state[name])
-        for parameter, moments in self.optimizer.state.items():
-            shapes = [value.shape for value in moments.values() if isinstance(value, torch.Tensor) and value.ndim]
-            if any(shape != parameter.shape for shape in shapes):
-                raise ValueError(f"moments of shape {shapes} for a weight of shape {parameter.shape}")
         self.step, self.evaluated_step = int(state["step"]), int(state["judged"])
         self._earlier_seconds = float(state["seconds"])
-        if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
-            raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")
         ranks = state["ranks"]
         former = [dict(start) for start in state["starts"]]
         self.starts = former + [start for start in self.starts if start["git"] != former[-1]["git"]]
