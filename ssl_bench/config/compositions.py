@@ -72,8 +72,8 @@ def _inputs() -> str:
 
 def _file() -> Path:
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    is_home = os.path.isabs(folder)  # not so for a user without a home
-    return Path(folder, "ssl_bench", "compositions.json") if is_home else Path(os.devnull)
+    # A user without a home has none.
+    return Path(folder, "ssl_bench", "compositions.json") if os.path.isabs(folder) else Path(os.devnull)
 
 
 def _compose(request: Request, folder: Path | None) -> Composition | ConfigError:

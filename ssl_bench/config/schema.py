@@ -67,7 +67,7 @@ TOP_LEVEL: Types = {
     "images_on": Literal["auto", "device", "host"],
     "diagnostics": {"npc_histogram": bool, "gradient_snr": Annotated[float, Meta(gt=0, lt=1)] | None},
     "checkpoint": {"every": Count},
-    "paths": {"data": str, "outputs": str},
+    "paths": dict.fromkeys(("data", "outputs"), Annotated[str, Meta(min_length=1, description="a folder")]),
     "batch_size": {"size": TwoOrMore, "chunk": int | None},
 }
 
@@ -90,8 +90,6 @@ def check(config: Mapping[str, Any]) -> None:
     name = config["name"]
     visible = all(folder.strip(" ")[:1] not in ("", ".") and folder != "wandb" for folder in name.split("/"))
     require(visible and name.isprintable(), "name", name, "a folder name such as cifar10_grid")
-    for key, folder in config["paths"].items():
-        require(bool(folder), f"paths.{key}", folder, "a folder")
 
 
 def check_launcher(name: str, settings: Mapping[str, Any]) -> None:

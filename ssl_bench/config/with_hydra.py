@@ -99,7 +99,6 @@ HYDRAS = {
     "sweeper": "leave it out: write the values of a grid as key=a,b, and search with scripts/examples/search.py",
     None: "leave it out: it is not read; paths.outputs and name say where a run has its config.yaml and train.log",
 }
-UNSET: dict[str, Any] = {"run": {"dir": "outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}"}, "callbacks": {}}  # in Hydra
 LACKING = ConfigAttributeError, ConfigKeyError  # the causes of Hydra's error for a key that is not there
 FEW = 3  # options that are named beside a key that only they have
 # The key that group=0.1 may mean.
@@ -245,16 +244,14 @@ def _times(folder: Path | None) -> tuple[tuple[str, int], ...]:
 
 def _fills_its_key(override: str) -> bool:
     """Whether an option is a file that fills the key of its group and nothing else."""
-    if not re.fullmatch(r"\w+=[\w-]+", override):  # a list of options, or a key
-        return False
     path = directory() / f"{override.replace('=', '/')}.yaml"
-    return path.is_file() and not re.search(r"^(defaults:|# *@package)", path.read_text(), re.MULTILINE)
+    is_one = re.fullmatch(r"\w+=[\w-]+", override) and path.is_file()  # and no list of options, and no key
+    return bool(is_one) and not re.search(r"^(defaults:|# *@package)", path.read_text(), re.MULTILINE)
 
 
 def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     """As :func:`composed`, all of it by Hydra."""
-    place = f"file://{folder.absolute()}" if folder else ""
-    search = [f"hydra.searchpath=[{quoted(place)}]"] if place else []
+    search = [f"hydra.searchpath=[{quoted(f'file://{folder.absolute()}')}]"] if folder else []
     for path, why in _faults(folder):
         raise ConfigError(f"{path} cannot be read: {why}")
     try:
@@ -267,9 +264,6 @@ def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     for part in ("launcher", "sweeper"):
         if (option := cfg.hydra.runtime.choices[f"hydra/{part}"]) != "basic":
             raise ConfigError(f"hydra/{part}={option}: {HYDRAS[part]}")
-    for key, unset in UNSET.items():
-        if OmegaConf.to_container(cfg.hydra, resolve=False)[key] != unset:  # type: ignore[call-overload, index]
-            raise ConfigError(f"hydra.{'.'.join([key, *unset])} is set: {HYDRAS[None]}")
     return cfg
 
 
@@ -358,8 +352,6 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
     key = getattr(failed, "full_key", "")
     if isinstance(chain[-1], ConfigError):  # what a resolver has refused
         return f"{key}: {chain[-1]}" if key else str(chain[-1])
-    if absent := re.search("Could not delete .*'(.+)' does not exist", str(error)):
-        return _no_key(absent[1])
     if isinstance(failed, LACKING):
         words = (text.lstrip("+") for text in overrides)
         return _no_key(next((text for text in words if text.startswith((f"{key}=", f"{key}."))), key).partition("=")[0])
