@@ -17,7 +17,6 @@ from ssl_bench.errors import ConfigError, require, shown
 from ssl_bench.files import given_path
 
 CHANGED = ("device", "devices", "precision", "evaluate", "paths", "dataset")  # in a run that is evaluated again
-_MISSING = object()
 
 
 def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
@@ -141,7 +140,7 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
             root.evaluate = OmegaConf.merge(evaluators(other.evaluate), settings)
         OmegaConf.set_struct(root, True)
         for key, override in given.items():
-            if OmegaConf.select(root, key, default=_MISSING) is _MISSING:
+            if OmegaConf.select(root, key, default=...) is ...:
                 names = ", ".join(evaluators(root.evaluate)) or "none"
                 keys, beside = leaves(OmegaConf.to_container(root.evaluate), "evaluate"), key.rpartition(".")[0]
                 hint = near(key, [path for path, _ in keys if path.startswith(f"{beside}.")])

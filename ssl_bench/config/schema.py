@@ -67,7 +67,9 @@ TOP_LEVEL: Types = {
     "images_on": Literal["auto", "device", "host"],
     "diagnostics": {"npc_histogram": bool, "gradient_snr": Annotated[float, Meta(gt=0, lt=1)] | None},
     "checkpoint": {"every": Count},
-    "paths": dict.fromkeys(("data", "outputs"), Annotated[str, Meta(min_length=1, description="a folder")]),
+    "paths": dict.fromkeys(
+        ("data", "outputs"), Annotated[str, Meta(min_length=1, description="a folder, in quotes if it is a number")]
+    ),
     "batch_size": {"size": TwoOrMore, "chunk": int | None},
 }
 

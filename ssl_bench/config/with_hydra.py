@@ -352,6 +352,8 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
     key = getattr(failed, "full_key", "")
     if isinstance(chain[-1], ConfigError):  # what a resolver has refused
         return f"{key}: {chain[-1]}" if key else str(chain[-1])
+    if absent := re.search("Could not delete .*'(.+)' does not exist", str(error)):
+        return _no_key(absent[1])
     if isinstance(failed, LACKING):
         words = (text.lstrip("+") for text in overrides)
         return _no_key(next((text for text in words if text.startswith((f"{key}=", f"{key}."))), key).partition("=")[0])

@@ -177,7 +177,7 @@ def is_text(hint: Any) -> bool:
     """Whether an annotation is that of text, of none, or of several texts."""
     inner = get_args(hint)
     kinds = {hint, *inner, *(kind for part in inner for kind in get_args(part))}
-    return str in kinds and not kinds & {int, float, bool}
+    return bool(kinds & {str, Path}) and not kinds & {int, float, bool}
 
 
 def test_every_argument_that_is_text_is_a_text_key() -> None:
