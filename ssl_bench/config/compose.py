@@ -45,6 +45,7 @@ def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
         raise ConfigError(with_hydra.explain(error)) from error
     if OmegaConf.is_interpolation(cfg, "name"):
         config["name"] = shown(config["name"])  # such as ${seed}
+    schema.check_keys(config)
     listed = plugins.versions(config.pop("plugins", []))
     plugins.check_listed(config, listed)
     if "_target_" in (tracking := config.get("tracking") or {}):  # W&B's settings may stand in conf/local
