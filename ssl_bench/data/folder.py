@@ -192,9 +192,10 @@ class FolderDataset(PhotoDataset):
         of_train, of_test = ({*listed} or names for names in present)
         if of_train != of_test:
             differ = difference(of_train, of_test, *map(str, paths))
-            raise ConfigError(f"{self._key}: both splits must have the same classes: {differ}")
-        count, remedy = len(of_train), f"the number of classes in {paths[0]}, or dataset.folder to another folder"
-        require(count == self.num_classes, "dataset.num_classes", self.num_classes, f"{count}, {remedy}")
+            raise ConfigError(f"{self._key}: {paths[0]} and {paths[1]} must have the same classes: {differ}")
+        count, where = len(of_train), self.class_file.name if self.class_file else paths[0]
+        remedy = f"{count}, the number of classes in {where}, or dataset.folder to another folder"
+        require(count == self.num_classes, "dataset.num_classes", self.num_classes, remedy)
         for path in (path / name for path in paths for name in sorted(of_train)):
             if not path.is_dir() or not images_in(path):
                 raise ConfigError(f"{self._key}: {path} has no images ({', '.join(FORMATS)})")

@@ -131,6 +131,9 @@ def _convert(dataset: ArrayDataset, splits: list[str], source: Path | None) -> N
     name, folder = dataset.torchvision, source or dataset.root / "torchvision"
     remedy = f"one of {', '.join(sorted((*BY_TRAIN, *BY_SPLIT)))} and ImageFolder"
     require(name in (*BY_TRAIN, *BY_SPLIT), "dataset.torchvision", name, remedy)
+    remedy = f"train or test: {name} has no other splits"
+    given = name in BY_SPLIT or {*dataset.splits} <= {"train", "test"}
+    require(given, "dataset.pretrain", dataset.pretrain_splits, remedy)
     for split in splits:
         choice: dict[str, Any] = {"split": split} if name in BY_SPLIT else {"train": split == "train"}
         try:

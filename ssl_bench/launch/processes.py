@@ -31,6 +31,7 @@ METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a pro
 # What the server imports, since runs do: DDP, compiled views and optimisers the second one, pictures the last two. None
 # starts a thread or asks CUDA for GPUs, after which a fork could not use them.
 PRELOADED = ["ssl_bench.launch.run", "torch._dynamo", "sklearn.manifold", "matplotlib.figure"]
+OF_TORCHRUN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
 LOST = "has lost the others"  # in the reason of a rank that failed because another one did
 
@@ -221,7 +222,14 @@ def nodes() -> tuple[int, int, str]:
 
 
 def under_torchrun() -> bool:
-    """Whether torchrun has started this process as one of its ranks."""
+    """Whether torchrun has started this process as one of its ranks.
+
+    Raises:
+        ConfigError: a variable that torchrun sets is missing: a shell has kept another one.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ and (missing := OF_TORCHRUN - os.environ.keys()):
+        why = f"TORCHELASTIC_RUN_ID is set, as by torchrun, and {', '.join(sorted(missing))} are not"
+        raise ConfigError(f"{why}: unset TORCHELASTIC_RUN_ID, or start the command with torchrun")
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
