@@ -201,9 +201,12 @@ class Target:
         train, test = self.train.labels.cpu(), self.test.labels.cpu()
         if not self.num_classes or train.ndim != 1 or test.ndim != 1:
             return []
+        return self.names_of({*test.tolist()} - {*train.tolist(), -1})
+
+    def names_of(self, classes: set[int]) -> list[str]:
+        """The names of some classes, or their numbers, in the order of these."""
         names = self.class_names if len(self.class_names) == self.num_classes else range(self.num_classes)
-        lost = sorted({*test.tolist()} - {*train.tolist(), -1})
-        return [str(names[label]) for label in lost if label < self.num_classes]
+        return [str(names[label]) for label in sorted(classes) if label < self.num_classes]
 
     def features(self, name: SplitName) -> dict[str, Tensor]:
         """Features of a split in its order, on every rank: "backbone" [N, D] and "projection" [N, P], float32.

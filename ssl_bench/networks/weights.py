@@ -53,19 +53,21 @@ REMEDIES = {
 }
 
 
-class _Normalised(TypedDict):
+class Images(TypedDict):
+    """The images that a network was trained on: their type, and how each channel was normalised."""
+
+    mean: list[float] | None
+    std: list[float] | None
+    image_dtype: str
+
+
+class _Dataset(TypedDict):
     mean: list[float] | None
     std: list[float] | None
 
 
-class Images(_Normalised):
-    """The images that a network was trained on: their type, and how each channel was normalised."""
-
-    image_dtype: str
-
-
 class _Config(TypedDict):
-    dataset: _Normalised
+    dataset: _Dataset
 
 
 class _Run(TypedDict):

@@ -103,4 +103,4 @@ def test_what_is_no_network_of_features_or_no_image_is_refused() -> None:
         (Network(), with_nan, {}, "7 finite", RunError),
     ):
         with refused(names, kind):
-            ssl_bench.embed(network, images, **more)
+            ssl_bench.embed(network, images, **more)  # type: ignore[arg-type]

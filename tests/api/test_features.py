@@ -116,10 +116,20 @@ OF_PROBE: list[tuple[dict[str, Any], str]] = [
     ({"seed": "a"}, "seed=a"),
     ({"lrs": [1e3], "weight_decay": 1.0}, "lrs=[1000.0]"),
 ]
-OF_KNN = [({"k": 91}, "k=91 1 90"), ({"k": 1.5}, "k=1.5"), ({"temperature": "low"}, "temperature=low")]
-OF_UNIFORMITY = [({"z1": changed(QUERIES, math.nan)}, "z1=NaN 1 30"), ({"z2": QUERIES[:5]}, "views=[[30,6],[5,6]]")]
+Cases = list[tuple[dict[str, Any], str]]
+OF_KNN: Cases = [
+    ({"k": 91}, "k=91 1 90"),
+    ({"k": 1.5}, "k=1.5"),
+    ({"temperature": "low"}, "temperature=low"),
+]
+OF_UNIFORMITY: Cases = [
+    ({"z1": changed(QUERIES, math.nan)}, "z1=NaN 1 30"),
+    ({"z2": QUERIES[:5]}, "views=[[30,6],[5,6]]"),
+]
 OF_UNIFORMITY += [({"gamma": 0.0}, "gamma=0.0"), ({"t": -1}, "t"), ({"t": 1e6}, "t=1000000.0 100")]
-REFUSED = [(linear_probe, *case) for case in OF_BOTH + OF_PROBE] + [(knn, *case) for case in OF_BOTH + OF_KNN]
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [(linear_probe, *case) for case in OF_BOTH + OF_PROBE] + [
+    (knn, *case) for case in OF_BOTH + OF_KNN
+]
 REFUSED += [(alignment_uniformity, *case) for case in OF_UNIFORMITY]
 
 

@@ -55,8 +55,8 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics(made: list[Path]) ->
     ]
     for where, expected in cases:
         assert list(ssl_bench.runs("outputs", where)["seed"]) == expected
-    for where, names in (({"los": "dcl"}, "los loss"), ({"loss": "swd"}, "loss=swd"), ({"experiment": "b"}, "b")):
-        with refused(names):
+    for where, words in (({"los": "dcl"}, "los loss"), ({"loss": "swd"}, "loss=swd"), ({"experiment": "b"}, "b")):
+        with refused(words):
             ssl_bench.runs(where=where)
     with refused("outputz paths.outputs"):
         ssl_bench.runs("outputz")

@@ -62,14 +62,14 @@ class Reduced:
 class Pickler(pickle._Pickler):  # type: ignore[name-defined,misc]
     def save(self, obj: Any, save_persistent_id: bool = True) -> None:
         if isinstance(obj, Raw):
-            self.write(obj)
+            self.write(obj)  # type: ignore[attr-defined]
         elif isinstance(obj, Items):
-            self.write(b"}(")
+            self.write(b"}(")  # type: ignore[attr-defined]
             for each in obj:
                 self.save(each)
-            self.write(b"u")
+            self.write(b"u")  # type: ignore[attr-defined]
         else:
-            super().save(obj, save_persistent_id)
+            super().save(obj, save_persistent_id)  # type: ignore[misc]
 
     def persistent_id(self, obj: Any) -> Any:
         return obj[0] if isinstance(obj, Pid) else None

@@ -69,9 +69,9 @@ def test_a_run_is_loaded_with_the_weights_of_its_checkpoint(trained: Path) -> No
     assert run.initial is not None and run.precision.name == "fp32"
     seed_everything(config["seed"])
     fresh = Parts(config).method.encoder.state_dict()
-    initial, trained = run.initial.state_dict(), run.parts.method.encoder.state_dict()
-    assert all(torch.equal(initial[name], fresh[name]) for name in fresh)
-    assert not all(torch.equal(trained[name], fresh[name]) for name in fresh)
+    before, after = run.initial.state_dict(), run.parts.method.encoder.state_dict()
+    assert all(torch.equal(before[name], fresh[name]) for name in fresh)
+    assert not all(torch.equal(after[name], fresh[name]) for name in fresh)
     without = load_run(folder, config | {"evaluate": {"baselines": []}}, CPU)
     assert without.initial is None
 
