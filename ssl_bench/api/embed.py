@@ -1,7 +1,7 @@
 """The features that a network makes of many images, as an array or as the files of a folder.
 
 The folder has ``features.npy``, float32 [N, D]; ``images.csv``, with the place, the label and the split of each row;
-for the command pictures of them; and ``embed.json``, with a hash of the network's weights and the names of the files.
+for the command a picture of neighbours; and ``embed.json``, with a hash of the network's weights and the names of the files.
 Only files that it names are ever replaced.
 
 The features of all images are in memory, for a moment twice: those of ImageNet by a ResNet-50 have 10.5 GB.
@@ -32,7 +32,7 @@ from ssl_bench.errors import ConfigError, RunError, require, shown
 from ssl_bench.evaluate.target import Target, frozen
 from ssl_bench.hardware import check_devices, local_device, move
 from ssl_bench.record.evaluations import digest
-from ssl_bench.record.feature_plots import write_pictures
+from ssl_bench.record.feature_plots import write_picture
 from ssl_bench.seeding import seed_everything
 from ssl_bench.signals import stop_if_asked
 from ssl_bench.training.finished import load_run, read_again, read_config
@@ -40,7 +40,7 @@ from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision, set_matmul_options
 
 FEATURES, RECORD = "features.npy", "embed.json"
-NAMES = (FEATURES, "images.csv", "neighbours.png", "map.png", RECORD)
+NAMES = (FEATURES, "images.csv", "neighbours.png", RECORD)
 
 
 def embed(
@@ -179,7 +179,7 @@ def write(target: Target, splits: Mapping[str, Source], out: Path, key: str, pic
 
     Args:
         key: names the folder in a refusal.
-        pictures: draw ``neighbours.png`` and ``map.png`` as well, and print what they show.
+        pictures: draw ``neighbours.png`` as well, and print what it shows.
 
     Returns:
         As :func:`features`.
@@ -200,9 +200,8 @@ def write(target: Target, splits: Mapping[str, Source], out: Path, key: str, pic
         table = {"image": [images.place(i) for i in range(len(labels))], "label": labels}
         table["split"] = [split for split, part in splits.items() for _ in range(len(part))]
         files.write_text(fresh / "images.csv", pandas.DataFrame(table, dtype=object).to_csv(index=False))
-        drawn = write_pictures(fresh, torch.from_numpy(made), images, labels.__getitem__, target.seed)
-        for sentence in drawn if pictures else ():
-            print(sentence, flush=True)
+        if pictures:
+            print(write_picture(fresh, torch.from_numpy(made), images, labels.__getitem__, target.seed), flush=True)
         names = [*sorted(os.listdir(fresh)), RECORD]
         files.write_json(fresh / RECORD, {"network": [digest(target.network)], "files": names})
         stop_if_asked()

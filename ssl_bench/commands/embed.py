@@ -1,4 +1,4 @@
-"""``ssl-bench embed RUN [dataset=...]``: features of any images as files, with pictures of what they tell apart.
+"""``ssl-bench embed RUN [dataset=...]``: features of any images as files, with a picture of the nearest.
 
 With ``--weights FILE`` the network comes from elsewhere. :mod:`ssl_bench.api.embed` says what is written.
 """
@@ -14,7 +14,7 @@ from ssl_bench.errors import ConfigError, require
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Write the features and print where; 0, 1 if that fails, 2 for wrong arguments, 128 + n after signal n."""
-    parser = Parser("embed", "Features of any images to features.npy, their nearest neighbours and a map as pictures.")
+    parser = Parser("embed", "Features of any images to features.npy, and a picture of nearest neighbours.")
     parser.add_argument("run", nargs="?", metavar="RUN", help="outputs/<name>/<run_id>, or the run_id of a run")
     parser.add_argument("--weights", metavar="FILE", help="in place of a run: FILE, timm:NAME or random, for backbone=")
     parser.add_argument("--split", choices=("train", "test"), help="of the images; both by default")

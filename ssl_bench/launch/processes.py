@@ -30,7 +30,7 @@ from ssl_bench.surroundings import become
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
 # What the server imports, since runs do: DDP, compiled views and optimisers the second one, pictures the last two. None
 # starts a thread or asks CUDA for GPUs, after which a fork could not use them.
-PRELOADED = ["ssl_bench.launch.run", "torch._dynamo", "sklearn.manifold", "matplotlib.figure"]
+PRELOADED = ["ssl_bench.launch.run", "torch._dynamo", "sklearn.metrics", "matplotlib.figure"]
 OF_TORCHRUN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
 LOST = "has lost the others"  # in the reason of a rank that failed because another one did

@@ -1,57 +1,48 @@
-"""Pictures of features: the nearest neighbours of some images, and a map of many in two dimensions.
+"""A picture of features: the nearest neighbours of some images.
 
-Shapes: N images; D features; Q drawn images; k neighbours of each; M images on the map.
+Shapes: N images; D features; Q drawn images; k neighbours of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from ssl_bench import files
 from ssl_bench.data.prepare import drawn_channels, in_bytes
 from ssl_bench.data.source import Source
-from ssl_bench.data.splits import in_order
 from ssl_bench.errors import reason
 from ssl_bench.evaluate.knn import nearest_entries, read_keys
 from ssl_bench.record.plots import COLOURS, panels, render
 from ssl_bench.seeding import stream
 
-QUERIES, NEIGHBOURS, MAPPED = 12, 8, 2000  # Q, k, M at most
-LEAST = 5  # images of a map
+NAME = "neighbours.png"
+QUERIES, NEIGHBOURS = 12, 8  # Q and k at most
+LEAST = 5  # images of a picture
 Label = Callable[[int], str]
 
 
-def write_pictures(folder: Path, features: Tensor, images: Source, label: Label, seed: int) -> Iterator[str]:
-    """Draw ``neighbours.png`` and ``map.png`` of features [N, D]; say what they show.
-
-    Of fewer than LEAST images there are none.
+def write_picture(folder: Path, features: Tensor, images: Source, label: Label, seed: int) -> str:
+    """Draw ``neighbours.png`` of features [N, D]; return a sentence that says what it shows, or why it was not drawn.
 
     Args:
-        images: N, in their order.
+        images: N, in their order; of fewer than LEAST there is no picture, and the sentence is empty.
         label: of an image by its number; empty: it has none.
         seed: draws the images.
     """
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(stream("pictures", seed)))
-    some, many, count = order[:QUERIES], order[:MAPPED], f"{len(images):,}"
-    of = f"t-SNE of {f'all {count}' if len(many) == len(images) else f'{len(many):,} of {count}'} images"
-    sentences: dict[str, tuple[str, Callable[..., Any], Any]] = {
-        "neighbours.png": (f"{len(some)} images and the nearest of all {count} by cosine", _neighbours, (some, images)),
-        "map.png": (of, _map, (many, seed, of)),
-    }
-    for name, (sentence, draw, given) in sentences.items() if len(images) >= LEAST else ():
-        try:
-            files.write_bytes(folder / name, render(draw, features, label, *given))
-        except Exception as error:  # of matplotlib or scikit-learn; the features are there
-            yield f"{name} was not drawn: {reason(error)}"
-        else:
-            yield f"{name}: {sentence}, drawn by seed {seed}"
+    if len(images) < LEAST:
+        return ""
+    drawn = torch.randperm(len(images), generator=torch.Generator().manual_seed(stream("pictures", seed)))[:QUERIES]
+    try:
+        files.write_bytes(folder / NAME, render(_neighbours, features, label, drawn, images))
+    except Exception as error:  # of matplotlib; the features are there
+        return f"{NAME} was not drawn: {reason(error)}"
+    return f"{NAME}: {len(drawn)} images and the nearest of all {len(images):,} by cosine, drawn by seed {seed}"
 
 
 def nearest(features: Tensor, drawn: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -69,21 +60,6 @@ def nearest(features: Tensor, drawn: Tensor, k: int) -> tuple[Tensor, Tensor]:
     others = index != drawn[:, None]
     others[:, -1] &= ~others.all(1)  # of more than k + 1 equal images, an image may not be among its own neighbours
     return cosines[others].view(len(drawn), -1), index[others].view(len(drawn), -1)
-
-
-def mapped(features: Tensor, seed: int) -> Any:
-    """Places [M, 2] of the unit vectors of features [M, D] in the plane.
-
-    Raises:
-        ValueError: all features are the same, for which scikit-learn 1.9 ends the process.
-    """
-    unit = normalize(features, dim=1).numpy()
-    if np.ptp(unit, axis=0).max() < 1e-6:
-        raise ValueError("the features of all images point in one direction")
-    from sklearn.manifold import TSNE
-
-    tsne = TSNE(perplexity=min(30, (len(features) - 1) / 3), init="pca", random_state=seed % 2**32)
-    return tsne.fit_transform(unit)
 
 
 def _picture(image: Tensor) -> np.ndarray:
@@ -115,23 +91,4 @@ def _neighbours(features: Tensor, label: Label, drawn: Tensor, images: Source) -
             axis.imshow(_picture(image), interpolation="antialiased")
             axis.set_title(f"{cosine}{its:.16}", fontsize=7, color=colour)
             axis.set_axis_off()
-    return figure
-
-
-def _map(features: Tensor, label: Label, drawn: Tensor, seed: int, title: str) -> Any:
-    """Points coloured by class."""
-    from matplotlib import colormaps
-
-    places = mapped(features[drawn], seed)
-    of_points = [label(number) for number in drawn.tolist()]
-    names = in_order({*of_points} - {""}) + [""] * ("" in of_points)
-    palette = colormaps["tab10" if len(names) <= 10 else "turbo"].resampled(len(names))
-    with panels(1, (9.6, 7.6)) as (figure, (axis,)):
-        axis.set_axis_off()
-        axis.set_title(f"{title}, coloured by class" if len(names) > 1 else title)
-        for i, name in enumerate(names):
-            here = places[[other == name for other in of_points]]
-            axis.scatter(*here.T, 9, [palette(i)], linewidths=0, label=f"{name:.16}" or "no class")
-        if 1 < len(names) <= 20:
-            figure.legend(loc="outside right upper", markerscale=2)
     return figure

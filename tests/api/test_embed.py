@@ -67,8 +67,8 @@ def test_files_are_whole_and_of_one_network(tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "images.csv").read_text().splitlines()))
     assert len(rows) == len(IMAGES) and rows[-1] == {"image": str(len(IMAGES) - 1), "label": "", "split": "images"}
     former = json.loads((tmp_path / "embed.json").read_text())
-    (tmp_path / "embed.json").write_text(json.dumps(former | {"files": [*former["files"], "map.png"]}))
-    (tmp_path / "map.png").touch()  # of the former network: no picture of it stays
+    (tmp_path / "embed.json").write_text(json.dumps(former | {"files": [*former["files"], "neighbours.png"]}))
+    (tmp_path / "neighbours.png").touch()  # of the former network: no picture of it stays
     other = ssl_bench.embed(Network(5), IMAGES[::-1], out=tmp_path)
     assert other.shape == (len(IMAGES), 5) and (other == ssl_bench.embed(Network(5), IMAGES[::-1])).all()
     record = json.loads((tmp_path / "embed.json").read_text())

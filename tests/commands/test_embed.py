@@ -17,7 +17,7 @@ import ssl_bench
 from ssl_bench.api.embed import FEATURES
 from ssl_bench.commands.embed import main
 from ssl_bench.config.compose import load
-from ssl_bench.record.feature_plots import mapped, nearest
+from ssl_bench.record.feature_plots import nearest
 from ssl_bench.training.parts import Parts
 from tests.conftest import SMALL, no_pictures, only_run
 from tests.data.photos import photos
@@ -64,12 +64,11 @@ def test_the_features_are_those_of_the_network_for_each_image_alone(run: Path, w
 
 def test_the_folder_has_features_pictures_and_a_record(whole: Path) -> None:
     record = json.loads((whole / "embed.json").read_text())
-    names = {"features.npy", "images.csv", "neighbours.png", "map.png", "embed.json"}
+    names = {"features.npy", "images.csv", "neighbours.png", "embed.json"}
     assert {path.name for path in whole.iterdir()} == names == {*record["files"]}
     assert len(record["network"]) == 1
-    for name in ("neighbours.png", "map.png"):
-        image = Image.open(whole / name).convert("RGB")
-        assert min(image.size) > 600 and image.getpixel((2, 2)) == (255, 255, 255)
+    image = Image.open(whole / "neighbours.png").convert("RGB")
+    assert min(image.size) > 600 and image.getpixel((2, 2)) == (255, 255, 255)
 
 
 def test_photos_through_a_network_from_elsewhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -127,15 +126,3 @@ def test_neighbours_are_those_of_all_cosines() -> None:
         assert of_query == wanted.tolist() and np.abs(cosines[row].numpy() - every[wanted]).max() < 1e-6
     assert index[0, :2].tolist() == [4000, 5000]
     assert nearest(torch.from_numpy(x[:4]), torch.tensor([2]), 8)[1].sort().values.tolist() == [[0, 1, 3]]
-
-
-def test_the_map_keeps_clusters_apart() -> None:
-    centres = np.eye(3, 6, dtype=np.float32).repeat(30, axis=0) * 10
-    x = centres + np.random.default_rng(0).normal(size=centres.shape).astype(np.float32)
-    places = mapped(torch.from_numpy(x), 0)
-    assert places.shape == (90, 2)
-    distances = np.linalg.norm(places[:, None] - places[None], axis=2)
-    with pytest.raises(ValueError, match="the features of all images point in one direction"):
-        mapped(torch.ones(9, 4) * torch.arange(1, 10)[:, None], 0)
-    np.fill_diagonal(distances, np.inf)
-    assert ((distances.argmin(1) // 30) == np.arange(90) // 30).all()
