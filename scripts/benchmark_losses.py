@@ -50,7 +50,7 @@ def ours(z1: Tensor, z2: Tensor, loss: Loss, negatives: Negatives, tiled: bool =
     tau = loss.temperature(contrast, torch.tensor(TAU, device=q.device))
     value = loss(contrast, tau).mean()
     with torch.no_grad():
-        loss.update(e.ids, loss.fresh(contrast, tau))
+        loss.update(e.ids, loss.for_update(contrast, tau))
     return value
 
 

@@ -106,9 +106,9 @@ class SwAV(Method):
             q = q / q.sum(1, keepdim=True)  # images
         return q
 
-    def update(self, kept: None, progress: float) -> None:
+    def update(self, for_update: None, progress: float) -> None:
         self._normalise_prototypes()
-        super().update(kept, progress)
+        super().update(for_update, progress)
 
     @torch.no_grad()
     def _normalise_prototypes(self) -> None:

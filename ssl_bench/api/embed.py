@@ -1,7 +1,7 @@
 """The features that a network makes of many images, as an array or as the files of a folder.
 
-The folder has ``features.npy``, float32 [N, D]; ``images.csv``, with the place, the label and the split of each row;
-for the command a picture of neighbours; and ``embed.json``, with a hash of the network's weights and the names of the files.
+The folder has ``features.npy``, float32 [N, D]; ``images.csv``, with the place, the label and split of each row; for
+the command a picture of neighbours; and ``embed.json``, with a hash of the network's weights and the files' names.
 Only files that it names are ever replaced.
 
 The features of all images are in memory, for a moment twice: those of ImageNet by a ResNet-50 have 10.5 GB.
@@ -200,8 +200,9 @@ def write(target: Target, splits: Mapping[str, Source], out: Path, key: str, pic
         table = {"image": [images.place(i) for i in range(len(labels))], "label": labels}
         table["split"] = [split for split, part in splits.items() for _ in range(len(part))]
         files.write_text(fresh / "images.csv", pandas.DataFrame(table, dtype=object).to_csv(index=False))
-        if pictures:
-            print(write_picture(fresh, torch.from_numpy(made), images, labels.__getitem__, target.seed), flush=True)
+        picture = (fresh, torch.from_numpy(made), images, labels.__getitem__, target.seed)
+        if pictures and (sentence := write_picture(*picture)):
+            print(sentence, flush=True)
         names = [*sorted(os.listdir(fresh)), RECORD]
         files.write_json(fresh / RECORD, {"network": [digest(target.network)], "files": names})
         stop_if_asked()

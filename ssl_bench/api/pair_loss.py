@@ -284,7 +284,7 @@ class PairLoss(nn.Module):
 
     @torch.no_grad()
     def _advance(self, e: Embedded, contrast: Contrast, tau: Tensor) -> None:
-        self.loss.update(e.ids, self.loss.fresh(contrast, tau))
+        self.loss.update(e.ids, self.loss.for_update(contrast, tau))
         for module in self.modules():
             if isinstance(module, StepGenerator):
                 module.step += 1

@@ -4,7 +4,7 @@
 COMMANDS = {
     "train": "pre-train and evaluate: train [group=option] [key=value], a grid with -m",
     "evaluate": "evaluate a trained run again: evaluate RUN_DIR [evaluate=linear_moco] [evaluate.knn.k=20]",
-    "embed": "features of any images, their neighbours and a map: embed RUN_DIR [dataset=folder dataset.root=DIR]",
+    "embed": "features of any images, and their neighbours: embed RUN_DIR [dataset=folder dataset.root=DIR]",
     "export": "its backbone for timm, torchvision or the Hugging Face hub: export RUN_DIR [--format card] [--out DIR]",
     "check": "is this machine right, and how fast? check [speed]; is a loss right? check --loss FILE.py:NAME",
     "status": "every run and grid under outputs/: status [grid] [loss=dcl] [--sort knn/top1] [--watch]",

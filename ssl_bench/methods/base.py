@@ -29,7 +29,7 @@ class StepResult(NamedTuple):
 
     loss: Tensor  # [], the mean over this rank
     diagnostics: dict[str, Tensor]
-    kept: Any = None  # what update needs of this batch, detached; a dataclass, as DDP leaves it unchanged, or None
+    for_update: Any = None  # what update needs of this batch, detached: a dataclass, which DDP leaves unchanged
 
 
 class WithNetworks(nn.Module, ABC):
@@ -88,14 +88,14 @@ class Method(WithNetworks):
         outputs = self.trained_outputs(batch) | self.momentum_outputs(batch)
         return self.objective(outputs, batch, progress, diagnostics)
 
-    def update(self, kept: Any, progress: float) -> None:
+    def update(self, for_update: Any, progress: float) -> None:
         """Update what gradients do not train: queues, memories, momentum networks, counters.
 
         Called once after each optimiser step, also one that fp16 skips, and never recorded in a CUDA graph. A subclass
         calls this method of its base class last.
 
         Args:
-            kept: from the step's StepResult.
+            for_update: from the step's StepResult.
             progress: of the training, as for the forward.
         """
         for module in self.modules():

@@ -27,11 +27,11 @@ from ssl_bench.objective.temperature import Temperature
 
 
 @dataclass(frozen=True)
-class Kept:
+class ForUpdate:
     """The part of a batch that framework, negatives, positives and losses keep, by the name of the term."""
 
     e: dict[str, Embedded]
-    fresh: dict[str, dict[str, Tensor]]
+    of_losses: dict[str, dict[str, Tensor]]
 
 
 class FurtherTerm(nn.Module):
@@ -111,19 +111,19 @@ class Contrastive(Method):
         return self.framework.momentum_outputs(batch)
 
     def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
-        losses, values, kept = [], dict[str, Tensor](), Kept({}, {})
+        losses, values, for_update = [], dict[str, Tensor](), ForUpdate({}, {})
         # Half precision ends here: unit vectors, cosines and logits are float32 (or float64, where that was asked for).
         with torch.autocast(batch.ids.device.type, enabled=False):
             for term in self.framework.embed(outputs, batch.ids):
-                loss, of_term = self._of_term(term, batch, progress, diagnostics, kept)
+                loss, of_term = self._of_term(term, batch, progress, diagnostics, for_update)
                 losses.append(loss if term.weight == 1 else term.weight * loss)
                 values |= of_term
-        return StepResult(losses[0] if len(losses) == 1 else torch.stack(losses).sum(), values, kept)
+        return StepResult(losses[0] if len(losses) == 1 else torch.stack(losses).sum(), values, for_update)
 
     def _of_term(
-        self, term: Term, batch: Batch, progress: Progress, diagnostics: bool, kept: Kept
+        self, term: Term, batch: Batch, progress: Progress, diagnostics: bool, for_update: ForUpdate
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a term [] and its diagnostics; add to ``kept`` what :meth:`update` needs of it."""
+        """The loss of a term [] and its diagnostics; add to ``for_update`` what :meth:`update` needs of it."""
         part, e = self._part(term.name), term.e
         if "labels" in self.positives.gives:
             e = replace(e, labels=batch.labels)
@@ -134,7 +134,7 @@ class Contrastive(Method):
         by_view = of_anchors.mean(1)  # [V]
         loss = by_view.mean() if self.reduction == "mean" else by_view.sum() / term.cells
         with torch.no_grad():
-            kept.e[term.name], kept.fresh[term.name] = e.detach(), part.loss.fresh(contrast, tau)
+            for_update.e[term.name], for_update.of_losses[term.name] = e.detach(), part.loss.for_update(contrast, tau)
             if not diagnostics:
                 return loss, {} if term.name else {"tau": tau.detach().mean() if tau.ndim else tau.detach()}
         values = diagnose(contrast, tau, part.loss)
@@ -148,15 +148,15 @@ class Contrastive(Method):
         return self.further[name] if name else self
 
     @torch.no_grad()
-    def update(self, kept: Kept, progress: float) -> None:
-        for name, e in kept.e.items():
+    def update(self, for_update: ForUpdate, progress: float) -> None:
+        for name, e in for_update.e.items():
             part = self._part(name)
             for module in (part.negatives, part.positives):
                 if module is not None:
                     module.update(e, progress)
-            part.loss.update(e.ids, kept.fresh[name])
-        self.framework.update(kept.e[""], progress)
-        super().update(kept, progress)
+            part.loss.update(e.ids, for_update.of_losses[name])
+        self.framework.update(for_update.e[""], progress)
+        super().update(for_update, progress)
 
     def facts(self, images: int) -> dict[str, Any]:
         self.framework.check(images)

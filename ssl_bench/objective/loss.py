@@ -52,7 +52,7 @@ class Loss(nn.Module, ABC):
         """The temperature for :meth:`forward`: ``tau``, which is that of the option, unless the loss has its own."""
         return tau
 
-    def fresh(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
+    def for_update(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
         """New values [B] of what is remembered of the images of the batch, by the name of the buffer.
 
         ``contrast`` and ``tau`` are those of :meth:`forward`; called after it, without gradient.
@@ -60,7 +60,7 @@ class Loss(nn.Module, ABC):
         return {}
 
     def update(self, ids: Tensor, fresh: dict[str, Tensor]) -> None:
-        """Remember the values of :meth:`fresh` of all ranks; called once after each step, without gradient.
+        """Remember the values of :meth:`for_update` of all ranks; called once after each step, without gradient.
 
         Args:
             ids: [B] images of this rank, none of them on two ranks or twice on one.

@@ -86,17 +86,17 @@ class _Recorded:
 
     def __init__(self, recording: Any) -> None:
         self.recording = recording
-        self._kept: Any = None
+        self._for_update: Any = None
         self._diagnostics: dict[str, Tensor] = {}
 
     def hold(self, result: StepResult, diagnostics: bool) -> None:
         """Hold the results of a step, without the loss, which has nodes of autograd."""
-        self._kept, self._diagnostics = result.kept, result.diagnostics if diagnostics else {}
+        self._for_update, self._diagnostics = result.for_update, result.diagnostics if diagnostics else {}
 
     def replay(self) -> tuple[Any, dict[str, Tensor]]:
         """Carry out a step; return what it keeps of its batch, until the next replay, and its diagnostics, if any."""
         self.recording.replay()
-        return self._kept, {name: value.detach().clone() for name, value in self._diagnostics.items()}
+        return self._for_update, {name: value.detach().clone() for name, value in self._diagnostics.items()}
 
 
 class GraphedStepper:
@@ -136,8 +136,8 @@ class GraphedStepper:
         lr, progress = self.stepper.prepare()
         recorded = self._recorded.get(diagnostics)
         self._eager_steps[diagnostics] += recorded is None
-        kept, values = self._computed(recorded, self.stepper.state.step, lr, progress, diagnostics)
-        self.stepper.finish(kept, progress)
+        for_update, values = self._computed(recorded, self.stepper.state.step, lr, progress, diagnostics)
+        self.stepper.finish(for_update, progress)
         return values
 
     def _computed(
@@ -149,7 +149,7 @@ class GraphedStepper:
             return recorded.replay()
         self.stepper.set_lr(lr)
         result = self.stepper.compute(self._step(), progress, diagnostics)
-        return result.kept, result.diagnostics
+        return result.for_update, result.diagnostics
 
     def _feed(self, step: int, lr: float, progress: float) -> None:
         """Set all that changes from step to step."""
@@ -262,8 +262,8 @@ class GraphedStepper:
             with self._undone(before):
                 for draws in self._draws:
                     draws.step += trial
-                kept, values = self._computed(way, step, lr, progress, diagnostics)
-                self.stepper.state.method.update(kept, progress)
+                for_update, values = self._computed(way, step, lr, progress, diagnostics)
+                self.stepper.state.method.update(for_update, progress)
                 results.append(self._values() | {"diagnostics": [*values.values()] if diagnostics else []})
         one, other = results
         start = before | {"diagnostics": [*map(torch.zeros_like, other["diagnostics"])]}

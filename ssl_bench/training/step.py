@@ -40,7 +40,7 @@ class Stepper:
         lr, progress = self.prepare()
         self.set_lr(lr)
         result = self.compute(images, progress, diagnostics)
-        self.finish(result.kept, progress)
+        self.finish(result.for_update, progress)
         return result.diagnostics
 
     def prepare(self) -> tuple[float, float]:
@@ -80,9 +80,9 @@ class Stepper:
         state.meter.add(result.loss, values.get("tau"), skipped)
         return result._replace(diagnostics=values)
 
-    def finish(self, kept: Any, progress: float) -> None:
-        """Update what gradients do not train, and the counters; ``kept`` is that of the step's result."""
-        self.state.method.update(kept, progress)
+    def finish(self, for_update: Any, progress: float) -> None:
+        """Update what gradients do not train, and the counters; ``for_update`` is that of the step's result."""
+        self.state.method.update(for_update, progress)
         self.state.meter.advance(self.state.step)
         self.state.step += 1
 

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.methods.cld import NPIDCLD, MoCoCLD
-from ssl_bench.methods.contrastive import Contrastive, Kept
+from ssl_bench.methods.contrastive import Contrastive, ForUpdate
 from ssl_bench.methods.kmeans import kmeans
 from ssl_bench.methods.npid import NPID
 from ssl_bench.networks.heads import MLP
@@ -77,7 +77,7 @@ def outputs_of(method: Any, batch: Batch) -> dict[str, Tensor]:
 def instance_term(method: Any, outputs: dict[str, Tensor], batch: Batch) -> tuple[float, dict[str, Tensor]]:
     """The loss and the diagnostics of the first term."""
     term, *_ = method.framework.embed(outputs, batch.ids)
-    loss, found = method._of_term(term, batch, 0.0, True, Kept({}, {}))
+    loss, found = method._of_term(term, batch, 0.0, True, ForUpdate({}, {}))
     return float(loss), found
 
 
@@ -106,7 +106,7 @@ def test_nce_separates_the_image_from_noise_with_the_z_of_the_first_batch(make: 
             expected -= math.log(positive / z / (positive / z + m / INSTANCES))
             expected -= sum(math.log(m / INSTANCES / (p / z + m / INSTANCES)) for p in noise)
         assert loss == pytest.approx(expected / len(scores), rel=1e-12)
-        method.update(method(batch, 0.0).kept, 0.0)
+        method.update(method(batch, 0.0).for_update, 0.0)
     assert math.exp(float(method.loss.log_z)) == pytest.approx(z, rel=1e-12)
 
 
@@ -156,10 +156,10 @@ def test_the_key_of_moco_is_that_of_the_third_view_and_enters_the_queue_once() -
     (batch,) = batches(1)
     target = method.framework.target
     expected = normalize(target(batch.views[2])["projection"], dim=-1)
-    loss, _, kept = method(batch, 0.0)
+    loss, _, for_update = method(batch, 0.0)
     loss.backward()
     assert all(p.grad is None for p in target.parameters())
-    method.update(kept, 0.0)
+    method.update(for_update, 0.0)
     torch.testing.assert_close(method.negatives.keys[:IMAGES], expected)
     assert int(method.negatives.place) == IMAGES
 
@@ -168,11 +168,11 @@ def test_no_gradient_reaches_the_memory_and_both_views_enter_it() -> None:
     method, expected = npid_cld(), Memory(INSTANCES, DIM, 0.5, 0).double()
     (batch,) = batches(1)
     f = normalize(outputs_of(method, batch)["z"], dim=-1)
-    loss, _, kept = method(batch, 0.0)
+    loss, _, for_update = method(batch, 0.0)
     loss.backward()
     memory = method.encoder.memory
     assert not memory.vectors.requires_grad and torch.equal(memory.vectors, expected.vectors)
-    method.update(kept, 0.0)
+    method.update(for_update, 0.0)
     expected.update(batch.ids, f)
     torch.testing.assert_close(memory.vectors, expected.vectors)
     assert torch.equal(memory.vectors, method.negatives.memory.vectors)  # the softmax is over what the memory holds

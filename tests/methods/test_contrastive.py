@@ -149,7 +149,7 @@ def test_every_combination_trains_or_is_refused(monkeypatch: pytest.MonkeyPatch)
         optimizer = torch.optim.SGD(method.parameters(), 0.01)
         for step, views in enumerate(images):
             batch = Batch([*views[: method.views]], torch.arange(IMAGES), torch.arange(IMAGES) % 3)
-            loss, _, kept = method(batch, step / 2)
+            loss, _, for_update = method(batch, step / 2)
             optimizer.zero_grad()
             loss.backward()
             assert loss.isfinite(), chosen
@@ -158,7 +158,7 @@ def test_every_combination_trains_or_is_refused(monkeypatch: pytest.MonkeyPatch)
                     assert p.grad is not None and p.grad.isfinite().all(), (chosen, name)
             assert any(p.grad.any() for p in method.parameters() if p.grad is not None), chosen
             optimizer.step()
-            method.update(kept, step / 2)
+            method.update(for_update, step / 2)
     assert counts[None] > sum(counts.values()) / 4
 
 

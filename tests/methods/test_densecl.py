@@ -94,10 +94,10 @@ def test_both_terms_are_their_formulas(in_batch: bool) -> None:
     made = method(CrossView() if in_batch else None)
     for step in range(3):
         pooled, dense, keys = loops(made, batch(step), in_batch)
-        loss, found, kept = made(batch(step), 0.0, True)
+        loss, found, for_update = made(batch(step), 0.0, True)
         assert float(loss.detach()) == pytest.approx(0.7 * pooled + 0.3 * dense, rel=1e-12)
         assert float(found["dense/loss"]) == pytest.approx(dense, rel=1e-12)
-        made.update(kept, 0.0)
+        made.update(for_update, 0.0)
         if not in_batch:  # each term has a queue of its own
             queue = made.further["dense"].negatives
             places = [(IMAGES * step + number) % 9 for number in range(IMAGES)]

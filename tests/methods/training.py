@@ -53,10 +53,10 @@ def train(
         optimizer.load_state_dict(state)
     for batch, share in zip(steps, progress or [0.0] * len(steps), strict=True):
         optimizer.zero_grad()
-        loss, _, kept = network(batch, share)
+        loss, _, for_update = network(batch, share)
         loss.backward()
         optimizer.step()
-        method.update(kept, share)
+        method.update(for_update, share)
     if state is not None:
         state |= optimizer.state_dict()
     return weights(method)
@@ -72,7 +72,7 @@ def train_in_chunks(method: Method, steps: list[Batch], chunk: int, progress: li
         chunks = chunked.backward(method, part, images, chunk, share, True, contextlib.nullcontext, lambda loss: loss)
         average_gradients(method)
         optimizer.step()
-        method.update(chunks.kept, share)
+        method.update(chunks.for_update, share)
     return weights(method)
 
 

@@ -569,7 +569,7 @@ def test_a_remembered_average_is_that_of_the_codes_step_after_step(rho: float | 
         same(*(torch.autograd.grad(x, z)[0] for x in (found.loss, value)))
         same(found.loss.detach(), code.objective)
         same(found.diagnostics["tau"], tau)
-        method.update(found.kept, 0.0)
+        method.update(found.for_update, 0.0)
         same(loss.log_u[ids], code.u[ids].log())
         same(loss.taus if isinstance(loss, losses.ISogCLR) else code.tau, code.tau)
 

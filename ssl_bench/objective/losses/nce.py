@@ -41,11 +41,11 @@ class NCE(Loss):
         shift = shift.to(contrast.pos.dtype).expand_as(contrast.pos)
         return softplus(shift - contrast.pos / tau) + contrast.sum(_of_noise, tau, shift)  # [V, B]
 
-    def fresh(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
+    def for_update(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
         return {"log_z": self._log_z(contrast, tau)}
 
-    def update(self, ids: Tensor, fresh: dict[str, Tensor]) -> None:
-        self.log_z.copy_(fresh["log_z"])
+    def update(self, ids: Tensor, values: dict[str, Tensor]) -> None:
+        self.log_z.copy_(values["log_z"])
 
     @torch.no_grad()
     def _log_z(self, contrast: Contrast, tau: Tensor) -> Tensor:

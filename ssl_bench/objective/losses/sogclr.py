@@ -57,7 +57,7 @@ class SogCLR(Loss):
         lse = contrast.lse(tau)
         return tau * (log_u + (log_g - log_u).exp() * (lse - lse.detach())) - contrast.pos  # [V, B]
 
-    def fresh(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
+    def for_update(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
         log_u = self._averages(contrast, tau)[1]
         return {"log_u": log_u.logsumexp(0) - math.log(len(log_u))}
 
@@ -120,10 +120,10 @@ class ISogCLR(SogCLR):
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
         return super().forward(contrast, tau) + self.rho * tau  # [V, B]
 
-    def fresh(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
+    def for_update(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
         log_g, log_u = self._averages(contrast, tau)
         mean = contrast.sum(lambda s, t, lse: s * (s / t - lse).exp(), tau, contrast.lse(tau))  # sum_k p_k s_k
         slope = (log_u + self.rho - (log_g - log_u).exp() * mean / tau).mean(0)  # [B]
         slope = self._remembered("slopes", contrast)[0].lerp(slope.clamp(-LARGEST, LARGEST), self.beta)
         taus = (tau[0] - self.eta * slope).clamp(self.tau_min, self.tau_max)
-        return super().fresh(contrast, tau) | {"taus": taus, "slopes": slope}
+        return super().for_update(contrast, tau) | {"taus": taus, "slopes": slope}
