@@ -89,7 +89,8 @@ def steps(method: Method) -> list[Batch]:
 
 
 def assert_equal(found: Tensor, expected: Tensor, name: str, limit: float = 1e-12) -> None:
-    assert float((found - expected).norm()) <= limit * float(expected.norm()), name
+    # A mean of unit vectors may be 0 up to rounding, as of a predictor's input after batch norm.
+    assert float((found - expected).norm()) <= limit * max(float(expected.norm()), 1e-9), name
 
 
 @pytest.mark.parametrize("name", SUBJECTS)

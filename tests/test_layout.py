@@ -110,8 +110,8 @@ def test_the_objective_imports_torch_and_the_kernel_only() -> None:
     [
         ("ssl_bench.cli", {"torch", "hydra", "rich"}),
         ("ssl_bench.commands.status", {"torch", "hydra"}),
-        ("ssl_bench.commands.table", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
-        ("ssl_bench.commands.report", {"torch", "hydra", "rich", "matplotlib", "wandb", "jinja2"}),
+        ("ssl_bench.commands.table", {"torch", "hydra", "matplotlib", "wandb"}),
+        ("ssl_bench.commands.report", {"torch", "hydra", "matplotlib", "wandb", "jinja2"}),
         ("ssl_bench.train", {"torch", "wandb", "timm", "sklearn"}),
         ("ssl_bench.launch.run", {"wandb", "timm", "torchvision", "sklearn", "hydra"}),
     ],

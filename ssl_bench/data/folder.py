@@ -193,12 +193,14 @@ class FolderDataset(PhotoDataset):
         if of_train != of_test:
             differ = difference(of_train, of_test, *map(str, paths))
             raise ConfigError(f"{self._key}: {paths[0]} and {paths[1]} must have the same classes: {differ}")
-        count, where = len(of_train), self.class_file.name if self.class_file else paths[0]
+        count, where = len(of_train), self.class_file or paths[0]
         remedy = f"{count}, the number of classes in {where}, or dataset.folder to another folder"
         require(count == self.num_classes, "dataset.num_classes", self.num_classes, remedy)
-        for path in (path / name for path in paths for name in sorted(of_train)):
-            if not path.is_dir() or not images_in(path):
-                raise ConfigError(f"{self._key}: {path} has no images ({', '.join(FORMATS)})")
+        which = f", which {self.class_file} lists" if self.class_file else ""
+        for path, there in zip(paths, present, strict=True):
+            for name in sorted(of_train):
+                if name not in there or not images_in(path / name):
+                    raise ConfigError(f"{self._key}: {path / name} has no images ({', '.join(FORMATS)}){which}")
         return sorted(of_train)
 
 

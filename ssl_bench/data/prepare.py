@@ -141,7 +141,8 @@ def _convert(dataset: ArrayDataset, splits: list[str], source: Path | None) -> N
         except (RuntimeError, ValueError, IndexError, EOFError) as error:  # missing or damaged, or a failed download
             remedy = "remove damaged files, and get them again, from elsewhere with --source"
             wrong = f"torchvision could not download {name} into {folder}, or read it there ({error}): {remedy}"
-            raise (ConfigError if source else OSError)(wrong) from error
+            failed = source is None and isinstance(error, RuntimeError)  # the download
+            raise (OSError if failed else ConfigError)(wrong) from error
         images = np.asarray(content.data, dtype=np.uint8)
         if images.ndim == 3:
             images = images[..., None]

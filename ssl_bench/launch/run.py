@@ -155,6 +155,10 @@ def join(task: "partial[Outcome]", meeting: str = "env://") -> Outcome:
     number, local, beside = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     device = local_device(local, config["device"])
     torch.set_num_threads(cores_per_process())
+    if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:  # else each rank starts a process for each core to compile
+        from torch._inductor import config as inductor
+
+        inductor.compile_threads = min(32, cores_per_process())
 
     def work() -> Outcome:
         if beside == config["devices"]:
@@ -221,9 +225,7 @@ def in_ranks(work: Callable[[], Outcome], first: int, beside: int, count: int) -
     Args:
         first, beside: the ranks of this machine, of ``count``.
     """
-    cores = str(min(32, max(1, available_cores() // beside)))  # else each rank starts a process for each to compile
-    shared = {"TORCHINDUCTOR_COMPILE_THREADS": os.environ.get("TORCHINDUCTOR_COMPILE_THREADS", cores)}
-    shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(beside)}
+    shared = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(beside)}
     team = list[Process]()
     with passed_on(lambda: [one.process.pid for one in team]) as received, contextlib.suppress(ProcessException):
         for local in range(beside):

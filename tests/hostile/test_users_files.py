@@ -147,6 +147,7 @@ def test_no_reader_of_runs_opens_a_link_that_leaves_a_run(run: Path) -> None:
     with no_pictures():
         assert call("evaluate RUN evaluate=[knn] evaluate.baselines=[]", run) == 0
         assert call(f"{TRAIN} seed=1 evaluate=[knn]", run) == 0
+    (run / "figures").mkdir(exist_ok=True)  # of evaluators that draw something
     shutil.copytree(run, "private")
     for name in ("command.txt", "train.log", "metrics.jsonl", "config.yaml", "results.json", "figures", "hits"):
         Path("own").mkdir()

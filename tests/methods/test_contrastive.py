@@ -77,6 +77,7 @@ def rule_of(group: str, name: str) -> Rule:
     node = option(group, name)
     part = build(node, group, **({"instances": 100} if has_argument(node, group, "instances") else {}))
     gives = getattr(part, "gives", frozenset()) | ({"tau"} if getattr(part, "uses_tau", False) else set())
+    gives |= {"several"} if group == "loss" and "labels" in part.needs else set()
     return Rule(part.needs - {"cosine"}, gives)
 
 

@@ -60,7 +60,7 @@ def test_networks_of_timm_at_any_size_and_number_of_channels(name: str) -> None:
 
 
 def test_a_network_without_the_stem_or_the_blocks_of_a_resnet_is_refused() -> None:
-    for stem, residual, names in (("cifar", False, "stem=cifar imagenet"), ("imagenet", True, "zero_init_residual")):
+    for stem, residual, names in (("cifar", None, "stem=cifar imagenet"), ("imagenet", True, "zero_init_residual")):
         with refused(names, InvalidValue):
             timm_backbone("vit_tiny_patch16_224", 3, stem, zero_init_residual=residual)  # type: ignore[arg-type]
 

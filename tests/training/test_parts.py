@@ -105,7 +105,6 @@ RUNS = [
     ["evaluate.knn.k=2000"],
     ["evaluate.knn.k=2000", "seed=1"],
     ["dataset=bits", "evaluate=knn"],
-    ["seed=-1"],
 ]
 
 
