@@ -83,7 +83,8 @@ def write(folder: Path) -> None:
     pdoc.render.env.loader = jinja2.ChoiceLoader([jinja2.DictLoader({"module.html.jinja2": TEMPLATE}), default])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", "The module specification")  # pdoc finds some of the modules itself
+        # pdoc finds some of the modules itself, and no base of a TypedDict.
+        warnings.filterwarnings("ignore", "The module specification|Cannot determine where")
         pdoc.pdoc("ssl_bench", *names, output_directory=folder)
     guides = {"Configuration": _configuration()}
     for path in (Path(__file__).parent / "examples").glob("*.md"):

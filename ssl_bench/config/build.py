@@ -13,12 +13,10 @@ import sys
 import typing
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from ssl_bench.config import plugins
-from ssl_bench.config.ranges import converted, near
+from ssl_bench.config.ranges import Share, converted, near
 from ssl_bench.errors import ConfigError, InvalidValue
 
 # What the targets of each group are subclasses of: names, since this room imports nothing of those below it.
@@ -88,7 +86,7 @@ def open_dataset(node: Mapping[str, Any], data: str, key: str = "dataset") -> An
     """Build a dataset, in its own folder ``root`` or in the folder of all datasets, ``data``; or a ``share`` of it."""
     inner = {name: value for name, value in node.items() if name != "share"}
     made = build(inner, key, **({} if "root" in node else {"root": data}))
-    share = converted(node.get("share", 1.0), Annotated[float, Meta(gt=0, le=1)], f"{key}.share")
+    share = converted(node.get("share", 1.0), Share, f"{key}.share")
     return made if share == 1 else located("ssl_bench.data.dataset.Share")(made, share)
 
 

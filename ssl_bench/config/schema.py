@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from ssl_bench.config.build import KINDS, checked_call
 from ssl_bench.config.identity import datasets_of, name_of_labels
-from ssl_bench.config.ranges import Count, TwoOrMore, ZeroOrMore, converted, near, one_of
+from ssl_bench.config.ranges import Count, Share, TwoOrMore, ZeroOrMore, converted, near, one_of
 from ssl_bench.errors import ConfigError, require
 
 # Groups that a framework with an objective of its own leaves out.
@@ -21,10 +21,8 @@ OPTIONAL = ("head", "loss", "negatives", "temperature")
 OF_RUN = ("folder", "config", "run_id", "facts", "lines")  # arguments of a dashboard that are no settings
 WANDB_NAME = re.compile(r"[^/\\#?%:@]{1,128}")
 # Shares of the labelled images; a list of images is a mapping of its file and its hash.
-LABELS = Annotated[
-    list[Annotated[float, Meta(gt=0, le=1)] | dict[str, Any]],
-    Meta(min_length=1, description="shares of the labelled images above 0 and up to 1, such as [0.01,0.1,1.0]"),
-]
+OF_LABELS = "shares of the labelled images above 0 and up to 1, such as [0.01,0.1,1.0]"
+LABELS = Annotated[list[Share | dict[str, Any]], Meta(min_length=1, description=OF_LABELS)]
 Types = Mapping[str, Any]  # an annotation for each key, or those of the keys below it
 TRACKING: Types = {  # the keys of W&B and TensorBoard
     "mode": Literal["offline", "online", "tensorboard", "off"],

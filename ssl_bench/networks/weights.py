@@ -53,21 +53,19 @@ REMEDIES = {
 }
 
 
-class Images(TypedDict):
-    """The images that a network was trained on: their type, and how each channel was normalised."""
-
+class _Normalised(TypedDict):
     mean: list[float] | None
     std: list[float] | None
+
+
+class Images(_Normalised):
+    """The images that a network was trained on: their type, and how each channel was normalised."""
+
     image_dtype: str
 
 
-class _Dataset(TypedDict):
-    mean: list[float] | None
-    std: list[float] | None
-
-
 class _Config(TypedDict):
-    dataset: _Dataset
+    dataset: _Normalised
 
 
 class _Run(TypedDict):

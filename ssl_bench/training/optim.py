@@ -20,7 +20,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
-from ssl_bench.config.ranges import Count, NotNegative, Positive, Probability, in_range
+from ssl_bench.config.ranges import Count, NotNegative, Positive, Probability, Share, in_range
 from ssl_bench.errors import require
 
 Momentum = Annotated[float, Meta(ge=0, lt=1)]
@@ -57,14 +57,14 @@ class Recipe(ABC):
     rule: Literal["linear", "sqrt", "none"]
     base_batch: Count
     schedule: Literal["cosine", "linear", "step", "constant"]
-    milestones: tuple[Annotated[float, Meta(gt=0, le=1)], ...]
+    milestones: tuple[Share, ...]
     final_lr: Probability
     warmup_epochs: NotNegative
     warmup_start: Probability
     weight_decay: NotNegative
     decay_norms: bool = False
     clip: Positive | None = None
-    layer_decay: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    layer_decay: Share = 1.0
     factors: tuple[Probability, ...] = ()
 
     def __post_init__(self) -> None:
