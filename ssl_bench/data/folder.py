@@ -208,7 +208,7 @@ class FolderDataset(PhotoDataset):
 
 
 class Tree(NamedTuple):
-    """What is below a folder, by paths relative to it.
+    """The content of a folder, by paths relative to it.
 
     Attributes:
         images: mark of each image, by its path; None: it cannot be opened, as a link to nothing.
@@ -414,7 +414,7 @@ class OwnFolder(OwnImages):
         return table
 
     def _groups_of(self, names: Sequence[str]) -> list[str]:
-        """What the pattern of groups finds in each name."""
+        """The group of each image: the part of its name that the pattern of ``dataset.group`` matches."""
         try:
             matches = [re.search(str(self.group), name) for name in names]
         except re.error as error:

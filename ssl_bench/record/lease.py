@@ -46,7 +46,7 @@ class Owner(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What an owner knows of its lease, for all processes that carry out the run."""
+    """The lease of a run as its owner sees it, handed to all processes that carry out the run."""
 
     run: Path
     token: str

@@ -1,4 +1,4 @@
-"""What matters among an experiment's runs, and comparisons by each setting that varies, as ``compare`` says it."""
+"""Verdicts of an experiment for the report: settings that matter, and comparisons by each one, as in ``compare``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_METRICS = 6  # metrics that have comparisons, those that most runs have fir
 
 
 def of(table: DataFrame, names: Mapping[Key, str]) -> dict[str, dict[str, Any]]:
-    """What an experiment says by metric: ``left_out``, ``matters`` and ``verdicts``, with the texts of their tables.
+    """Verdicts of an experiment by metric: ``left_out``, ``matters`` and ``verdicts``, with the texts of their tables.
 
     Args:
         names: of the numbers in the report, which may tell apart what the runs of the experiment need not.
@@ -35,7 +35,7 @@ def of(table: DataFrame, names: Mapping[Key, str]) -> dict[str, dict[str, Any]]:
 
 
 def _matters(table: DataFrame, metric: str) -> dict[str, Any] | None:
-    """What matters with the texts of its table; None of runs that cannot be compared."""
+    """The settings that matter, with the texts of their table; None of runs that cannot be compared."""
     try:
         told = what_matters(table, metric)
     except ConfigError:  # nothing varies, or settings vary together

@@ -411,7 +411,7 @@ def _names(first: DataFrame, by: Sequence[str]) -> list[str]:
 
 
 def _where(table: DataFrame, first: Mapping[str, Run], by: Sequence[str]) -> dict[str, str]:
-    """What distinguishes conditions from each other, by a run of each."""
+    """The settings in which conditions differ from each other, as text, by a run of each."""
     of_runs = table[table["run"].isin(first.values())]
     names = [name for name in runs_table.varying(of_runs) if not _below(name, by)]
     return {key: words_of(run.settings, names) for key, run in first.items()}
