@@ -120,11 +120,38 @@ def mark(status: os.stat_result) -> Mark:
 # ---- writing
 
 
+_guards = dict[Path, Callable[[], None]]()  # by the absolute path of a folder
+
+
+@contextlib.contextmanager
+def guarded(folder: Path, check: Callable[[], None]) -> Iterator[None]:
+    """Call ``check``, which raises an error where this process may not write any more, before each write in a folder.
+
+    It is called when the content of a file is on the disk, right before the renaming.
+    """
+    folder = folder.absolute()
+    former = _guards.get(folder, _allowed)
+    _guards[folder] = check
+    try:
+        yield
+    finally:
+        _guards[folder] = former
+
+
+def _allowed() -> None:
+    """The check of a folder that any process may write to."""
+
+
+def _check(path: Path) -> None:
+    for folder in path.absolute().parents if _guards else ():
+        _guards.get(folder, _allowed)()
+
+
 def write(path: Path, fill: Callable[[BinaryIO], Any], before: Callable[[], None] = lambda: None) -> None:
     """Replace ``path`` by what ``fill`` writes into the open file that it is given. After an error it is as before.
 
     Args:
-        before: called when the content is on the disk, right before the renaming.
+        before: called right before the renaming.
     """
     fresh = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
     try:
@@ -134,9 +161,12 @@ def write(path: Path, fill: Callable[[BinaryIO], Any], before: Callable[[], None
                 file.flush()
                 os.fsync(file.fileno())
             before()
+            _check(path)
             retry(lambda: os.replace(fresh, path), path)
-    except BaseException:
+    except BaseException as error:
         remove(fresh)
+        if isinstance(error, FileNotFoundError):  # who may write here now has removed the temporary file
+            _check(path)
         raise
 
 
@@ -162,6 +192,7 @@ def as_json(value: Any) -> str:
 
 def append(path: Path, text: str) -> None:
     """Add ``text`` to the end of a file of a run."""
+    _check(path)
     with (
         _with_file_name(path),
         retry(lambda: open(of_run(path), "a", encoding="utf-8", errors="surrogateescape"), path) as file,

@@ -64,9 +64,10 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         ConfigError: there is no run, it cannot be written, or an override does not concern the evaluation or fit it.
         RunError: its training has not ended, or its last checkpoint cannot be used.
     """
+    from ssl_bench.launch import lease
     from ssl_bench.launch.processes import Outcome, State
     from ssl_bench.launch.run import launch
-    from ssl_bench.record import evaluations, lease
+    from ssl_bench.record import evaluations
     from ssl_bench.record.runs import is_complete, read_results
     from ssl_bench.record.terminal import print_run
     from ssl_bench.training.finished import read_again
@@ -90,7 +91,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         with lease.held(run, wait=True) as claim:
             outcome = Outcome(State.DONE_BEFORE)
             if not is_complete(run, config):  # another process has not evaluated it meanwhile
-                outcome = launch(config, run, None, claim=claim if isinstance(claim, lease.Claim) else None)
+                outcome = launch(config, run, None, claim=claim)
         if not outcome.finished:
             outcome.report()
             return outcome.code

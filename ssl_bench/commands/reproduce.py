@@ -17,10 +17,10 @@ from ssl_bench.commands.hours import estimate
 from ssl_bench.config.build import open_dataset
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
+from ssl_bench.launch import lease
 from ssl_bench.launch.grid import Grid, check_place, possible, taken_skip
 from ssl_bench.papers.plan import PlannedRuns, plan
 from ssl_bench.papers.selection import HELP, Selection
-from ssl_bench.record import lease
 
 
 @in_sentences

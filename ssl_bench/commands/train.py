@@ -15,9 +15,9 @@ from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config import build, reference, with_hydra
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
+from ssl_bench.launch import lease
 from ssl_bench.launch.grid import SKIP, Grid, check_place, taken_skip
 from ssl_bench.launch.processes import Outcome, Run, State, under_torchrun
-from ssl_bench.record import lease
 from ssl_bench.record.dashboard import show_agent
 from ssl_bench.record.terminal import print_run
 

@@ -28,8 +28,9 @@ from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.distributed import broadcast, join_group, leave, rank, without_room, world
 from ssl_bench.errors import ConfigError, RunError, require
 from ssl_bench.hardware import available_cores, cores_per_process, local_device, release_memory, visible_gpus
+from ssl_bench.launch import lease
 from ssl_bench.launch.processes import LOST, Outcome, Process, Run, Said, State, nodes, ranks_here, under_torchrun
-from ssl_bench.record import lease, runs
+from ssl_bench.record import runs
 from ssl_bench.record.runs import CONFIG, FAILURE, RESULTS, is_complete
 from ssl_bench.record.terminal import logging_to
 from ssl_bench.signals import Interrupted, passed_on, raise_again, raised
@@ -64,6 +65,8 @@ def carry_out(
             config = find_prepared(run.config)
             folder = runs.find(config)
             outcome = failed_since(folder, since) or _carry_out(run, config, folder, wait, quiet, begin)
+    except lease.Taken as error:
+        outcome = Outcome(State.BUSY, 1, str(error))
     except (Exception, Interrupted) as error:
         outcome = Outcome.of(error)
     return replace(outcome, folder=str(folder) if folder else None)
@@ -75,8 +78,6 @@ def _carry_out(run: Run, config: Config, folder: Path, wait: bool, quiet: bool, 
     if nodes()[1] or (together and os.environ["RANK"] != "0"):
         return launch(config, folder, run.command, quiet)
     with lease.held(folder, wait) as claim:
-        if isinstance(claim, lease.Owner):
-            return Outcome(State.BUSY, 1, f"{folder} is being trained by {claim}")
         if is_complete(folder, config) and not together:  # since this process has looked, or waited
             return Outcome(State.DONE_BEFORE)
         if not any((folder / name).exists() for name in ("checkpoints", RESULTS)):
@@ -85,8 +86,8 @@ def _carry_out(run: Run, config: Config, folder: Path, wait: bool, quiet: bool, 
             print(f"run {folder.name} in {folder}", flush=True)
         begin(run)
         outcome = launch(config, folder, run.command, quiet, claim)
-        if not outcome.finished and (other := claim.lost_to()):
-            return Outcome(State.BUSY, 1, str(lease.Taken(folder, other)))
+        if not outcome.finished:
+            claim.require()
         if outcome.state is State.FAILED and runs.begun(folder, config):
             keep_failure(outcome, folder, config)
         return outcome
@@ -129,8 +130,9 @@ def launch(
 
     Args:
         folder: of the run, with its run_id as the name.
-        command, claim: as for :func:`ssl_bench.training.engine.train`.
+        command: as for :func:`ssl_bench.training.engine.train`.
         quiet: print nothing.
+        claim: on the run; None: that of the rank 0 of another process.
     """
     task = partial(train_here, config, folder, command, quiet, claim)
     if under_torchrun():
@@ -183,8 +185,9 @@ def train_here(
     """Train on this rank, which has a device."""
     if config["threads"]:
         torch.set_num_threads(config["threads"])
-    with logging_to(folder if rank() == 0 else None, quiet):
-        work = partial(train, config, folder.name, folder, device, command, claim)
+    writes = files.guarded(folder, claim.require) if claim and rank() == 0 else contextlib.nullcontext()
+    with writes, logging_to(folder if rank() == 0 else None, quiet):
+        work = partial(train, config, folder.name, folder, device, command)
         outcome = outcome_of(work, device, "Set batch_size.chunk, a smaller batch_size.size or more devices")
     if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
         release_memory(device)

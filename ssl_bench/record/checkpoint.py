@@ -5,7 +5,7 @@ ends with the same bits as one that was not. After the last step of a run, befor
 with what networks need and without what only steps need: it can be evaluated, loaded and exported, and not be trained
 on. A run that can go on to more epochs (``identity.extensible``) keeps all of it.
 
-Only the owner of a run replaces the file (``lease.py``).
+Only the process that carries out a run replaces the file (``launch/lease.py``).
 """
 
 import hashlib
@@ -21,35 +21,24 @@ from ssl_bench import files
 from ssl_bench.errors import RunError, printable
 from ssl_bench.networks import unpickler
 from ssl_bench.record import runs
-from ssl_bench.record.lease import Claim, Taken
 
 FILE = "checkpoints/last.pt"  # in the directory of a run
 
 
-def save(run: Path, state: dict[str, Any], claim: Claim | None = None) -> None:
+def save(run: Path, state: dict[str, Any]) -> None:
     """Write ``state`` as the last one of the run in the directory ``run``.
 
-    Args:
-        claim: on this run; None: no other process can have it.
-
     Raises:
-        Taken: another process has the run: nothing is written.
+        RunError: the file has the state of a later step: nothing is written.
     """
     path = run / FILE
 
     def check() -> None:
-        """The last look before the renaming."""
-        if claim is not None:
-            claim.require()
-            if _step(path) > state.get("step", 0):
-                raise Taken(run, "one that has gone further")
+        if _step(path) > state.get("step", 0):
+            raise RunError(f"{run}: another process has trained it further")
 
     files.make_folder(path.parent)
-    try:
-        files.write_bytes(path, unpickler.packed(state), check)
-    except FileNotFoundError:  # a new owner has removed the temporary file
-        check()
-        raise
+    files.write_bytes(path, unpickler.packed(state), check)
 
 
 def _step(path: Path) -> int:

@@ -31,7 +31,6 @@ from ssl_bench import files, surroundings
 from ssl_bench.config.build import build
 from ssl_bench.errors import printable, shown
 from ssl_bench.record import evaluations, runs
-from ssl_bench.record.lease import Claim
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +49,6 @@ class Tracker:
         facts: facts of the run, as in ``results.json``.
         evaluated_step: step of the last evaluation in the checkpoint; rows of later evaluations, which are repeated,
             are removed.
-        claim: on the run: without a valid one no row is written to the file. None: no other process can have the run.
 
     Raises:
         OSError: the file cannot be read or written, or is not a regular file.
@@ -64,9 +62,8 @@ class Tracker:
         step: int | None,
         facts: Mapping[str, Any],
         evaluated_step: int = 0,
-        claim: Claim | None = None,
     ) -> None:
-        self.path, self.claim = folder / runs.METRICS, claim
+        self.path = folder / runs.METRICS
         lines = list[str]()
         there = files.exists(self.path)
         for line in files.read_bytes(files.of_run(self.path), math.inf).splitlines() if there else ():
@@ -95,8 +92,7 @@ class Tracker:
     def row(self, step: int, values: Mapping[str, Any], pictures: Mapping[str, Path] | None = None) -> None:
         """Append one row. ``pictures`` are PNG files by name, which the file does not have."""
         row = {"step": step, **values}
-        if self.claim is None or not self.claim.lost_to():
-            files.append(self.path, json.dumps(row) + "\n")
+        files.append(self.path, json.dumps(row) + "\n")
         if self._dashboard is not None:
             self._dashboard.row(row, pictures or {})
 

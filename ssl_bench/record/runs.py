@@ -28,7 +28,6 @@ from ssl_bench.config import anchors, identity
 from ssl_bench.errors import in_one_line, one_line, printable
 from ssl_bench.files import exists, of_run, status
 from ssl_bench.record import evaluations
-from ssl_bench.record.lease import Owner
 
 CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
@@ -117,7 +116,7 @@ class Run:
         overrides: of its grid; None: it belongs to none.
         grid: the command that started its grid; empty: none.
         asked_by: names of the experiments whose grids asked for it, also where it was trained under another one.
-        owner: the process that carries it out.
+        owner: the process that carries it out, as ``launch/lease.py`` has it; None: none does.
         lacks: whether it has results without an evaluation that it was asked for since.
     """
 
@@ -130,7 +129,7 @@ class Run:
     overrides: Sequence[str] | None = None
     grid: str = ""
     asked_by: set[str] = field(default_factory=set)
-    owner: Owner | None = None
+    owner: Any = None
     lacks: bool = False
 
     @property

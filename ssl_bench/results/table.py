@@ -33,8 +33,9 @@ from ssl_bench.config.identity import is_hashed
 from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.metric import NOT_HELPED, Metric
+from ssl_bench.launch import grid_files, lease
 from ssl_bench.launch.processes import DIVERGED
-from ssl_bench.record import evaluations, grids, lease, runs
+from ssl_bench.record import evaluations, runs
 from ssl_bench.record.runs import Key, Run
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def with_numbers(table: DataFrame) -> DataFrame:
 
 def _runs(outputs: Path, wanted: Wanted) -> list[Run]:
     """The runs in a results folder by experiment and start, then those that its grids have not begun."""
-    asked, folders = grids.read(outputs), [*runs.folders(outputs)]
+    asked, folders = grid_files.read(outputs), [*runs.folders(outputs)]
     by_place = {"/".join(str(folder).rsplit("/", 2)[-2:]): folder for folder in folders}
     places = [by_place.get(one.place) for one in asked]
     if None in places:
@@ -552,7 +553,7 @@ def _results_folder(folder: Path) -> Path:
     """The results folder of a folder, which is a run, an experiment or a results folder."""
     is_run = runs.RUN_ID.fullmatch(folder.resolve().name) and _holds_runs(folder)
     experiment = _above(folder) if is_run else folder
-    has_runs = any(runs.RUN_ID.fullmatch(one.name) or one.match(grids.FILES) for one in experiment.iterdir())
+    has_runs = any(runs.RUN_ID.fullmatch(one.name) or one.match(grid_files.FILES) for one in experiment.iterdir())
     return _above(experiment) if has_runs else experiment
 
 

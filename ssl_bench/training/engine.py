@@ -23,7 +23,6 @@ from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.negatives import Queue
 from ssl_bench.record import checkpoint, runs
 from ssl_bench.record.dashboard import Tracker
-from ssl_bench.record.lease import Claim
 from ssl_bench.record.terminal import Progress
 from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
 from ssl_bench.training import graph
@@ -39,14 +38,7 @@ from ssl_bench.training.watch import Watch
 log = logging.getLogger("ssl_bench")
 
 
-def train(
-    config: dict[str, Any],
-    run_id: str,
-    folder: Path,
-    device: torch.device,
-    command: str | None,
-    claim: Claim | None = None,
-) -> None:
+def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, command: str | None) -> None:
     """Carry out a run on this rank: train it from its last checkpoint on, and write its ``results.json``.
 
     A run that is trained already is evaluated only, as far as ``results.json`` is not complete. If the run cannot go
@@ -54,27 +46,22 @@ def train(
 
     Args:
         command: the command that trains the run, to be written beside its configuration; None: train nothing.
-        claim: on the run; None: no other process can have it.
 
     Raises:
-        Taken: another process has the run.
         Interrupted: a signal came; a checkpoint was written.
         RunError: the loss became NaN or infinite, a file cannot be written or read, or the run cannot go on so.
     """
-    claim = claim if rank() == 0 else None
     run = Training(config, run_id, folder, device)
     with Interrupt(Votes()) as interrupt:
         former = runs.read_results(folder)
         former = former if former and former["run_id"] == run_id else None
         recorded = former["evaluations"] if former is not None else []
         trained = run.resume(former, command is not None)
-        if claim is not None:
-            claim.require()
         if trained is None and command is not None and rank() == 0:
             runs.begin(folder, config, command)
         facts = run.announce() if trained is None else trained.get("facts", {})
         progress = run.state.step, facts, run.state.evaluated_step
-        record = Tracker(folder, config, run_id, *progress, claim) if rank() == 0 else contextlib.nullcontext()
+        record = Tracker(folder, config, run_id, *progress) if rank() == 0 else contextlib.nullcontext()
         with record as tracker:
             if run.state.step < run.schedule.last_step:
                 run.loop(interrupt, tracker)
@@ -224,9 +211,8 @@ class Training:
 
     def save(self, tracker: Tracker | None) -> None:
         """Write a checkpoint: at the end of a run that cannot go on to more epochs, one with networks only."""
-        claim = tracker.claim if tracker is not None else None
         ended = self.state.step == self.schedule.last_step and not extensible(self.config)
-        self.state.save(self.folder, self.run_id, self.schedule.lr_at, claim, networks_only=ended)
+        self.state.save(self.folder, self.run_id, self.schedule.lr_at, networks_only=ended)
 
     # ---- announcements
 

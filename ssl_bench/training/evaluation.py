@@ -71,8 +71,6 @@ class Evaluation:
         evaluated, artifacts = self._evaluate(evaluations.missing(recorded, self.config), recorded, folder)
         if tracker is None:
             return
-        if tracker.claim is not None:
-            tracker.claim.require()
         entries = [*recorded, *(evaluations.write_hits(folder, entry) for entry in evaluated)]
         content = self._results(run_id, entries, facts, trained or {})
         networks = {"": self.state.method.encoder}
@@ -91,8 +89,6 @@ class Evaluation:
         step = self.state.step
         marks = _marks(evaluations.after(entries, self.config["epochs"]))
         tracker.row(step, {"epoch": self.schedule.epoch(step), **content["metrics"], **marks}, pictures)
-        if tracker.claim is not None:
-            tracker.claim.require()
         files.write_json(folder / "results.json", content)
         for path in self._kept:
             files.remove(path)

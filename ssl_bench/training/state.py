@@ -16,7 +16,6 @@ from ssl_bench.hardware import move
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.record import checkpoint
 from ssl_bench.record.environment import commit, conditions, now
-from ssl_bench.record.lease import Claim, Taken
 from ssl_bench.record.runs import COMPUTED, OF_GPUS
 from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
 from ssl_bench.training.meter import Meter, raise_bad_loss
@@ -73,35 +72,23 @@ class TrainingState:
         """The conditions that the bits of a result depend on, beside what the run_id says."""
         return conditions(self.device) | self._settings
 
-    def save(
-        self,
-        folder: Path,
-        run_id: str,
-        lr_at: Callable[[int], float],
-        claim: Claim | None = None,
-        networks_only: bool = False,
-    ) -> None:
+    def save(self, folder: Path, run_id: str, lr_at: Callable[[int], float], networks_only: bool = False) -> None:
         """Write a checkpoint, in which every rank takes part.
 
         Its key ``judged`` is ``evaluated_step``; ``ranks`` has what differs between the ranks.
 
         Args:
-            claim: on the run, of rank 0; None: no other process can have it.
             networks_only: no step will follow: leave out what only steps need.
 
         Raises:
-            Taken: another process has the run; nothing is written.
             RunError: a loss since the last row of metrics was not finite, or a weight is not; nothing is written.
                 ``lr_at`` gives the learning rate of that step.
         """
         local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": self.conditions()}
-        local["owner"] = claim.lost_to() if claim is not None else ""
         ranks: list[Any] = [local]
         if world() > 1:
             ranks = [None] * world()
             dist.all_gather_object(ranks, local)
-        if owner := "".join(of_rank.pop("owner") for of_rank in ranks):  # of rank 0; all ranks end together
-            raise Taken(folder, owner)
         for _, _, bad_step, tau, _ in (of_rank["meter"] for of_rank in ranks):
             if bad_step >= 0:
                 raise_bad_loss(int(bad_step), lr_at(int(bad_step)), tau)
@@ -113,7 +100,7 @@ class TrainingState:
             counters = {"run_id": run_id, "step": self.step, "judged": self.evaluated_step, "ranks": ranks}
             states = {name: part.state_dict() for name, part in self._stateful_parts(networks_only).items()}
             clocks = {"seconds": self.seconds(), "starts": self.starts}
-            checkpoint.save(folder, counters | clocks | states, claim)
+            checkpoint.save(folder, counters | clocks | states)
 
     def resume(self, folder: Path, run_id: str, trains: bool = True) -> bool:
         """Restore the last checkpoint; False if there is none.

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ssl_bench.commands.evaluate import main
-from ssl_bench.record import lease
+from ssl_bench.launch import lease
 from tests.conftest import only_run
 from tests.door.door import refuses
 from tests.results.folders import claim_elsewhere

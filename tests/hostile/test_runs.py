@@ -24,7 +24,8 @@ import yaml
 from ssl_bench import files
 from ssl_bench.config.compose import load
 from ssl_bench.errors import RunError
-from ssl_bench.record import checkpoint, grids, lease, runs
+from ssl_bench.launch import grid_files, lease
+from ssl_bench.record import checkpoint, runs
 from ssl_bench.record.dashboard import Tracker
 from ssl_bench.record.runs import read_rows
 from ssl_bench.train import main
@@ -212,7 +213,7 @@ def test_a_field_of_another_kind_damages_its_run_alone(
             path.write_text(write(changed(content, at, value)))
             records, said = numbers(capfd)
             if path == grid:
-                is_grid = files.read_json(path, grids.Grid, named=False) is not None
+                is_grid = files.read_json(path, grid_files.Grid, named=False) is not None
                 assert records == kept and is_grid != (f"{path} is damaged" in said), (at, value, said)
             for name, record in kept.items():
                 now = records[name]

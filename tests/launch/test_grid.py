@@ -20,9 +20,9 @@ from ssl_bench.config import compose
 from ssl_bench.config.identity import run_dir
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores, visible_gpus
+from ssl_bench.launch import lease
 from ssl_bench.launch.processes import Run
 from ssl_bench.launch.run import places
-from ssl_bench.record import lease
 from tests.conftest import SMALL
 from tests.ranks import wait_for
 
@@ -33,7 +33,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked
 HOLDER = """
 import sys
 from pathlib import Path
-from ssl_bench.record.lease import held
+from ssl_bench.launch.lease import held
 with held(Path(sys.argv[1]), wait=False):
     sys.stdin.read()
 """

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from ssl_bench import files
+from ssl_bench.launch import lease
 from ssl_bench.launch.processes import State
-from ssl_bench.record import lease
 from tests.conftest import SMALL, only_run
 from tests.launch import slurm
 from tests.results.folders import claim_elsewhere

@@ -20,7 +20,7 @@ COUNTER = """
 import os, time
 from pathlib import Path
 from ssl_bench import files
-from ssl_bench.record import lease
+from ssl_bench.launch import lease
 files.PAUSES = (0.001, 0.002, 0.004, 0.008, 0.0)
 lease.time.sleep = lambda seconds: None
 folder, left = Path("disk/run").absolute(), 25

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from ssl_bench.config.identity import run_id
+from ssl_bench.launch import lease
 from ssl_bench.launch.processes import DIVERGED
-from ssl_bench.record import lease
 from tests.evaluated import with_evaluations
 
 OUTPUTS = Path("outputs")

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from pandas import DataFrame
 
-from ssl_bench.record import lease
+from ssl_bench.launch import lease
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.status import experiments, main_metrics, time_left
 from ssl_bench.results.table import chosen

@@ -16,9 +16,11 @@ import pytest
 import torch
 
 from ssl_bench import files
-from ssl_bench.record import checkpoint, lease
+from ssl_bench.errors import RunError
+from ssl_bench.launch import lease
+from ssl_bench.launch.lease import Taken
+from ssl_bench.record import checkpoint
 from ssl_bench.record.dashboard import Tracker
-from ssl_bench.record.lease import Claim, Owner, Taken
 from tests.conftest import SMALL, only_run
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
@@ -30,11 +32,13 @@ STATE: dict[str, Any] = {"run_id": "id", "method": {"weight": torch.arange(200.0
 RACER = """
 import contextlib, sys, time
 from pathlib import Path
-from ssl_bench.record import lease
+from ssl_bench.launch import lease
 begin, taken, kept = float(sys.argv[1]), [], contextlib.ExitStack()
 for number in range(100):
     while time.time() < begin + 0.02 * number: pass
-    if isinstance(kept.enter_context(lease.held(Path(f"run{number}"), wait=False)), lease.Claim): taken.append(number)
+    with contextlib.suppress(lease.Taken):
+        kept.enter_context(lease.held(Path(f"run{number}"), wait=False))
+        taken.append(number)
 print("taken", *taken, flush=True)
 sys.stdin.read()
 """
@@ -42,7 +46,7 @@ sys.stdin.read()
 HOLDER = """
 import sys, time
 from pathlib import Path
-from ssl_bench.record import lease
+from ssl_bench.launch import lease
 lease.DURATION, lease.BEAT = 2.0, 0.2
 with lease.held(Path("run"), wait=False) as claim:
     print("taken", flush=True)
@@ -84,20 +88,21 @@ def test_each_run_is_taken_by_exactly_one_of_four_processes() -> None:
 
 def test_the_run_of_a_killed_process_is_free_at_once() -> None:
     with holder("time.sleep(60)") as process:
-        with lease.held(RUN, wait=False) as other:
-            assert isinstance(other, Owner) and other.pid == process.pid and other == lease.owner(RUN)
+        with pytest.raises(Taken, match=f"process {process.pid}"), lease.held(RUN, wait=False):
+            pass
+        assert (found := lease.owner(RUN)) is not None and found.pid == process.pid
         process.kill()
         process.wait()
         began = time.monotonic()
-        with lease.held(RUN, wait=False) as claim:
-            assert isinstance(claim, Claim) and time.monotonic() - began < 1
+        with lease.held(RUN, wait=False):
+            assert time.monotonic() - began < 1
             assert (found := lease.owner(RUN)) is not None and found.pid == os.getpid()
     assert lease.owner(RUN) is None and not (RUN / lease.FILE).exists()
 
 
 # C code that holds the interpreter stops the heartbeat as well.
 STILL = "import ctypes; ctypes.PyDLL(None).sleep({})\n"
-WRITE = "from ssl_bench import files; claim.require(); files.write_text(Path('run/row'), 'written')"
+WRITE = "from ssl_bench import files; files.write_text(Path('run/row'), 'written')"
 
 
 @pytest.mark.parametrize("how", ["stopped", "interpreter held"])
@@ -106,7 +111,7 @@ def test_a_process_that_stood_still_longer_than_its_lease_ends_without_having_wr
     with holder("time.sleep(1)\n" + WRITE if stopped else STILL.format(5) + WRITE) as process:
         process.send_signal(signal.SIGSTOP if stopped else 0)
         with lease.held(RUN, wait=True) as claim:
-            assert isinstance(claim, Claim) and process.poll() is None
+            assert process.poll() is None
             process.send_signal(signal.SIGCONT)
             assert process.wait(20) == 1 and claim.lost_to() == ""
     assert not (RUN / "row").exists()
@@ -117,10 +122,10 @@ def test_a_lease_without_an_owner_is_taken_over_once_it_has_expired(text: str) -
     """Its process, or its machine, has ended before the file was written."""
     RUN.mkdir()
     (RUN / lease.FILE).write_text(text)
-    with lease.held(RUN, wait=False) as other:
-        assert isinstance(other, Owner)
+    with pytest.raises(Taken), lease.held(RUN, wait=False):
+        pass
     with lease.held(RUN, wait=True) as claim:
-        assert isinstance(claim, Claim) and claim.lost_to() == ""
+        assert claim.lost_to() == ""
 
 
 @pytest.mark.slow
@@ -155,39 +160,36 @@ def test_a_run_that_is_taken_over_ends_and_goes_on_from_its_last_checkpoint(trai
 NEW_OWNER = """
 import torch
 from pathlib import Path
-from ssl_bench.record import checkpoint, lease
-with lease.held(Path("run"), wait=False) as claim:
-    assert isinstance(claim, lease.Claim)
+from ssl_bench.launch import lease
+from ssl_bench.record import checkpoint
+with lease.held(Path("run"), wait=False):
     checkpoint.save(Path("run"), {"run_id": "id", "method": {"weight": torch.arange(200.0)}, "step": 4})
 """
 
 
-class SlowClaim(Claim):
-    """The claim of a process that is suspended right after its look, while another one takes over and saves."""
-
-    def require(self) -> None:
-        super().require()
+def test_neither_a_suspended_process_nor_one_of_a_smaller_step_replaces_a_checkpoint() -> None:
+    def stand_still() -> None:
+        """Right after its look at the lease this process is suspended, while another one takes over and saves."""
+        claim.require()
         (RUN / lease.FILE).unlink(missing_ok=True)
         subprocess.run([sys.executable, "-c", NEW_OWNER], check=True)
 
-
-def test_neither_a_suspended_process_nor_one_of_a_smaller_step_replaces_a_checkpoint() -> None:
     with lease.held(RUN, wait=False) as claim:
-        assert isinstance(claim, Claim)
         for step in (3, 4):
-            checkpoint.save(RUN, STATE | {"step": step}, claim)
-        for step, owner in ((3, claim), (5, SlowClaim(claim.run, claim.token))):
-            with pytest.raises(Taken):
-                checkpoint.save(RUN, STATE | {"step": step}, owner)
+            checkpoint.save(RUN, STATE | {"step": step})
+        with pytest.raises(RunError):
+            checkpoint.save(RUN, STATE | {"step": 3})
+        with pytest.raises(Taken), files.guarded(RUN, stand_still):
+            checkpoint.save(RUN, STATE | {"step": 5})
         assert {path.name: checkpoint.read(path)["step"] for path in (RUN / "checkpoints").iterdir()} == {"last.pt": 4}
 
 
-def test_a_process_without_its_claim_writes_no_row_and_removes_no_lease() -> None:
+def test_a_process_that_has_lost_its_run_writes_no_row_and_removes_no_lease() -> None:
     with lease.held(RUN, wait=False) as claim:
-        assert isinstance(claim, Claim)
-        tracker = Tracker(RUN, {"tracking": {"mode": "off"}}, "id", 0, {}, claim=claim)
+        tracker = Tracker(RUN, {"tracking": {"mode": "off"}}, "id", 0, {})
         tracker.row(1, {"loss": 1.0})
         take_over(RUN)
-        tracker.row(2, {"loss": 2.0})
+        with pytest.raises(Taken):
+            tracker.row(2, {"loss": 2.0})
         assert [json.loads(line) for line in tracker.path.read_text().splitlines()] == [{"step": 1, "loss": 1.0}]
     assert "token=0123" in (RUN / lease.FILE).read_text() and claim.lost_to() == "node7 (process 4711)"

@@ -5,14 +5,15 @@ every ten seconds. Another process takes it over once the owner is gone: at once
 and has ended, else if the file has not changed for 90 seconds by the clock of the one that waits.
 
 An owner that was suspended, or could not reach the file system, may find that another process has its run. What it
-still writes must not reach the files of the new one: before it writes a row, renames a checkpoint or writes results, it
-compares the token in the lease with its own (:meth:`Claim.require`). A new owner first removes the temporary files of
-all others, so that a renaming which comes after that finds no file to rename.
+still writes must not reach the files of the new one: before a file in the directory is replaced or a row is added, the
+token in the lease is compared with its own (:meth:`Claim.require`, by :func:`ssl_bench.files.guarded`). A new owner
+first removes the temporary files of all others, so that a renaming which comes after that finds no file to rename.
 """
 
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from filelock import LeaseCompromise, SoftFileLease, Timeout
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.signals import Interrupted
 
 FILE = "lease"  # in the directory of a run
 DURATION, BEAT = 90.0, 10.0  # seconds: longer than a minute, for which NFS may show an old state of a file
@@ -69,31 +71,50 @@ class Claim(NamedTuple):
 
 
 @contextlib.contextmanager
-def held(run: Path, wait: bool) -> Iterator[Claim | Owner]:
-    """Hold the lease of a run; yield the claim, or the owner if another process has it and this one does not ``wait``.
+def held(run: Path, wait: bool) -> Iterator[Claim]:
+    """Hold the lease of a run, and compare it before each write to its directory.
+
+    Args:
+        wait: until another process that has it has ended.
 
     Raises:
+        Taken: another process has it.
         ConfigError: the directory cannot be written.
     """
-    lease = SoftFileLease(run / FILE, lease_duration=DURATION, heartbeat_interval=BEAT, on_compromise=_stop)
-    claim: Claim | Owner | None = None
+    claim, is_over = Claim(run.absolute(), ""), threading.Event()
+
+    def stop(lost: LeaseCompromise) -> None:
+        """Stop the run, which another process has; its next write raises Taken."""
+        listens = callable(signal.getsignal(signal.SIGTERM))  # the run, or what passes the signal on to its ranks
+        # After a refresh that failed it is still its own, as far as one can tell.
+        if listens and lost.reason != "refresh-failed" and not is_over.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    lease = SoftFileLease(run / FILE, lease_duration=DURATION, heartbeat_interval=BEAT, on_compromise=stop)
     try:
         try:
             files.make_folder(run)
-            claim = _take(lease, run, wait) or Claim(run.absolute(), lease.token or "")
+            _take(lease, run, wait)
         except OSError as error:
             raise files.unwritable(error) from error
-        yield claim
+        claim = Claim(run.absolute(), lease.token or "")
+        with files.guarded(run, claim.require):
+            yield claim
+    except Interrupted:  # by a signal from outside, or from the function above
+        if claim.token:
+            claim.require()
+        raise
     finally:
+        is_over.set()
         with contextlib.suppress(OSError, files.FileSystemUnavailable):
             lease.release()
         with contextlib.suppress(OSError, files.FileSystemUnavailable):
-            if isinstance(claim, Claim) and not claim.lost_to():  # the end of this process gives it back, too
+            if claim.token and not claim.lost_to():  # the end of this process gives it back, too
                 files.remove(run / FILE)
 
 
-def _take(lease: SoftFileLease, run: Path, wait: bool) -> Owner | None:
-    """Take a lease; return its owner if that is another process and this one does not wait.
+def _take(lease: SoftFileLease, run: Path, wait: bool) -> None:
+    """Take a lease; raise Taken if another process has it and this one does not wait.
 
     filelock itself takes over by exchanging two names, which NFS does not do, and leaves a file without an owner alone:
     such a lease is removed once it has expired.
@@ -103,10 +124,10 @@ def _take(lease: SoftFileLease, run: Path, wait: bool) -> Owner | None:
         with contextlib.suppress(Timeout):
             files.retry(lambda: lease.acquire(timeout=0), run)
             _remove_temporary(run)
-            return None
+            return
         other, there = owner(run), files.status(run / FILE)
         if other and not wait:
-            return other
+            raise Taken(run, str(other))
         if other and seen is None:
             print(f"{run} is being trained by {other}: waiting", flush=True)
         if there and files.mark(there) != seen:
@@ -114,13 +135,6 @@ def _take(lease: SoftFileLease, run: Path, wait: bool) -> Owner | None:
         elif there and time.monotonic() - since > DURATION + BEAT:
             files.remove(run / FILE)
         time.sleep(0.2)
-
-
-def _stop(lost: LeaseCompromise) -> None:
-    """Stop the run, which another process has; its next checkpoint, or the end, raises Taken."""
-    listens = callable(signal.getsignal(signal.SIGTERM))  # the run itself, or what passes the signal on to its ranks
-    if listens and lost.reason != "refresh-failed":  # then it is still its own, as far as one can tell
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def owner(run: Path) -> Owner | None:
@@ -134,7 +148,7 @@ def owner(run: Path) -> Owner | None:
 
 def remove_left(run: Path) -> None:
     """Remove what a process has left which was killed after it had finished the run."""
-    with contextlib.suppress(OSError, ConfigError, files.FileSystemUnavailable):
+    with contextlib.suppress(OSError, ConfigError, RunError):
         if files.exists(run / FILE):
             with held(run, wait=False):
                 pass
