@@ -72,15 +72,15 @@ class Tracker:
                 lines.append(line.decode())
         if step is not None and there:
             files.write_text(self.path, "".join(f"{line}\n" for line in lines))
-        self._dashboard: Dashboard | None = None
         node = config["tracking"]
         kind = partial(build, node, "tracking") if "_target_" in node else DASHBOARDS.get(node["mode"])
+        self._dashboard: Dashboard | None = None
+        self._client: Any = None  # that the dashboard has opened with the first row, so that the first step is not late
+        self._number = len(lines)  # of the next row
         if kind is not None:  # "off" is none
             config, facts = copy.deepcopy((config, facts))  # the code of a user must not change those of the run
-            try:
-                self._dashboard = kind(folder=folder, config=config, run_id=run_id, facts=facts, lines=lines)
-            except Exception as error:  # as in the dashboard itself
-                say_failed(node["_target_"], error)
+            new = partial(kind, folder=folder, config=config, run_id=run_id, facts=facts, lines=lines)
+            self._dashboard = self._attempt(node.get("_target_") or node["mode"], new)
 
     def __enter__(self) -> Tracker:
         return self
@@ -93,13 +93,37 @@ class Tracker:
         """Append one row. ``pictures`` are PNG files by name, which the file does not have."""
         row = {"step": step, **values}
         files.append(self.path, json.dumps(row) + "\n")
-        if self._dashboard is not None:
-            self._dashboard.row(row, pictures or {})
+        self._show(lambda dashboard, client: dashboard.show(client, self._number, row, pictures or {}))
+        self._number += 1
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
-        """Show how the run ended: 0 finished, 128 + n preempted by signal n, anything else failed."""
+        """Show how the run ended: 0 finished, 128 + n preempted by signal n, anything else failed.
+
+        A dashboard that has no row to show is not opened, unless an agent of a sweep waits for the result.
+
+        Args:
+            summary: metrics of a finished run.
+        """
+        if self._client is not None or under_agent():
+            self._show(lambda dashboard, client: dashboard.end(client, summary, exit_code))
+
+    def _show(self, action: Callable[[Dashboard, Any], None]) -> None:
+        """Call ``action`` with the dashboard, if there is one, and its client."""
+        if (dashboard := self._dashboard) is None:
+            return
+        if self._client is None:
+            self._client = self._attempt(dashboard.name, dashboard.open)
         if self._dashboard is not None:
-            self._dashboard.finish(summary, exit_code)
+            self._attempt(dashboard.name, lambda: action(dashboard, self._client))
+
+    def _attempt(self, name: str, action: Callable[[], Any]) -> Any:
+        """Call code of a dashboard, which is not used any more after its first failure."""
+        try:
+            return action()
+        except Exception as error:  # the clients raise many kinds of errors, and none may fail the run
+            self._dashboard = None
+            sentence = "%s failed and is not used any more in this run; metrics.jsonl has all rows: %s"
+            log.warning(sentence, name, " ".join(str(error).split()))
 
 
 def show_agent(config: Mapping[str, Any], run_id: str, folder: Path) -> None:
@@ -133,36 +157,6 @@ class Dashboard(ABC):
         self, folder: Path, config: Mapping[str, Any], run_id: str, facts: Mapping[str, Any], lines: Sequence[str]
     ) -> None:
         self.folder, self.config, self.run_id, self.facts, self.lines = folder, config, run_id, facts, lines
-        self._number = len(lines)  # of the next row
-        self._client: Any = None
-        self._failed = False
-
-    def row(self, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
-        """Show one row, with PNG files by name as ``figures/<name>``."""
-        self._attempt(lambda client: self.show(client, self._number, row, pictures))
-        self._number += 1
-
-    def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
-        """End the run: 0 finished, 128 + n preempted by signal n, anything else failed.
-
-        Args:
-            summary: metrics of a finished run.
-        """
-        if self._client is not None:
-            self._attempt(lambda client: self.end(client, summary, exit_code))
-
-    def _attempt(self, action: Callable[[Any], None]) -> None:
-        """Call ``action`` with the client; after a first failure, the other program is not used any more."""
-        if self._failed:
-            return
-        try:
-            # The client is imported and started with the first row, so that it does not delay the first step.
-            if self._client is None:
-                self._client = self.open()
-            action(self._client)
-        except Exception as error:  # the clients raise many kinds of errors, and none may fail the run
-            self._failed = True
-            say_failed(self.name, error)
 
     @abstractmethod
     def open(self) -> Any:
@@ -175,18 +169,12 @@ class Dashboard(ABC):
         Args:
             client: what :meth:`open` has returned.
             number: of the row in ``metrics.jsonl``, from 0.
-            pictures: PNG files by name.
+            pictures: PNG files by name, to be shown as ``figures/<name>``.
         """
 
     @abstractmethod
     def end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
-        """Show how the run ended, as :meth:`finish` says, and stop the client."""
-
-
-def say_failed(name: str, error: Exception) -> None:
-    """Warn that a dashboard has failed."""
-    sentence = "%s failed and is not used any more in this run; metrics.jsonl has all rows: %s"
-    log.warning(sentence, name, " ".join(str(error).split()))
+        """Show how the run ended, as :meth:`Tracker.finish` says, and stop the client."""
 
 
 def flat_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,12 +204,6 @@ class WandbRun(Dashboard):
     """
 
     name = "W&B"
-
-    def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
-        """End the run also if this process had no row to show: an agent of a sweep waits for the result."""
-        if summary or under_agent():
-            self._attempt(lambda run: None)  # opens it
-        super().finish(summary, exit_code)
 
     def show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
         import numpy as np

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ssl_bench import files
 from ssl_bench.data.prepare import drawn_channels, in_bytes
 from ssl_bench.data.source import Source
 from ssl_bench.errors import reason
-from ssl_bench.evaluate.knn import nearest_entries, read_keys
+from ssl_bench.evaluate.knn import SHORTEST
 from ssl_bench.record.plots import COLOURS, panels, render
 from ssl_bench.seeding import stream
 
@@ -55,11 +56,11 @@ def nearest(features: Tensor, drawn: Tensor, k: int) -> tuple[Tensor, Tensor]:
     Returns:
         Cosines, float32, and numbers [Q, min(k, N - 1)], the nearest first; of equal ones the lower number.
     """
-    best = nearest_entries(features[drawn], features, k + 1)
-    cosines, index = read_keys(best[:, : min(k + 1, len(features))])
-    others = index != drawn[:, None]
-    others[:, -1] &= ~others.all(1)  # of more than k + 1 equal images, an image may not be among its own neighbours
-    return cosines[others].view(len(drawn), -1), index[others].view(len(drawn), -1)
+    cosines = F.normalize(features[drawn], dim=1) @ features.T / features.norm(dim=1).clamp_min(SHORTEST)  # [Q, N]
+    cosines[range(len(drawn)), drawn] = -torch.inf
+    best = cosines.sort(1, descending=True, stable=True)
+    k = min(k, len(features) - 1)
+    return best.values[:, :k], best.indices[:, :k]
 
 
 def _picture(image: Tensor) -> np.ndarray:
