@@ -20,13 +20,11 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
-from pathlib import Path
-from typing import Any
 
 import numpy.random  # noqa: F401  # its 8 MB would else count as memory of the first draw
 import torch
 import torch.nn.functional as F
-from timing import alternate, environment, extra_megabytes, print_table, result_rows, save, try_each
+from timing import alternate, environment, extra_megabytes, print_table, try_each
 from torch import Tensor
 
 from ssl_bench.objective import losses
@@ -111,8 +109,8 @@ def step(contender: Contender, views: tuple[Tensor, Tensor]) -> Tensor:
     return loss.detach()
 
 
-def compare(contenders: Mapping[str, Contender], images: int, device: str, rounds: int) -> list[dict[str, Any]]:
-    """Print a table of the contenders, which include ours, and return its rows."""
+def compare(contenders: Mapping[str, Contender], images: int, device: str, rounds: int) -> None:
+    """Print a table of the contenders, which include ours."""
     small, full = partial(make_views, SMALL, device), partial(make_views, images, device)
     steps = {name: partial(step, contender) for name, contender in contenders.items()}
     tried, missing = try_each({name: partial(one_step, small()) for name, one_step in steps.items()})
@@ -130,8 +128,6 @@ def compare(contenders: Mapping[str, Contender], images: int, device: str, round
     columns = {"extra MB": extra, "ratio of MB": ratio}
     seconds = {name: spent.wall for name, spent in times.items()}
     print_table(seconds, OURS, "ms", 1e3, columns, missing)
-    rows = result_rows(seconds, missing, images=images)
-    return [row | {"extra_mb": megabytes[row["name"]]} if row["name"] in megabytes else row for row in rows]
 
 
 def main() -> None:
@@ -140,13 +136,11 @@ def main() -> None:
     parser.add_argument("--variants", type=int, nargs="*", default=[4096], help="values of N with our other losses")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there after each value of N")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     limit = 0.8 * torch.cuda.mem_get_info()[0] / 1e9 if device == "cuda" else LIMIT
-    machine, rows = environment(["lightly"], device), list[dict[str, Any]]()
-    print(machine)
+    print(environment(["lightly"], device))
     for images in arguments.images:
         print(f"\nN = {images} images, {2 * images} anchors, D = {WIDTH}, tau = {TAU}, {arguments.rounds} rounds")
         contenders: dict[str, Contender] = {OURS: partial(ours, loss=losses.InfoNCE(), negatives=InBatch())}
@@ -159,8 +153,7 @@ def main() -> None:
             contenders |= storing()
         if images in arguments.variants:
             contenders |= variants(images)
-        rows += compare(contenders, images, device, arguments.rounds)
-        save(arguments.json, machine, rows)
+        compare(contenders, images, device, arguments.rounds)
 
 
 if __name__ == "__main__":

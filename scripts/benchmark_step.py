@@ -11,8 +11,16 @@ the same recipe of views by kornia, in channels_last where the name says so. Rou
 On a CPU a round is one step. On a GPU it is 20 steps between two synchronisations of host and device; two rounds, in
 which libraries choose algorithms and graphs are recorded, come before and do not count. The package's steps are eager,
 or replayed as a CUDA graph; the other loops have its views, so that only the loops differ, but for one with kornia's.
-The two floors are those of floors.py, with rates that are measured just after the steps: the arithmetic of the
-networks, and that with the bytes of fused kernels.
+There are two floors of the time, with rates that are measured just after the steps:
+
+    arithmetic floor               of a view = FLOP / rate
+    arithmetic and memory floor    of a view = FLOP / rate + bytes / bandwidth
+
+The rate is the best that this device has just reached in matrix products and convolutions, the bandwidth the best of
+copies. The two add up because convolutions and batch norms run one after another. FLOP are 3 times those of the forward
+pass. Bytes are those of fused kernels: a convolution reads and writes its tensors once in each of its three passes, a
+batch norm reads its input for the statistics, reads and writes it to normalise, and reads four tensors and writes one
+in the backward pass.
 """
 
 import argparse
@@ -25,18 +33,20 @@ from tempfile import mkdtemp
 from typing import Any
 
 import torch
-from floors import ARITHMETIC, NETWORK, best_tflops, copy_gigabytes, floors
-from tables import of_steps
 from timing import alternate, environment, print_table, result_rows, save, try_each
 from torch import Tensor, nn
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
+from torch.nn.functional import conv2d
 
-from ssl_bench.check.speed import training
+from ssl_bench.check.speed import seconds_of_calls, training
 from ssl_bench.data.views import Views
 from ssl_bench.hardware import release_memory
 from ssl_bench.training.precision import Precision
 
+NETWORK = "resnet18 32px"
+# Of a view, forward and backward: 10^9 operations, 10^6 bytes in a format of 16 bits, numbers in the largest tensor.
+GFLOP, MEGABYTES, LARGEST = 3.33, 17.5, 64 * 32**2
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+ARITHMETIC, WITH_MEMORY = "arithmetic floor", "arithmetic and memory floor"
 STEPS = 20  # of a round on a GPU; the package records its graph in the fourth step
 JITTER, MEAN, STD = (0.4, 0.4, 0.4, 0.1), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
@@ -154,6 +164,46 @@ def contenders(cuda: bool, variants: Sequence[Sequence[str]]) -> dict[str, Calla
     }
 
 
+def floors(batch: int, precision: Precision, device: torch.device, tflops: float, gigabytes: float) -> dict[str, float]:
+    """The least seconds of a step of ``batch`` images, of two views each, at measured rates.
+
+    Args:
+        gigabytes: of copies that no cache holds. Copies as large as the largest tensor count if they are faster.
+    """
+    views, size = 2 * batch, 4 if precision.autocast is None else 2  # bytes of a number
+    gigabytes = max(gigabytes, copy_gigabytes(device, views * LARGEST * size))
+    arithmetic = views * GFLOP / 1e3 / tflops
+    memory = views * MEGABYTES * size / 2 / 1e3 / gigabytes
+    return {ARITHMETIC: arithmetic, WITH_MEMORY: arithmetic + memory}
+
+
+def copy_gigabytes(device: torch.device, count: int | None = None) -> float:
+    """Measure a copy of ``count`` bytes, or of so many that no cache holds them: 10^9 bytes a second, both ways."""
+    count = count or (2**30 if device.type == "cuda" else 2**27)
+    source = torch.zeros(count, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    return 2 * count / min(seconds_of_calls(lambda: target.copy_(source))) / 1e9
+
+
+def best_tflops(device: torch.device, number_format: str) -> float:
+    """Measure square matrix products and a ResNet's convolutions, as a run computes them: the best 10^12 FLOP/s."""
+
+    def numbers(*shape: int) -> Tensor:
+        x = torch.randn(shape, device=device).to(FORMATS[number_format])
+        return x if x.ndim == 2 else x.contiguous(memory_format=torch.channels_last)
+
+    sides, images = ((4096, 8192), 1024) if device.type == "cuda" else ((1024, 2048), 32)
+    rates = []
+    for side in sides:
+        product = partial(torch.mm, numbers(side, side), numbers(side, side))
+        rates.append(2 * side**3 / min(seconds_of_calls(product)))
+    for channels, side in ((64, 32), (128, 16), (256, 8)):
+        x, weights = numbers(images, channels, side, side), numbers(channels, channels, 3, 3)
+        flop = 2 * 3 * 3 * images * (side * channels) ** 2
+        rates.append(flop / min(seconds_of_calls(partial(conv2d, x, weights, padding=1))))
+    return max(rates) / 1e12
+
+
 def started(make: Callable[[], Step], steps: int, device: torch.device) -> Step:
     """Make a step and return a round of such steps, which has run once and ends when the device has computed it."""
     step = make()
@@ -166,25 +216,6 @@ def started(make: Callable[[], Step], steps: int, device: torch.device) -> Step:
 
     one_round()
     return one_round
-
-
-def kernels(make: Callable[[], Step], device: torch.device) -> list[dict[str, Any]]:
-    """The kernels of a step on its device, the longest first: launches, microseconds and their share of all.
-
-    On a CPU these are torch's operations, without those that they call.
-    """
-    steps, cuda = (STEPS, True) if device.type == "cuda" else (1, False)
-    one_round = started(make, steps, device)
-    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiled:
-        one_round()
-    kind = DeviceType.CUDA if cuda else DeviceType.CPU
-    events = [event for event in profiled.key_averages() if event.device_type == kind]
-    times = [event.self_device_time_total if cuda else event.self_cpu_time_total for event in events]
-    rows = [
-        {"kernel": event.key, "launches": event.count / steps, "us": us / steps, "share": us / sum(times)}
-        for event, us in zip(events, times, strict=True)
-    ]
-    return sorted(rows, key=lambda row: -row["us"])
 
 
 def measure(
@@ -238,7 +269,6 @@ def main(words: Sequence[str] | None = None) -> None:
         help="time one more step of the package, with these settings: --set compile=true --set precision=fp16",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there after each table")
-    parser.add_argument("--kernels", type=Path, metavar="FILE", help="write what a step of the last batch starts")
     arguments = parser.parse_args(words)
     cuda = arguments.device == "cuda"
     if cuda and not torch.cuda.is_available():
@@ -255,11 +285,6 @@ def main(words: Sequence[str] | None = None) -> None:
             rows += measure(Precision.of(name, cuda), batch, arguments.rounds, device, arguments.set)
             save(arguments.json, machine, rows)
             release_memory(device)
-    print(f"\n{of_steps(rows)}")
-    if arguments.kernels is not None:  # last: a profiler that has been used may slow what follows
-        make = next(iter(contenders(cuda, []).values()))
-        step = partial(make, arguments.batch[-1], Precision.of(arguments.precision[-1], cuda), device)
-        save(arguments.kernels, machine, kernels(step, device))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The comparison of losses, each tuned twice from nothing. The head of compare_losses.yaml is its protocol.
 
     python scripts/compare_losses.py show                # the tables and verdicts of the committed numbers
-    python scripts/compare_losses.py pilot               # an hour: how long the trainings are to be; then set epochs
     python scripts/compare_losses.py run --dry-run       # the commands of what is missing
     python scripts/compare_losses.py run --at-once 2     # train it; compare_losses.json is written after 8 runs each
     python scripts/compare_losses.py simulate            # how often the procedure errs
@@ -16,7 +15,7 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from typing import Any
 import numpy as np
 import tuned_twice
 from loss_design import DESIGN, KINDS, TUNED, Cell, Design, Numbers, Wanted, at_place
-from tables import markdown
 from tuned_twice import PLACES, REPLICATES, TRIALS, Decided
 
 from ssl_bench.commands import grid_end
@@ -120,37 +118,6 @@ def choose(design: Design, numbers: Numbers, part: str) -> None:
             for cell, place in zip(group, places, strict=True):
                 numbers.optima.setdefault(cell.name, {})[replicate] = at_place(design.axes(cell), place)
     numbers.write()
-
-
-def pilot(design: Design, numbers: Numbers, machine: Machine) -> int:
-    """Train NT-Xent for either length, and print what the rule of the protocol chooses."""
-    asked, fits = design.content["pilot"], list[bool]()
-    (first, *seeds), (low, middle, high) = asked["seeds"], asked["rates"]
-
-    def at(epochs: int, rate: float, seed: int) -> Wanted:
-        baselines = ["evaluate.baselines=[raw,init]"] if (rate, seed) == (middle, first) else []
-        return Wanted((*asked["set"], *baselines, f"optimizer.lr={rate}", f"epochs={epochs}"), seed)
-
-    lengths = {
-        epochs: [at(epochs, middle, first), *(at(epochs, middle, seed) for seed in seeds)] for epochs in asked["epochs"]
-    }
-    sides = {epochs: [at(epochs, rate, first) for rate in (low, high)] for epochs in lengths}
-    code = machine.train(design, numbers, [one for epochs in lengths for one in (*lengths[epochs], *sides[epochs])])
-    if code or machine.dry:
-        return code
-    for epochs, ones in lengths.items():
-        of_seeds, of_sides = ([numbers.value(one, TUNED) for one in of] for of in (ones, sides[epochs]))
-        controls = [numbers.value(ones[0], f"{TUNED}_{name}") for name in ("raw", "init")]
-        height, deviation = np.mean(of_seeds), np.std(of_seeds, ddof=1)
-        gap, cost = height - max(controls), height - np.mean(of_sides)
-        fits.append(bool(deviation <= asked["deviation"] and gap >= design.gap and cost >= asked["cost"]))
-        print(
-            f"{epochs} epochs: {height:.2f}, deviation {deviation:.2f} (at most {asked['deviation']:g}), {gap:.1f} "
-            f"above raw pixels and random weights (at least {design.gap:g}), a factor of four in the rate costs "
-            f"{cost:.2f} (at least {asked['cost']:g}), {numbers.runs[ones[0].text]['seconds']} s a run"
-        )
-    print(f"so epochs: {next((epochs for epochs, fit in zip(lengths, fits, strict=True) if fit), [*lengths][-1])}")
-    return 0
 
 
 def show(design: Design, numbers: Numbers) -> str:
@@ -264,11 +231,18 @@ def simulated(design: Design, worlds: int) -> str:
     return markdown(["parts", *(f"roughness of {kind}" for kind in KINDS), *told], *rows)
 
 
+def markdown(head: Iterable[object], *rows: Iterable[object]) -> str:
+    """A table of a head and rows of cells."""
+    lines = [[str(cell).replace("|", "/") for cell in row] for row in (head, *rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 @in_sentences
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["show", "pilot", "run", "simulate"])
+    parser.add_argument("command", choices=["show", "run", "simulate"])
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of the machine, such as paths.outputs=DIR")
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="runs at a time, of one thread each")
     parser.add_argument("--dry-run", action="store_true", help="print the commands of what is missing")
@@ -279,9 +253,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     design, beside = Design(options.design), options.design.with_suffix(".json")
     numbers = Numbers(options.numbers or beside, beside)
     of_machine = ("threads=1", *options.overrides)
-    machine = Machine(options.at_once, of_machine, options.dry_run)
-    if options.command in ("run", "pilot"):
-        return (run if options.command == "run" else pilot)(design, numbers, machine)
+    if options.command == "run":
+        return run(design, numbers, Machine(options.at_once, of_machine, options.dry_run))
     print(show(design, numbers) if options.command == "show" else simulated(design, options.worlds))
     return 0
 

@@ -8,9 +8,9 @@
 # Run it from the root of the repository, with the package and pytest installed; SSL_BENCH_DATA has the prepared CIFAR-10.
 # Each part has a limit in seconds, its share of MINUTES; the last one, the runs of compare_losses.py that are missing, has
 # what is left, and OUT/compare_losses.json has their numbers, to be committed as scripts/compare_losses.json. Alone
-# it trains as much as two cores in four hours: scripts/gpu_half_hour.sh compare_losses. After each part OUT/half_hour.json and OUT/half_hour.md,
-# with tables for a README, are written anew, and OUT/<part>.log has what the part printed: a machine that goes away leaves
-# what was done. A part that fails or reaches its limit does not stop the others; the exit code is then 1 in the end.
+# it trains as much as two cores in four hours: scripts/gpu_half_hour.sh compare_losses. OUT/machine.txt has the versions,
+# OUT/<part>.log what a part printed, and OUT/parts.tsv a line for each part that has ended: its limit, its seconds, its
+# exit code and its command. A machine that goes away leaves what was done. A part that fails or reaches its limit does not stop the others; the exit code is then 1 in the end.
 set -u
 
 OUT=${OUT:-outputs/gpu_half_hour}
@@ -38,7 +38,6 @@ part() { # NAME LIMIT COMMAND...     LIMIT: seconds of 29 minutes; 0: what is le
     [ "$code" -eq 0 ] || [ "$code" -eq "$done" ] || failed=1
     tail -n 5 "$OUT/$name.log"
     printf '%s\t%s\t%s\t%s\t%s\n' "$name" "$limit" "$((SECONDS - start))" "$code" "$*" >>"$OUT/parts.tsv"
-    python scripts/half_hour_report.py "$OUT" || failed=1
 }
 
 {
@@ -48,13 +47,13 @@ part() { # NAME LIMIT COMMAND...     LIMIT: seconds of 29 minutes; 0: what is le
 cifar="dataset=cifar10 batch_size=b512 epochs=20 evaluate=[knn,linear] evaluate.baselines=[] tracking=off paths.outputs=$OUT"
 # shellcheck disable=SC2086  # words of a command
 {
-    part step 300 python scripts/benchmark_step.py --device cuda --precision auto --batch 64 1024 256 --rounds 2 --set compile=true --set precision=fp16 --json "$OUT/step.json" --kernels "$OUT/kernels.json"
+    part step 300 python scripts/benchmark_step.py --device cuda --precision auto --batch 64 1024 256 --rounds 2 --set compile=true --set precision=fp16 --json "$OUT/step.json"
     part check 300 python -m ssl_bench check "paths.outputs=$OUT"
     part tests 360 python -m pytest -m gpu -n 4 -vv tests/gpu
-    part losses 180 python scripts/benchmark_losses.py --images 4096 --rounds 3 --json "$OUT/losses.json"
+    part losses 180 python scripts/benchmark_losses.py --images 4096 --rounds 3
     part simclr 150 python -m ssl_bench train $cifar loss=infonce name=simclr
     part dcl 150 python -m ssl_bench train $cifar loss=dcl name=dcl
     part compare_losses 0 python scripts/compare_losses.py run --at-once "$(nproc)" --numbers "$OUT/compare_losses.json" "paths.outputs=$OUT/runs"
 }
-echo "== $OUT/half_hour.md"
+echo "== $OUT/parts.tsv"
 exit "$failed"

@@ -15,7 +15,6 @@ from tuned_twice import PLACES, Question, Rules
 
 from ssl_bench import files
 from ssl_bench.config.identity import recipe_id
-from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cells import flat
 from ssl_bench.record import evaluations
 from ssl_bench.record.runs import Run
@@ -67,21 +66,11 @@ class Design:
     def __init__(self, path: Path = DESIGN) -> None:
         self.path, self.content = path, yaml.safe_load(files.read_bytes(path).decode())
         self.rules, self.gap = Rules(**self.content["rules"]), float(self.content["gap"])
+        self.epochs: int = self.content["epochs"]
         self.train = flat(self.content["train"])
         self.reference, self.at = self.content["reference"], self.content["at"]
         parts = self.content["parts"].items()
         self.cells = [Cell(part, loss, at) for part, of in parts for at, losses in of.items() for loss in losses]
-
-    @property
-    def epochs(self) -> int:
-        """Length of a training.
-
-        Raises:
-            ConfigError: nobody has chosen it yet.
-        """
-        if not isinstance(epochs := self.content["epochs"], int):
-            raise ConfigError(f"{self.path}: epochs: set epochs to what `compare_losses.py pilot` chooses")
-        return epochs
 
     @property
     def controls(self) -> Wanted:

@@ -89,7 +89,6 @@ def test_verdicts_are_those_of_a_naive_computation() -> None:
 def test_the_committed_design_asks_for_runs_that_can_be_and_its_earlier_points_serve() -> None:
     """The first point of each cell composes, all are different runs, and the run_ids of the points are those asked."""
     design = Design()
-    design.content["epochs"] = 10
     assert len(design.cells) == 20 and len(design.questions) == 22
     others = {cell.loss for cell in design.cells if design.kinds[cell.name] == "others"}
     assert others == {"VICReg", "BYOL", "spectral", "alignment and uniformity"}

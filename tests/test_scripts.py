@@ -16,17 +16,15 @@ sys.path.append(str(SCRIPTS))
 import benchmark_step  # noqa: E402
 
 
-def test_a_step_is_timed_on_a_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_is_timed_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*arguments: object) -> None:
         raise RuntimeError("no such luck")
 
     monkeypatch.setattr(benchmark_step, "other", failing)
     monkeypatch.setattr(speed, "SECONDS", 0.02)
-    file, kernels = tmp_path / "step.json", tmp_path / "kernels.json"
+    file = tmp_path / "step.json"
     words = ["--precision", "fp32", "--batch", "2", "--rounds", "1", "--set", "optimizer=lars"]
-    benchmark_step.main([*words, "--json", str(file), "--kernels", str(kernels)])
+    benchmark_step.main([*words, "--json", str(file)])
     rows = json.loads(file.read_text())["rows"]
     least = ["arithmetic floor", "arithmetic and memory floor"]
     ours = ["ssl_bench", "ssl_bench, optimizer=lars"]
@@ -34,11 +32,7 @@ def test_a_step_is_timed_on_a_cpu(
     assert [row["name"] for row in rows] == [*least, *ours, *others]
     assert 0 < rows[0]["median_ms"] < rows[1]["median_ms"]
     assert rows[2]["images_s"] == pytest.approx(2e3 / rows[2]["median_ms"])
-    assert {row["missing"] for row in rows[4:]} == {"failed: RuntimeError: no such luck"}
-    assert "| ms of a step, fp32, by batch size | 2 |" in capsys.readouterr().out
-    rows = json.loads(kernels.read_text())["rows"]
-    assert rows[0]["us"] > rows[1]["us"] and sum(row["share"] for row in rows) == pytest.approx(1)
-    assert next(row for row in rows if row["kernel"] == "aten::_fused_sgd_")["launches"] == 2  # with decay, and without
+    assert all("no such luck" in row["missing"] for row in rows[4:])
 
 
 def test_the_parts_of_half_an_hour_fit_into_it_and_its_runs_can_be_configured() -> None:
