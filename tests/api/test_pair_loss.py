@@ -181,34 +181,7 @@ def test_a_temperature_by_name_mapping_and_number() -> None:
     same(PairLoss("dcl", {"name": "learned", "tau": 0.2}).double()(*z), at[0.2], 1e-7)
 
 
-# ---- refusals; those of parts that do not fit together are in tests/refusals.yaml
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"loss": "DCL"}, "loss=DCL dcl"),
-    ({"loss": 3}, "loss=3 dcl infonce"),
-    ({"loss": "eqco", "alhpa": 3}, "alhpa loss=eqco negatives=in_batch alpha"),
-    ({"negatives": "queue", "k": "many"}, "k=many"),
-    ({"negatives": "memory_bank"}, "instances"),
-    ({"negatives": "none"}, "DCL negatives"),
-    ({"temperature": 0}, "tau=0.0"),
-    ({"temperature": {"tau": 1}}, "temperature=null fixed cosine"),
-    ({"temperature": {"name": "cosine", "end": 1}}, "end temperature=cosine tau final cycles"),
-    ({"loss": "byol", "temperature": "learned"}, "Learned temperature=fixed"),
-    ({"loss": "swd", "symmetric": False}, "SWD symmetric=true"),
-    ({"loss": "byol", "similarity": "student"}, "BYOL similarity=cosine"),
-    ({"loss": "swd", "positives": "nearest"}, "SWD positives"),
-    ({"loss": "sincere", "positives": "view"}, "SINCERE positives=label"),
-    ({"positives": 3}, "positives=3 view"),
-    ({"symmetric": "no"}, "symmetric=no true false null"),
-    ({"reduction": "max"}, "reduction=max mean sum none"),
-]
-
-
-@pytest.mark.parametrize(("given", "names"), REFUSED)
-def test_what_cannot_work_is_refused(given: dict[str, Any], names: str) -> None:
-    with refused(names):
-        PairLoss(**{"loss": "dcl", **given})
-
+# ---- batches that do not fit; refusals.yaml has settings that cannot work
 
 CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "size=1 2"),

@@ -1,4 +1,4 @@
-"""``ssl_bench.runs``, ``curves`` and ``load``: the runs of a results folder."""
+"""``ssl_bench.runs``, ``curves`` and ``load``: the runs of a results folder; and refusals of all functions."""
 
 import shutil
 from math import isnan
@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 import ssl_bench
 from tests.door.door import refused
 from tests.results.folders import OUTPUTS, configuration, finish, make, rows
+
+REFUSED = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())
 
 
 @pytest.fixture
@@ -77,20 +80,7 @@ def test_tables_are_those_of_pandas_of_the_results_folder_of_the_commands(
     assert len(ssl_bench.runs()) == 4 and len(ssl_bench.runs(where={"seed": "<1", "loss": "!=eqco"})) == 1
 
 
-@pytest.mark.parametrize(
-    ("call", "arguments", "names"),
-    [
-        ("table", {"rows": "los"}, "rows=los loss"),
-        ("table", {"columns": "paths.outputs"}, "columns=paths.outputs"),
-        ("table", {"metric": "knn/top2"}, "metric=knn/top2 knn/top1"),
-        ("figure", {"x": "los"}, "x=los loss"),
-        ("figure", {"lines": "los"}, "lines=los loss"),
-        ("figure", {"y": "los"}, "y=los loss"),
-        ("figure", {"x": "epoch", "metric": "los"}, "metric=los metrics.jsonl"),
-        ("compare", {"metric": "los"}, "metric=los"),
-        ("compare", {"by": "epochs"}, "by=epochs"),
-    ],
-)
+@pytest.mark.parametrize(("call", "arguments", "names"), REFUSED)
 def test_a_refusal_names_the_argument(call: str, arguments: dict[str, Any], names: str, made: list[Path]) -> None:
     with refused(names):
         getattr(ssl_bench, call)(**arguments)

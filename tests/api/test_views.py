@@ -1,7 +1,5 @@
 """``ssl_bench.views`` by name against the views of a run, which Hydra composes."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -35,22 +33,6 @@ def test_options_count_and_the_global_generator() -> None:
     assert all(torch.allclose(x[:, 0], x[:, 1]) for x in first) and not torch.equal(first[0], first[1])
     torch.manual_seed(0)
     assert all(torch.equal(x, y) for x, y in zip(first, make(IMAGES), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [
-        ({"augment": "simcl", "size": 8}, "augment=simcl byol simclr"),
-        ({"augment": "simclr", "size": 8, "blurr": 1.0}, "blurr augment=simclr blur"),
-        ({"augment": "simclr", "size": 0}, "size=0 1 10000"),
-        ({"augment": "simclr", "size": 8, "flip": 2.0}, "flip=2.0 0 1"),
-        ({"augment": "simclr", "size": 8, "count": 2.5}, "count=2.5"),
-        ({"augment": "simclr", "size": 8, "count": 0}, "count=0 1"),
-    ],
-)
-def test_what_cannot_work_is_refused(given: dict[str, Any], names: str) -> None:
-    with refused(names):
-        views(**given)
 
 
 def test_images_are_bytes() -> None:

@@ -93,44 +93,11 @@ def test_a_plugin_needs_both_consents(capfd: Capture, monkeypatch: pytest.Monkey
     refuses(unlisted, "loss._target_=my_losses.Scaled plugins=[my_losses]", capfd)
 
 
-BACKBONE = "backbone._target_=my_parts.Patches ssl_bench.networks.backbones.Backbone forward num_features"
-NEGATIVES = "negatives._target_=my_parts.Hardest ssl_bench.objective.negatives.Negatives bank count"
-VIEWS = "augment._target_=my_parts.Hole ssl_bench.data.views.Views"
-EVALUATOR = "evaluate.norms._target_=my_parts.Norms ssl_bench.evaluate.target.Evaluator run"
-DASHBOARD = "tracking._target_=my_dashboard.Database ssl_bench.record.dashboard.Dashboard end open show"
+REFUSED = yaml.safe_load(Path(__file__).with_name("plugins.yaml").read_text())
 
 
 @pytest.mark.usefixtures("parts")
-@pytest.mark.parametrize(
-    ("package", "old", "new", "names"),
-    [
-        ("my_losses", "__version__", "version", "plugins=[my_losses] my_losses.__version__"),
-        ("my_losses", "from torch import", "import nothing_of_this_name,", "plugins=[my_losses] nothing_of_this_name"),
-        ("my_losses", "class Scaled(Loss)", "class Scaled", "loss._target_=my_losses.Scaled Loss"),
-        ("my_losses", "class Scaled", "class Other", "loss._target_=my_losses.Scaled"),
-        ("my_parts", "class Patches(Backbone)", "class Patches(nn.Module)", BACKBONE),
-        ("my_parts", "def forward", "def backward", BACKBONE),
-        ("my_parts", "self.num_features =", "self.width =", "num_features"),
-        (
-            "my_parts",
-            "class Hole(Views)",
-            "class Hole(nn.Module)",
-            VIEWS,
-        ),
-        ("my_parts", "class Hardest(InBatch)", "class Hardest(nn.Module)", NEGATIVES),
-        (
-            "my_parts",
-            "def run",
-            "def evaluate",
-            EVALUATOR,
-        ),
-        ("my_parts", "self.k = k", "self.k = 63", "negatives.k 1 62"),
-        ("my_dashboard", "class Database(Dashboard)", "class Database", DASHBOARD),
-        ("my_dashboard", "def end", "def finished", DASHBOARD),
-        ("my_dashboard", "file: str", "path: str", "tracking.file Database"),
-        ("my_dashboard", "import sqlite3", "import nothing_of_this_name", "nothing_of_this_name"),
-    ],
-)
+@pytest.mark.parametrize(("package", "old", "new", "names"), REFUSED)
 def test_a_plugin_that_cannot_be_used_is_refused(package: str, old: str, new: str, names: str, capfd: Capture) -> None:
     edit(package, old, new)
     refuses(COMMANDS[package] + (" batch_size=b32" if "63" in new else ""), names, capfd)

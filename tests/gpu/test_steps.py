@@ -3,11 +3,13 @@
 import itertools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+import yaml
 
 from ssl_bench.config.compose import load
 from ssl_bench.training.graph import GraphedStepper
@@ -96,28 +98,7 @@ def variants() -> list[list[str]]:
     return found
 
 
-OPTIONS = [
-    ["framework=simclr"],
-    ["optimizer=lars", "optimizer.clip=0.1"],
-    ["backbone=resnet18_cifar", "optimizer=adamw", "optimizer.clip=0.1", "optimizer.layer_decay=0.5", "precision=fp32"],
-    ["optimizer=adam", "precision=fp32"],
-    ["optimizer=adamw", "loss=dcl", "temperature=learned"],
-    ["loss=swd", "negatives=none", "precision=fp32"],
-    ["loss=isogclr"],
-    ["loss=sigreg", "negatives=none"],
-    ["framework.groups=4", "augment=byol"],
-    ["augment=multicrop_cifar", "augment.small.size=12", "augment.small.count=2"],
-    ["framework=moco_v2", "temperature=macl_a", "loss=macl"],
-    ["framework=densecl", "negatives.k=64"],
-    ["cosines=tiled", "negatives=random_k", "negatives.k=3"],
-    ["negatives=random_k", "negatives.k=2", "negatives.final=40", "negatives.schedule=linear"],
-    ["framework=moco_v2", "negatives.k=90", "negatives.final=3", "negatives.schedule=cosine"],
-    ["cosines=tiled", "negatives=own_view", "loss=hcl", "temperature=learned"],
-    ["cosines=tiled", "loss=siglip", "similarity=student"],
-    ["positives=nearest", "positives.k=64"],
-    ["cosines=tiled", "negatives=cross_view", "loss=relic"],
-    *(["cosines=tiled", f"loss={loss}", "positives=label"] for loss in ("supcon", "sincere")),
-]
+OPTIONS = [words.split() for words in yaml.safe_load(Path(__file__).with_name("options.yaml").read_text())]
 
 
 @pytest.mark.slow

@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import ssl_bench
 from ssl_bench.record import feature_plots
 from tests.conftest import SMALL, no_pictures, only_run
 
-# What people keep in the folders in which they work: hidden files, numbers, names that the package uses itself.
-NAMES = [".env.2024", ".precious.1", ".notes.txt.4711", "notes.tmp", "results.json.bak", "last.pt", "best.ckpt", "1"]
-NAMES += [".venv-3.11/bin/python", "data/.thesis-2.0/main.tex", "claims/insurance.pdf", "claims/contract.2024"]
-NAMES += ["checkpoints/mine.pt", "checkpoints/evaluation-of-me.pt", "figures/me.png", "embed/notes/day.1"]
-NAMES += ["images/images.csv", "compositions.json", "papers/thesis.yaml", "grid.json"]
+GIVEN = yaml.safe_load(Path(__file__).with_name("users_files.yaml").read_text())
+NAMES = GIVEN["names"]
 RUN = "outputs/exp/RUN"
 FOLDERS = [".", "outputs", "outputs/exp", RUN, "to_embed", "to_export", "to_draw"]
 
@@ -57,26 +55,7 @@ def call(line: str, run: Path) -> int:
 
 
 TRAIN = f"train {shlex.join(SMALL)} max_steps=1 evaluate.watch=0 name=exp"
-COMMANDS = [
-    f"{TRAIN}",
-    f"{TRAIN} seed=1",
-    f"{TRAIN} -m seed=0,2 loss=infonce,dcl evaluate=[knn] evaluate.baselines=[raw]",
-    "evaluate RUN evaluate=[knn] evaluate.knn.k=3",
-    "embed RUN --split test",
-    "embed RUN --split test --out to_embed",
-    "export RUN",
-    "export RUN --out to_export",
-    "export RUN --format card --out to_export",
-    "reproduce dcl/table1 'row=CIFAR-10 DCL' col=256 seed=0 --dry-run",
-    "table exp",
-    "table dcl/table1",
-    "figure exp --x seed --lines loss --out to_draw/figure.png",
-    "compare exp --by loss --to infonce",
-    "report exp --out to_draw/page.html",
-    "status",
-    "status exp --json",
-    "prepare dataset=scattered_digits --show to_draw/sheet.png",
-]
+COMMANDS = [line.replace("TRAIN", TRAIN) for line in GIVEN["commands"]]
 
 
 @pytest.fixture

@@ -18,21 +18,7 @@ HEADS = Path(__file__).parents[2] / "conf" / "head"
 
 @pytest.mark.parametrize(
     ("name", "widths", "biases", "norms", "shift"),
-    # widths of the Linears, their biases, the number of BNs, and whether the shift of the last BN is trained
-    [
-        ("linear", [128], [True], 0, None),
-        ("mlp2", [64, 128], [False, False], 2, False),
-        ("mlp3", [64, 64, 128], [False] * 3, 3, False),
-        ("mlp4", [64, 64, 64, 128], [False] * 4, 4, False),
-        ("moco", [64, 128], [True, True], 0, None),
-        ("simo", [64, 128], [False, False], 2, True),
-        ("byol", [4096, 256], [False, True], 1, True),
-        ("relic", [4096, 2048, 1024, 512, 128], [False] * 5, 5, False),
-        ("simsiam", [64, 64, 2048], [False] * 3, 3, False),
-        ("moco_v3", [4096, 4096, 256], [False] * 3, 3, False),
-        ("mlp2_keras", [256, 64], [False, False], 1, True),
-        ("expander", [8192] * 3, [False, False, True], 2, None),
-    ],
+    yaml.safe_load(Path(__file__).with_name("heads.yaml").read_text()),
 )
 def test_the_heads_of_the_papers(
     name: str, widths: list[int], biases: list[bool], norms: int, shift: bool | None

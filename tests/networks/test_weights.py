@@ -11,6 +11,7 @@ import pytest
 import timm
 import torch
 import torchvision
+import yaml
 from safetensors.torch import save_file
 from timm.models.swin_transformer import checkpoint_filter_fn
 from torch import Tensor, nn
@@ -65,21 +66,7 @@ def numbered(weights: Weights, skipped: tuple[type, ...] = ()) -> Weights:
     return {f"{layers.index(parts[name][0])}.{parts[name][2]}": value for name, value in weights.items()}
 
 
-# By library: the prefixes of the network, of its other one, and of what is left out, of which / makes a nested mapping.
-LAYOUTS = {
-    "a state dict": ("", None, "head.w"),
-    "torch.compile": ("network/_orig_mod.", None, ""),
-    "moco_v2": ("state_dict/module.encoder_q.", "state_dict/module.encoder_k.", "state_dict/module.queue optimizer/w"),
-    "moco_v3": ("state_dict/module.base_encoder.", "state_dict/module.momentum_encoder.", ""),
-    "lightly": ("backbone.", "backbone_momentum.", "projection_head.w"),
-    "solo_learn": ("state_dict/backbone.", "state_dict/momentum_backbone.", "state_dict/projector.w"),
-    "dino": ("teacher/backbone.", "student/module.backbone.", "teacher/head.w"),
-    "timm": ("state_dict/", "state_dict_ema/", "state_dict/fc.w optimizer/w"),
-    "swav": ("module.", None, "module.prototypes.w"),
-    "supcontrast": ("model/encoder.module.", None, ""),
-    "nn.Sequential": ("net.", None, "fc.w"),
-    "without counters of batches": ("encoder.", None, ""),
-}
+LAYOUTS = yaml.safe_load(Path(__file__).with_name("layouts.yaml").read_text())
 NAMES: dict[str, Callable[[Weights], Weights]] = {
     "lightly": numbered,
     "supcontrast": lambda weights: renamed(weights, downsample="shortcut"),
