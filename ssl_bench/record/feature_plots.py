@@ -58,7 +58,7 @@ def nearest(features: Tensor, drawn: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     cosines = F.normalize(features[drawn], dim=1) @ features.T / features.norm(dim=1).clamp_min(SHORTEST)  # [Q, N]
     cosines[range(len(drawn)), drawn] = -torch.inf
-    best = cosines.sort(1, descending=True, stable=True)
+    best = cosines.sort(dim=1, descending=True, stable=True)
     k = min(k, len(features) - 1)
     return best.values[:, :k], best.indices[:, :k]
 
