@@ -24,9 +24,8 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.config.ranges import Count
-from ssl_bench.data.dataset import DIGITS, Dataset, MissingData, Probe, counts_of
+from ssl_bench.data.dataset import DIGITS, Dataset, MissingData, Probe, counts_of, remembered
 from ssl_bench.data.pixels import MOST_CHANNELS
-from ssl_bench.data.scan import remembered
 from ssl_bench.data.source import Chosen, Images, Source
 from ssl_bench.data.splits import Originals, copies, few, of_rows, twins
 from ssl_bench.errors import ConfigError, printable, require

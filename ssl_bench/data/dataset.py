@@ -1,10 +1,13 @@
 """The interface of a dataset: its splits, the properties of its images, and the tasks that it is evaluated on."""
 
+import contextlib
 import hashlib
+import json
 import os
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,16 +15,18 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from ssl_bench import files
 from ssl_bench.config.ranges import Count
 from ssl_bench.data.source import Chosen, Source, stratified
 from ssl_bench.data.splits import Originals
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.files import open_regular
 
 PIECE = 4096  # bytes of a file that are read at once for its hash
 PIECES = 1024  # of all files together
 DIGITS = 10
 MOST_NEIGHBOURS = 200
+VERSION = 8  # of what is remembered of files, so that a result of an earlier version is not read
+SETTLED = 60  # seconds: a file may change once more without another time or size so soon after a change
 
 
 class MissingData(ConfigError):
@@ -281,7 +286,7 @@ def content_of(paths: Sequence[Path], root: Path, whole: bool) -> str:
     digest = hashlib.sha256("\0".join(os.path.relpath(path, root) for path in paths).encode(errors="surrogateescape"))
     chosen = [paths[i] for i in _equally_spaced(len(paths), len(paths) if whole else PIECES)]
     for path in chosen:
-        with open_regular(path) as file:
+        with files.open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             digest.update(b"\0%d\0" % size)
             count = max(2, PIECES // len(chosen))
@@ -298,3 +303,26 @@ def _equally_spaced(length: int, count: int) -> list[int]:
     if length <= count:
         return list(range(length))
     return [i * (length - 1) // (count - 1) for i in range(count)]
+
+
+def remembered(key: Any, find: Callable[[], dict[str, Any]], newest: int = 0) -> dict[str, Any]:
+    """The result of reading files, kept in the cache folder.
+
+    Args:
+        key: plain values that change whenever the result may have changed.
+        find: makes it, of plain values.
+        newest: when one of the files has last changed, in nanoseconds; nothing is kept so soon after a change.
+    """
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    text = json.dumps([VERSION, key]).encode(errors="surrogateescape")
+    path = Path(folder, "ssl_bench", f"images-{hashlib.sha256(text).hexdigest()[:20]}.json")
+    # A user without a home has no cache folder.
+    settled = os.path.isabs(folder) and time.time_ns() - newest > SETTLED * 10**9
+    if settled and (kept := files.read_json(path, dict, named=False)) is not None:
+        return kept  # type: ignore[no-any-return]
+    result = find()
+    if settled and result.pop("opened", True):  # a file that could not be opened may be there the next time
+        with contextlib.suppress(OSError):  # the home directory may be read-only
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_text(path, json.dumps(result))
+    return result

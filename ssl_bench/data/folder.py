@@ -14,9 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from ssl_bench.data.dataset import MissingData, PhotoDataset
 from ssl_bench.data.own import OwnImages
@@ -59,48 +57,6 @@ def images_in(folder: Path) -> list[Path]:
 @lru_cache(2**15)  # a run needs it more than once, and listing ImageNet takes seconds
 def _images_in(folder: Path, changed: Mark) -> list[Path]:
     return [folder / name for name in sorted(os.listdir(folder)) if is_visible(name) and is_image(name)]
-
-
-class Files(Photos):
-    """A split with a file for each image.
-
-    Args:
-        folder: where they are.
-        names: of the files.
-        labels, workers, upright: as in :class:`ssl_bench.data.photos.Photos`.
-    """
-
-    def __init__(
-        self, folder: Path, names: Sequence[str], labels: Tensor, workers: int | None, upright: bool = False
-    ) -> None:
-        super().__init__(labels, workers, upright)
-        self.folder, self.names = folder, names
-
-    def name(self, i: int) -> str:
-        return f"{self.folder}/{self.names[i]}"
-
-    place = name
-
-    def encoded(self, i: int) -> Tensor:
-        with open_regular(self.name(i), LARGEST) as file:  # a pipe with the name of an image is not waited for
-            return torch.from_numpy(np.fromfile(file, dtype=np.uint8))
-
-
-class Folder(Files):
-    """The images of some classes, ordered by class and then by name, as in torchvision's ImageFolder.
-
-    Args:
-        folder: the folder of one split.
-        classes: names of its subfolders; class i has label i.
-        workers: threads that decode.
-    """
-
-    def __init__(self, folder: Path, classes: Sequence[str], workers: int | None) -> None:
-        self.classes = classes
-        pairs = [
-            (label, f"{name}/{path.name}") for label, name in enumerate(classes) for path in images_in(folder / name)
-        ]
-        super().__init__(folder, [name for _, name in pairs], torch.tensor([label for label, _ in pairs]), workers)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -155,10 +111,15 @@ class FolderDataset(PhotoDataset):
         require(count == self.num_classes, "dataset.num_classes", self.num_classes, f"{count}, {remedy}")
         return packed
 
-    def source(self, name: str, folder: Path | None = None) -> Folder:
-        """Open the unpacked photos of a split in ``folder``, by default in the folder of this dataset."""
-        folder = folder or self.location
-        return Folder(folder / self.split_folders[name], self.class_folders(folder), self.workers)
+    def source(self, name: str, folder: Path | None = None) -> Photos:
+        """Open the unpacked photos of a split in ``folder``, by default in the folder of this dataset.
+
+        They are ordered by class and then by name, as in torchvision's ImageFolder.
+        """
+        classes, folder = self.class_folders(folder), (folder or self.location) / self.split_folders[name]
+        pairs = [(label, path) for label, each in enumerate(classes) for path in images_in(folder / each)]
+        labels, names = torch.tensor([label for label, _ in pairs]), [f"{p.parent.name}/{p.name}" for _, p in pairs]
+        return Photos(labels, names, lambda each: open_regular(folder / each, LARGEST), self.workers, folder=folder)
 
     def packed_path(self, name: str) -> Path:
         """Path of the packed files of a split, without their endings."""
@@ -339,7 +300,7 @@ class OwnFolder(OwnImages):
             column of the file, or a pattern (a regular expression) of the name; None: the column ``group``, if any.
     """
 
-    key = "root"
+    key, has_files = "root", True
 
     root: str | None  # type: ignore[assignment]
     classes: Literal["auto", "folders", "none"] = "auto"
@@ -430,6 +391,3 @@ class OwnFolder(OwnImages):
 
     def stamp(self) -> dict[str, Mark | None]:
         return self._tree.images
-
-    def photos(self, names: Sequence[str], labels: Tensor) -> Photos:
-        return Files(self.location, names, labels, self.workers, upright=True)

@@ -2,7 +2,7 @@
 written, or one of parquet files or of other files that ``load_dataset`` reads. The package finds its splits."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from io import BytesIO
@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ssl_bench.data.own import OwnImages
-from ssl_bench.data.photos import LARGEST, Photos
+from ssl_bench.data.photos import LARGEST
 from ssl_bench.data.splits import TRAIN, Listing, arrange, few, find_splits
 from ssl_bench.errors import ConfigError, reason, require
 from ssl_bench.files import Mark, mark, open_regular
@@ -23,30 +21,6 @@ SPLIT = "split"  # a column that says the split of each row
 IMAGES = ("image", "img", "images", "picture", "photo", "jpg", "jpeg", "png", "webp")  # columns, if none has images
 LABELS = ("label", "labels", "cls", "class", "target", "fine_label")  # columns, if none has classes
 RENAME = "save the one to train on as train, and the other one as test"
-
-
-class StoredImages(Photos):
-    """Rows of a dataset of Hugging Face, turned upright.
-
-    Args:
-        read: opens the encoded image of a row by its name; an OSError if it cannot be read.
-        names: of the rows, ``<split>/<row>``.
-    """
-
-    def __init__(
-        self, read: Callable[[str], BinaryIO], names: Sequence[str], labels: Tensor, workers: int | None
-    ) -> None:
-        super().__init__(labels, workers, upright=True)
-        self.read, self.names = read, names
-
-    def name(self, i: int) -> str:
-        return self.names[i]
-
-    def place(self, i: int) -> str:
-        return self.names[i].rpartition("/")[2]
-
-    def encoded(self, i: int) -> Tensor:
-        return torch.frombuffer(bytearray(self.read(self.names[i]).read()), dtype=torch.uint8)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -62,7 +36,7 @@ class HuggingFace(OwnImages):
             only one with classes, or one of the names in ``LABELS``; no column: no classes.
     """
 
-    key = "path"
+    key, has_files = "path", False
 
     path: str | None
     image: str | None = None
@@ -131,9 +105,6 @@ class HuggingFace(OwnImages):
 
     def stamp(self) -> dict[str, Mark | None]:
         return {str(path.relative_to(self.location)): mark for path, mark in _marks(self.location)}
-
-    def photos(self, names: Sequence[str], labels: Tensor) -> Photos:
-        return StoredImages(self.open_image, names, labels, self.workers)
 
 
 def _label(value: Any, column: str | None) -> int | str | None:

@@ -9,7 +9,8 @@ folder count, so a copy is the same dataset.
 import hashlib
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,16 +18,16 @@ from typing import Annotated, Any, BinaryIO, ClassVar, Literal
 
 import torch
 from msgspec import Meta
-from torch import Tensor
 
-from ssl_bench.data.dataset import PhotoDataset, counts_of
-from ssl_bench.data.photos import Photos
-from ssl_bench.data.scan import hash_of, scan_images
-from ssl_bench.data.splits import Listing, Originals, connected, few, held_out
+from ssl_bench.data.dataset import PhotoDataset, counts_of, remembered
+from ssl_bench.data.photos import Photos, Scanned, scan_image, sha256
+from ssl_bench.data.splits import Listing, Originals, connected, few, held_out, twins
 from ssl_bench.errors import ConfigError, InvalidValue, printable, require
 from ssl_bench.files import Mark
+from ssl_bench.hardware import available_cores
 
 SPLITS = ("train", "test")
+MANY = 2000  # images that take more than a second or so to scan: a progress bar
 DEEP = (
     "; more than 8 bits: dataset=arrays takes uint16 and floats: images = numpy.stack([cv2.resize(cv2.imread(path, "
     "-1), (64, 64)) for path in paths]); numpy.save('FOLDER/train_images.npy', images)"
@@ -48,6 +49,7 @@ class OwnImages(PhotoDataset):
     """
 
     key: ClassVar[str]  # the argument that says where the data is
+    has_files: ClassVar[bool]  # whether each image is a file below it
 
     test_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1
     split_seed: int = 0
@@ -75,10 +77,6 @@ class OwnImages(PhotoDataset):
     def stamp(self) -> Mapping[str, Mark | None]:
         """The marks of all files, by their names; None: it cannot be opened."""
 
-    @abstractmethod
-    def photos(self, names: Sequence[str], labels: Tensor) -> Photos:
-        """Some images of the listing as a split."""
-
     def settings_of_images(self) -> dict[str, Any]:
         classes = len(self._listing.classes)
         require(self.given_classes in (None, classes), "dataset.num_classes", self.given_classes, f"{classes} or null")
@@ -104,9 +102,16 @@ class OwnImages(PhotoDataset):
         return self._listing.classes
 
     def originals(self, split: Literal["train", "test"]) -> Originals:
-        names, marks = self._listing.names, self._scan["marks"]
-        every = Originals(marks, lambda i: hash_of(self.open_image, names[i]), lambda i: printable(names[i]))
+        every = Originals(self._scan["marks"], self._hash, lambda i: printable(self._listing.names[i]))
         return every.chosen(self._splits[SPLITS.index(split)])
+
+    def _hash(self, i: int) -> str:
+        """The hash of all bytes of an image; a text of its own if it cannot be read any more."""
+        try:
+            with self.open_image(self._listing.names[i]) as file:
+                return sha256(file)
+        except OSError:
+            return f"{i} cannot be read"
 
     def doubts(self) -> list[str]:
         """Count copies of training images in a given test split, and copies in another class."""
@@ -138,10 +143,13 @@ class OwnImages(PhotoDataset):
 
     @cached_property
     def _scan(self) -> dict[str, Any]:
-        """Scan all images; too many broken ones are refused."""
-        names, labels = self._listing.names, self._listing.labels
-        scan = scan_images(names, labels, self.open_image, self.hashes, str(self.location), self.stamp())
-        broken, count = scan["broken"], len(names)
+        """What :meth:`_scan_all` finds, kept in the cache folder by the names, sizes, places and times of the files, so
+        that a grid scans once; too many broken images are refused.
+        """
+        listing, marks = self._listing, self.stamp()
+        key = [str(self.location), self.hashes, listing.names, listing.labels, marks]
+        scan = remembered(key, self._scan_all, max((mark[3] for mark in marks.values() if mark), default=0))
+        broken, count = scan["broken"], len(listing.names)
         if len(broken) > self.skip_broken * count:
             share = max(0.001, -(-1000 * len(broken) // count) / 1000)
             remedy = f", or set dataset.skip_broken to {share:g} to leave them out" if share < 1 else ""
@@ -149,6 +157,44 @@ class OwnImages(PhotoDataset):
             wrong = f"{len(broken)} of {count} images in {self.location} are broken, {_reasons(broken)}"
             raise ConfigError(f"dataset.skip_broken={self.skip_broken:g}: {wrong}: replace or remove them{remedy}")
         return scan
+
+    def _scan_all(self) -> dict[str, Any]:
+        """Scan every image, in threads, with a progress bar on a terminal.
+
+        Returns:
+            ``content``, a hash of ten digits of the names, labels, sizes and checksums of the images that are not
+            broken; ``broken``, what is wrong with the others by name; ``pages``, how many images have several;
+            ``twins``, for each image the first one with the same bytes; ``marks``, of each image what copies of it have
+            in common; ``opened``, whether all files could be opened.
+        """
+        from rich.console import Console
+        from rich.progress import track
+
+        names, content, console = self._listing.names, hashlib.sha256(), Console(stderr=True)
+        with ThreadPoolExecutor(4 * available_cores()) as pool:  # more than cores: a network disk answers slowly
+            images, quiet = pool.map(self._scan_one, names), len(names) < MANY or not console.is_terminal
+            shown = track(images, f"scanning {len(names)} images", len(names), console=console, disable=quiet)
+            scanned = list(shown)
+        for name, label, image in zip(names, self._listing.labels, scanned, strict=True):
+            if not image.wrong:
+                text = f"{name}\0{label}\0{image.size}\0{image.checksum}\n"
+                content.update(text.encode(errors="surrogateescape"))
+        marks = [None if image.wrong else f"{image.size} {image.ends}" for image in scanned]
+        return {
+            "content": content.hexdigest()[:10],
+            "broken": {name: image.wrong for name, image in zip(names, scanned, strict=True) if image.wrong},
+            "pages": sum(image.pages for image in scanned),
+            "twins": twins(Originals(marks, self._hash)),
+            "marks": marks,
+            "opened": all(image.opened for image in scanned),
+        }
+
+    def _scan_one(self, name: str) -> Scanned:
+        try:
+            with self.open_image(name) as file:
+                return scan_image(file, self.hashes)
+        except OSError as error:
+            return Scanned(wrong=error.strerror or str(error), opened=False)
 
     @cached_property
     def _copies(self) -> list[int]:
@@ -200,13 +246,11 @@ class OwnImages(PhotoDataset):
     def check(self) -> int:
         return len(self._splits[0])
 
-    def pretrain(self) -> Photos:
-        return self.split("train")
-
     def split(self, name: str) -> Photos:
         ids = self._splits[SPLITS.index(name)]
         labels, units = (torch.tensor([each[i] for i in ids]) for each in (self._listing.labels, self._units))
-        photos = self.photos([self._listing.names[i] for i in ids], labels)
+        names, folder = [self._listing.names[i] for i in ids], self.location if self.has_files else None
+        photos = Photos(labels, names, self.open_image, self.workers, upright=True, folder=folder)
         photos.twins = units if len(units.unique()) < len(units) else None
         return photos
 

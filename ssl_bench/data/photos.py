@@ -5,32 +5,28 @@ processes. An image is decoded once per step, for any number of views.
 """
 
 import contextlib
+import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from ssl_bench.data.source import Source
-from ssl_bench.errors import RunError, reason
-from ssl_bench.files import open_regular
-from ssl_bench.hardware import cores_per_process
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-from collections.abc import Iterable
-
 from ssl_bench import files
 from ssl_bench.data.dataset import MissingData
-from ssl_bench.errors import ConfigError
+from ssl_bench.data.source import Source
+from ssl_bench.errors import ConfigError, RunError, reason
+from ssl_bench.hardware import cores_per_process
 
 T = TypeVar("T")
 LARGEST = 2**30  # bytes of an encoded image
@@ -48,30 +44,41 @@ class Unsupported(ValueError):
 
 
 class Photos(Source):
-    """Base class of splits that keep only the encoded bytes of their images.
+    """A split of which only the encoded bytes of the images are kept.
 
     Args:
         labels: int64 [N].
+        names: of the images.
+        open_image: opens an image by its name; an OSError if it cannot be read.
         workers: threads that decode; None shares the CPU cores among the processes of this machine.
         upright: turn the images as EXIF's orientation says, as those of the user's own are.
+        folder: where the images are, if they are files.
     """
 
-    def __init__(self, labels: Tensor, workers: int | None, upright: bool = False) -> None:
-        self.labels, self.upright = labels, upright
+    def __init__(
+        self,
+        labels: Tensor,
+        names: Sequence[str],
+        open_image: Callable[[str], BinaryIO],
+        workers: int | None,
+        upright: bool = False,
+        folder: Path | None = None,
+    ) -> None:
+        self.labels, self.names, self.open_image, self.upright, self.folder = labels, names, open_image, upright, folder
         self.workers = workers or cores_per_process()
         self._pool = ThreadPoolExecutor(self.workers, "decode")
 
     def encoded(self, i: int) -> Tensor:
-        """Read the bytes of image i, uint8 [k].
-
-        Raises:
-            RuntimeError, OSError: they cannot be read.
-        """
-        raise NotImplementedError
+        """Read the bytes of image i, uint8 [k]. Raises OSError or ValueError if they cannot be read."""
+        with self.open_image(self.names[i]) as file:
+            return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
 
     def name(self, i: int) -> str:
         """Path of image i, for messages."""
-        raise NotImplementedError
+        return f"{self.folder}/{self.names[i]}" if self.folder else self.names[i]
+
+    def place(self, i: int) -> str:
+        return self.name(i) if self.folder else self.names[i].rpartition("/")[2]
 
     def take(self, ids: Tensor) -> list[Tensor]:
         """Decode the images ``ids`` [n], each uint8 [3, h, w], channels last in memory."""
@@ -110,7 +117,8 @@ def decode(data: Tensor, upright: bool = False) -> Tensor:
         RuntimeError, OSError, ValueError: the data is damaged, no picture, or one of more than 8 bits.
     """
     if data[:3].tolist() != JPEG:  # a damaged PNG can end torchvision's process
-        return torch.from_numpy(np.array(_by_pillow(data, upright))).permute(2, 0, 1)
+        with open_photo(BytesIO(data.numpy().data)) as opened:
+            return torch.from_numpy(np.array(to_rgb(opened, upright))).permute(2, 0, 1)
     import torchvision.io  # noqa: F401  # registers the operator, which unlike its wrapper does not warn
 
     image: Tensor = torch.ops.image.decode_image(data, RGB, upright)
@@ -120,19 +128,13 @@ def decode(data: Tensor, upright: bool = False) -> Tensor:
     return image
 
 
-def _by_pillow(data: Tensor, upright: bool) -> "Image":
-    """Decode with Pillow, whose image at full size is freed here: of 80 megapixels it has 320 MB."""
-    with open_photo(BytesIO(data.numpy().data)) as opened:
-        return to_rgb(opened, upright)
-
-
 def _shrink_factor(height: int, width: int) -> int:
     if height * width <= MOST_PIXELS:
         return 1
     return min(math.ceil(math.sqrt(2 * height * width / MOST_PIXELS)), max(1, min(height, width) // SHORTEST))
 
 
-def is_deep(image: "Image") -> bool:
+def is_deep(image: Image.Image) -> bool:
     """Whether the header of an image says that its grey or its colours have more than 8 bits.
 
     Not so for colours of formats other than PNG and TIFF, which Pillow scales by the range that is in the file.
@@ -141,14 +143,12 @@ def is_deep(image: "Image") -> bool:
     return image.mode[0] in "IF" or (image.format in ("PNG", "TIFF") and ";16" in stored)
 
 
-def to_rgb(image: "Image", upright: bool = False) -> "Image":
+def to_rgb(image: Image.Image, upright: bool = False) -> Image.Image:
     """Convert an open image to RGB of 8 bits; ``upright``: turn it as EXIF's orientation says.
 
     Raises:
         OSError, ValueError: the image is damaged, has more than 8 bits, or Pillow does not convert it.
     """
-    from PIL import ImageOps
-
     if is_deep(image):
         raise Unsupported("more than 8 bits")
     factor = _shrink_factor(image.height, image.width)
@@ -162,22 +162,18 @@ def to_rgb(image: "Image", upright: bool = False) -> "Image":
 @cache
 def endings() -> tuple[str, ...]:
     """The endings of files of ``FORMATS`` that the installed Pillow reads, in lower case."""
-    from PIL import Image
-
     formats = (*FORMATS, "MPO")  # JPEGs in one file, of which the first is read
     return tuple(ending for ending, name in Image.registered_extensions().items() if name in formats)
 
 
 @contextlib.contextmanager
-def open_photo(file: BinaryIO) -> "Iterator[Image]":
+def open_photo(file: BinaryIO) -> Iterator[Image.Image]:
     """Open a photo with Pillow, which decodes it when its pixels are asked for.
 
     Raises:
         OSError, ValueError: it is damaged, of another format, or has more pixels than Pillow's limit; also inside of
             the ``with`` block.
     """
-    from PIL import Image, UnidentifiedImageError
-
     Image.init()
     try:
         with Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN]) as image:
@@ -185,28 +181,77 @@ def open_photo(file: BinaryIO) -> "Iterator[Image]":
             yield image
     except UnidentifiedImageError as error:  # its message has the object in memory, not the file
         raise UnidentifiedImageError("cannot identify image file") from error
+    except (OSError, ValueError):
+        raise
     except Image.DecompressionBombError as error:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise Unsupported(f"more than the {most:,} pixels that Pillow decodes") from error
-    except (OSError, ValueError, MemoryError):
-        raise
     except Exception as error:  # plugins of Pillow raise many kinds of errors
-        raise ValueError(str(error)) from error
+        raise ValueError(reason(error)) from error
 
 
-def read_photo(path: Path) -> "Image":
+def read_photo(path: Path) -> Image.Image:
     """Read a photo as RGB.
 
     Raises:
         RunError: it cannot be read.
     """
     try:
-        with open_regular(path) as file, open_photo(file) as image:
+        with files.open_regular(path) as file, open_photo(file) as image:
             return to_rgb(image)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no photo that can be read"
-        raise RunError(f"{path}: {why}") from error
+        raise RunError(f"{path}: {getattr(error, 'strerror', None) or 'it is no photo that can be read'}") from error
 
+
+# ---- A look at a file before anything is trained
+
+EDGE = 4096  # bytes at the start and at the end of an image that its checksum depends on
+END = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
+
+
+class Scanned(NamedTuple):
+    """Facts about an image: its bytes, the CRC-32 of both ends of the file, and a checksum for its identity."""
+
+    size: int = 0
+    ends: str = ""
+    checksum: str = ""
+    wrong: str = ""  # why it is broken
+    pages: bool = False  # several of them, or frames
+    opened: bool = True
+
+
+def scan_image(file: BinaryIO, whole: bool = False) -> Scanned:
+    """Read the header of an image, and the end of its file for the format's end mark, which a file that was cut short
+    lacks; an image of a format without an end mark is decoded.
+
+    Args:
+        whole: the checksum is the SHA-256 of all bytes; else the CRC-32 of both ends.
+    """
+    size = file.seek(0, SEEK_END)
+    start, end = (file.read(EDGE) for at in (0, max(0, size - EDGE)) if file.seek(at) == at)
+    ends, wrong, pages = f"{zlib.crc32(start + end):08x}", "", False
+    checksum = sha256(file) if whole else ends
+    try:
+        file.seek(0)
+        with open_photo(file) as image:
+            # Of the JPEGs in an MPO all but the first are the camera's own.
+            pages = image.format != "MPO" and bool(getattr(image, "is_animated", False))
+            mark = END.get(image.format or "")
+            if is_deep(image) or mark is None or mark not in end:
+                to_rgb(image)
+    except (OSError, ValueError) as error:
+        wrong = "empty" if not size else "no image" if "cannot identify" in str(error) else "damaged"
+        wrong = str(error) if isinstance(error, Unsupported) else wrong
+    return Scanned(size, ends, checksum, wrong, pages)
+
+
+def sha256(file: BinaryIO) -> str:
+    """The hash of all bytes of a file."""
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BytesIO is one, too
+
+
+# ---- Packed photos
 
 QUALITY = 90
 LARGEST_INDEX = 2**32  # bytes: a photo takes 32
@@ -246,10 +291,13 @@ class Packed(Photos):
             why = getattr(error, "strerror", None) or f"it is damaged, or does not belong to {self.path.name}"
             remedy = "remove both, and make them with the same arguments after `ssl-bench prepare`"
             raise ConfigError(f"dataset.packed=true: {index} cannot be read ({why}): {remedy}") from error
-        super().__init__(torch.from_numpy(labels), workers)
+        super().__init__(torch.from_numpy(labels), (), files.open_regular, workers)
 
     def name(self, i: int) -> str:
         return f"{self.path}[{i}]"
+
+    def place(self, i: int) -> str:
+        return str(i)
 
     def encoded(self, i: int) -> Tensor:
         return torch.from_numpy(self._bytes[self.offsets[i] : self.offsets[i + 1]])
@@ -276,8 +324,6 @@ def pack(photos: Photos, path: Path, side: int, track: Track) -> None:
 
 def encode(image: Tensor, side: int) -> tuple[bytes, tuple[int, int]]:
     """Encode uint8 [3, h, w] as a JPEG; return its bytes, and its height and width."""
-    from PIL import Image
-
     photo, out = Image.fromarray(image.permute(1, 2, 0).numpy()), BytesIO()
     if (short := min(photo.size)) > side:
         width, height = (length * side // short for length in photo.size)

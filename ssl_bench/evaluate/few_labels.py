@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.config.from_disk import read_names
-from ssl_bench.data.folder import Files
+from ssl_bench.data.photos import Photos
 from ssl_bench.data.source import Chosen, Source, stratified
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError
@@ -86,4 +86,4 @@ def _paths(source: Source) -> list[str] | None:
     if isinstance(source, Chosen):
         whole = _paths(source.images)
         return whole and [whole[i] for i in source.ids.tolist()]
-    return [source.name(i) for i in range(len(source))] if isinstance(source, Files) else None
+    return [source.name(i) for i in range(len(source))] if isinstance(source, Photos) and source.folder else None

@@ -24,8 +24,8 @@ from torchvision.transforms.functional import rgb_to_grayscale
 
 from ssl_bench.config.ranges import Count
 from ssl_bench.data import coco
-from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.photos import read_photo
+from ssl_bench.data.pixels import EvalView
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.evaluate.artifacts import Artifact, Regions

@@ -18,7 +18,7 @@ from ssl_bench.config.build import build, find_target, has_argument, open_datase
 from ssl_bench.config.identity import READ_BY_LOSS, SOURCE, datasets_of, evaluators, name_of_labels, text, untrained
 from ssl_bench.config.labelled import with_labels
 from ssl_bench.data.dataset import Dataset, Probe
-from ssl_bench.data.evalview import EvalView
+from ssl_bench.data.pixels import EvalView
 from ssl_bench.data.splits import copies
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, RunError, require

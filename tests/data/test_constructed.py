@@ -17,7 +17,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.data.constructed import Canvases, Gaussians, Pairs, WithBits, binary, scaled
 from ssl_bench.data.dataset import Dataset
-from ssl_bench.data.evalview import EvalView
+from ssl_bench.data.pixels import EvalView
 from ssl_bench.data.reader import Loader
 from ssl_bench.data.source import Images, Source
 from ssl_bench.errors import ConfigError

@@ -13,11 +13,12 @@ from torchvision.transforms.v2 import functional as F
 from ssl_bench.commands.prepare import main as prepare
 from ssl_bench.config.compose import load
 from ssl_bench.data import photos
-from ssl_bench.data.evalview import EvalView
-from ssl_bench.data.folder import Folder, FolderDataset
-from ssl_bench.data.photos import Packed, encode
+from ssl_bench.data.folder import FolderDataset
+from ssl_bench.data.photos import Packed, Photos, encode
+from ssl_bench.data.pixels import EvalView
 from ssl_bench.data.prepare import box
 from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.files import open_regular
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
 from ssl_bench.training.validate import _check_pixels
@@ -146,7 +147,8 @@ def test_a_photo_that_cannot_be_decoded_ends_the_run_with_its_name(tmp_path: Pat
     whole = (root / "train" / "n01" / "n01_0001.JPEG").read_bytes()
     (root / "train" / "n01" / "n01_0000.JPEG").write_text("this is no image")
     (root / "train" / "n01" / "n01_0001.JPEG").write_bytes(whole[: len(whole) // 2])
-    images = Folder(root / "train", ["n01"], workers=2)
+    names = sorted(path.name for path in (root / "train" / "n01").iterdir())
+    images = Photos(torch.zeros(len(names)), names, lambda name: open_regular(root / "train" / "n01" / name), 2)
     for i in range(2):
         with pytest.raises(RunError, match=rf"n01_000{i}\.JPEG ") as refusal:
             images.take(torch.tensor([2, i]))

@@ -15,7 +15,7 @@ import torch
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data.arrays import examined
-from ssl_bench.data.evalview import EvalView
+from ssl_bench.data.pixels import EvalView
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts

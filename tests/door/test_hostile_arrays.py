@@ -15,9 +15,9 @@ from PIL import Image
 
 from ssl_bench.config.compose import load
 from ssl_bench.data import coco, photos
-from ssl_bench.data.folder import Folder
-from ssl_bench.data.photos import Packed, pack
+from ssl_bench.data.photos import Packed, Photos, pack
 from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.files import open_regular
 from ssl_bench.training.parts import Parts
 from tests.door.door import refuses
 from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome, variants
@@ -191,7 +191,8 @@ def test_an_index_of_packed_photos_with_damage_is_refused() -> None:
     Path("photos/a").mkdir(parents=True)
     for number in range(4):
         Image.fromarray(IMAGES[number, :, :, 0]).save(f"photos/a/{number}.jpg")
-    pack(Folder(Path("photos"), ["a"], 1), Path("packed/train"), 20, lambda each: each)
+    names = [*map(str, Path("photos/a").iterdir())]
+    pack(Photos(torch.zeros(4), names, open_regular, 1), Path("packed/train"), 20, lambda each: each)
     index = Path("packed/train.npz")
     content = index.read_bytes()
     arrays: Any = dict(np.load(io.BytesIO(content)))

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from ssl_bench import files
 from ssl_bench.config.compose import load
-from ssl_bench.data import photos, scan
+from ssl_bench.data import photos
 from ssl_bench.training.parts import Parts
 from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome, variants
 
@@ -227,7 +227,7 @@ def test_an_image_with_any_damage_is_decoded_or_refused(count: int) -> None:
         for description, changed in variants(content, SEED, count):
 
             def read() -> torch.Tensor | None:
-                seen = scan.scan_image(io.BytesIO(changed))  # noqa: B023
+                seen = photos.scan_image(io.BytesIO(changed))  # noqa: B023
                 assert seen.size == len(changed)  # noqa: B023
                 assert seen.wrong in ("", "damaged", "no image", "empty") or any(
                     word in seen.wrong for word in ("pixels", "8 bits")
