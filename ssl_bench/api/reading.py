@@ -115,7 +115,7 @@ def compare(
     if by is None:
         require(to is None, "by", None, "the setting whose values to is about")
         return WhatMatters(matters.what_matters(table, metric, margin))
-    return _frame([row.record() for row in comparison.compare(table, by, to, metric, margin).rows])
+    return _frame(comparison.compare(table, by, to, metric, margin).rows)
 
 
 class WhatMatters:
@@ -129,8 +129,8 @@ class WhatMatters:
     """
 
     def __init__(self, matters: Matters) -> None:
-        self._matters, self.record = matters, matters.record()
-        self.settings = _frame(self.record["settings"])
+        self._matters, self.record = matters, matters.data
+        self.settings = _frame(matters.settings)
 
     def figure(self) -> Figure:
         """A figure of the differences with their intervals, as :func:`figure`."""

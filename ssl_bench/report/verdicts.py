@@ -44,7 +44,7 @@ def _matters(table: DataFrame, metric: str) -> dict[str, Any] | None:
     rows = [[printable(entry.text) for entry in row] for row in sheet.rows]
     below = [printable(line) for part in sheet.below for line in part.splitlines()]
     words = {"columns": sheet.columns, "rows": rows, "below": below, "unit": told.label}
-    return told.record() | words | {"title": printable(sheet.title)}
+    return told.data | words | {"title": printable(sheet.title)}
 
 
 def _sheet(table: DataFrame, by: str, metric: str) -> dict[str, Any] | None:

@@ -11,19 +11,18 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, InvalidValue, printable, require
-from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import runs
-from ssl_bench.record.printing import Sheet, SheetEntry, plain
+from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.runs import Run
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.matters import fitted
+from ssl_bench.results.matters import GONE, fitted
 from ssl_bench.results.model import LEAST, Fit, Together
 from ssl_bench.results.statistics import ERROR, Estimate, answers, seeds_to_decide
 from ssl_bench.results.table import Measured, repr_of, text_of, words_of
@@ -33,72 +32,11 @@ if TYPE_CHECKING:
 
 ALL_CELLS = "all cells"
 SO, NOT_SO, UNDECIDED = 0, 1, 3  # exit codes
-Seeds = dict[int, Run]  # runs that differ in nothing but the seed, by seed
 UNNAMED = (*runs.ENVIRONMENT, *runs.COMPUTED, "git")
 ALONE = "without a partner"
 
 
-@dataclass
-class Comparison:
-    """One value of the named setting compared with another, in runs that are equal but for it and the seed.
-
-    Attributes:
-        where: what distinguishes it from the other comparisons; empty if it is the only one.
-        of, to: what is compared.
-        n: runs of the side that has fewer, and the ``seeds`` that both sides have.
-        mean, to_mean, difference, low, high: NaN where it is not known. The interval from ``low`` to ``high`` holds
-            together with those of the other comparisons.
-        single_low, single_high: the interval of this comparison alone.
-        varies: ``images`` or ``seeds``, whichever contributes more to the interval; ``seeds only`` if the runs have not
-            recorded which images are right.
-        verdict: ``better``, ``worse`` (``higher``, ``lower`` of a metric that does not say what is better), ``no
-            difference larger than`` the margin, ``undecided`` or ``no verdict``.
-        more: seeds to add to each cell that would decide at the deviation seen; None: none would, or it is decided.
-        cells: over which it is a mean.
-        vary: over all cells: whether these differ among themselves by more than chance.
-        by_seed: over all cells: whether seeds move the difference alike in all of them: the interval is too narrow.
-        differ: what the runs differ in that was not named, in words.
-        commands: that train what is missing.
-        estimate: the difference with the parts of its variance; None: nothing shows how runs vary.
-    """
-
-    where: str
-    of: str
-    to: str
-    n: int = 0
-    seeds: list[int] = field(default_factory=list)
-    mean: float = math.nan
-    to_mean: float = math.nan
-    difference: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    single_low: float = math.nan
-    single_high: float = math.nan
-    varies: str = ""
-    verdict: str = "no verdict"
-    more: int | None = None
-    cells: int = 1
-    vary: bool = False
-    by_seed: bool = False
-    differ: list[str] = field(default_factory=list)
-    commands: list[str] = field(default_factory=list)
-    estimate: Estimate | None = None
-
-    def texts(self, form: str) -> list[str]:
-        """The numbers and the verdict as texts; those that are not known are empty.
-
-        Args:
-            form: of a number, such as ``.2f``.
-        """
-        numbers = zip((self.mean, self.to_mean, self.difference), ("", "", "+"), strict=True)
-        interval = "" if math.isnan(self.low) else f"[{self.low:+{form}}, {self.high:+{form}}]"
-        texts = ["" if math.isnan(number) else f"{number:{sign}{form}}" for number, sign in numbers]
-        more = "" if self.more is None else str(self.more)
-        return [str(self.n), *texts, interval, self.varies, self.verdict, more]
-
-    def record(self) -> dict[str, Any]:
-        """The comparison as plain data."""
-        return {name: plain(value) for name, value in vars(self).items() if name != "estimate"}
+ENDS = ("low", "high", "single_low", "single_high")
 
 
 @dataclass
@@ -109,6 +47,19 @@ class Comparisons:
         by: the named settings.
         measured: what is compared.
         margin: a smaller difference does not matter; None: it was not asked.
+        rows: a record for each, as plain data: ``where`` (what distinguishes it from the others; empty for the only
+            one), ``of`` and ``to`` (what is compared), ``n`` (runs of the side that has fewer) and the ``seeds`` that
+            both sides have, ``mean``, ``to_mean``, ``difference``, ``low`` and ``high`` (the interval, which holds
+            together with the others), ``single_low`` and ``single_high`` (that of this comparison alone; None where
+            they are not known), ``varies`` (``images`` or ``seeds``, whichever contributes more to the interval;
+            ``seeds only`` if it is not recorded which images are right), ``verdict`` (``better``, ``worse``, or
+            ``higher``, ``lower`` of a metric that does not say what is better, ``no difference larger than`` the
+            margin, ``undecided`` or ``no verdict``), ``more`` (seeds to add to each cell that would decide at the
+            deviation seen; None: none would, or it is decided), ``cells`` (over which it is a mean), ``vary`` (whether
+            these differ by more than chance), ``by_seed`` (whether seeds move the difference alike in all of them: the
+            interval is too narrow), ``differ`` (what the runs differ in that was not named), ``commands`` (that train
+            what is missing where nothing shows how runs vary).
+        first: the difference of the first row; None: nothing shows how runs vary.
         unpaired: number of runs whose counterpart is missing.
         uneven: an arm has failed or diverged runs whose counterparts have not.
     """
@@ -116,7 +67,8 @@ class Comparisons:
     by: Sequence[str]
     measured: Measured
     margin: float | None
-    rows: list[Comparison]
+    rows: list[dict[str, Any]]
+    first: Estimate | None
     unpaired: int
     uneven: bool
 
@@ -131,32 +83,29 @@ class Comparisons:
         Raises:
             ConfigError: there is nothing to decide by, or more than one first comparison.
         """
-        first = [row for row in self.rows if row.where == ALL_CELLS] or self.rows
-        if len({(row.of, row.to) for row in self.rows}) > 1:
-            raise ConfigError(
-                "--expect: several values are compared with one: name one of them, such as loss=dcl,infonce"
-            )
+        if len({(row["of"], row["to"]) for row in self.rows}) > 1:
+            several = "several values are compared with one: name one of them, such as loss=dcl,infonce"
+            raise ConfigError(f"--expect: {several}")
         if expected == "equivalent" and self.margin is None:
             raise ConfigError("--expect equivalent: set --margin to the largest difference that does not matter")
         if not self.measured.metric.sign and expected != "equivalent":
             raise ConfigError(f"--expect {expected}: {self.measured.name} does not say what is better")
-        row = next(iter(first), None)
-        if row is None or row.estimate is None or (self.uneven and expected != "equivalent"):
+        if self.first is None or (self.uneven and expected != "equivalent"):
             return UNDECIDED
         sign, margin = self.measured.metric.sign or 1, self.margin or 0.0
-        low, high = sorted(sign * float(end) for end in row.estimate.interval(2 * ERROR))
+        low, high = sorted(sign * float(end) for end in self.first.interval(2 * ERROR))
+        equal = self.margin is not None and -margin < low and high < margin
         if expected == "better":
-            equal = self.margin is not None and -margin < low and high < margin
-            two_sided = sorted(sign * float(end) for end in row.estimate.interval())
-            return SO if two_sided[0] > 0 else NOT_SO if two_sided[1] < 0 or equal else UNDECIDED
+            least, most = sorted(sign * float(end) for end in self.first.interval())
+            return SO if least > 0 else NOT_SO if most < 0 or equal else UNDECIDED
         if expected == "not-worse":
             return SO if low > -margin else NOT_SO if high < -margin else UNDECIDED
-        return SO if -margin < low and high < margin else NOT_SO if low > margin or high < -margin else UNDECIDED
+        return SO if equal else NOT_SO if low > margin or high < -margin else UNDECIDED
 
     def record(self) -> dict[str, Any]:
         """The comparisons as plain data."""
         record = {"by": list(self.by), **self.measured.record(), "margin": self.margin, "alone": self.unpaired}
-        return record | {"error": ERROR, "cells": [comparison.record() for comparison in self.rows]}
+        return record | {"error": ERROR, "cells": self.rows}
 
     def sheet(self) -> Sheet:
         """The comparisons as rows."""
@@ -165,38 +114,40 @@ class Comparisons:
         title = f"{self.measured.title}, by {', '.join(self.by)}"
         sheet = Sheet(columns, words=("varies by", "verdict"), spared=spared, title=title)
         form = ".2f" if self.measured.metric.scale == 100 else ".4g"
-        for name in dict.fromkeys(f"{row.of} minus {row.to}" for row in self.rows):
-            rows = [row for row in self.rows if f"{row.of} minus {row.to}" == name]
+        names = [f"{row['of']} minus {row['to']}" for row in self.rows]
+        for name in dict.fromkeys(names):
+            rows = [row for row, its in zip(self.rows, names, strict=True) if its == name]
             if len(rows) > 1:
                 sheet.rows.append([SheetEntry(name), *[SheetEntry()] * (len(columns) - 1)])
             for row in rows:
-                notes = sheet.numbers([f"different {condition}" for condition in row.differ])
-                label = name if len(rows) == 1 else f"  {row.where}"
-                sheet.rows.append([SheetEntry(label, notes), *map(SheetEntry, row.texts(form))])
+                notes = sheet.numbers([f"different {condition}" for condition in row["differ"]])
+                label = name if len(rows) == 1 else f"  {row['where']}"
+                numbers = ((row["mean"], ""), (row["to_mean"], ""), (row["difference"], "+"))
+                texts = ["" if number is None else f"{number:{sign}{form}}" for number, sign in numbers]
+                texts.append("" if row["low"] is None else f"[{row['low']:+{form}}, {row['high']:+{form}}]")
+                texts += [row["varies"], row["verdict"], text_of(row["more"])]
+                sheet.rows.append([SheetEntry(label, notes), SheetEntry(str(row["n"])), *map(SheetEntry, texts)])
         sheet.below, sheet.data = self._below(), self.record()
-        sheet.records = [
-            {name: "; ".join(map(str, value)) if isinstance(value, list) else value for name, value in record.items()}
-            for record in sheet.data["cells"]
-        ]
+        lists = ({n: "; ".join(map(str, v)) for n, v in row.items() if isinstance(v, list)} for row in self.rows)
+        sheet.records = [row | texts for row, texts in zip(self.rows, lists, strict=True)]
         return sheet
 
     def _below(self) -> list[str]:
         """The sentences below the table."""
-        sentences = self.measured.below
-        overall = [row for row in self.rows if row.where == ALL_CELLS]
-        if any(row.estimate is not None for row in self.rows):
+        sentences, known = self.measured.below, [row for row in self.rows if row["low"] is not None]
+        overall = [row for row in self.rows if row["where"] == ALL_CELLS]
+        if known:
             margin = "" if self.margin is None else f" The margin is {self.margin:g}."
             apart = " over all cells, and all of single cells," if overall else " of this table"
             sentences.append(f"All verdicts{apart} together are wrong in at most 5% of such experiments.{margin}")
-        known = any(row.estimate is not None for row in self.rows if row.where != ALL_CELLS)
-        for row in overall if known else ():
-            chance = "differ by more than chance: look at each" if row.vary else "differ no more than by chance"
-            of_seeds = " Seeds move it alike in all of them: add seeds." * row.by_seed
-            more = f" Over all cells, about {row.more} more seeds of each would decide." if row.more else ""
-            sentences.append(f"{row.of} minus {row.to}: the cells {chance}.{of_seeds}{more}")
-        if any(comparison.varies == "seeds only" for comparison in self.rows):
+        for row in overall if any(row["where"] != ALL_CELLS for row in known) else ():
+            chance = "differ by more than chance: look at each" if row["vary"] else "differ no more than by chance"
+            of_seeds = " Seeds move it alike in all of them: add seeds." * row["by_seed"]
+            more = f" Over all cells, about {row['more']} more seeds of each would decide." if row["more"] else ""
+            sentences.append(f"{row['of']} minus {row['to']}: the cells {chance}.{of_seeds}{more}")
+        if any(row["varies"] == "seeds only" for row in known):
             sentences.append("Seeds only: these runs have not recorded which images are right.")
-        if commands := list(dict.fromkeys(command for comparison in self.rows for command in comparison.commands)):
+        if commands := list(dict.fromkeys(command for row in self.rows for command in row["commands"])):
             sentences += ["Nothing shows how runs vary, so there is no verdict; these runs would show it:", *commands]
         return sentences
 
@@ -225,118 +176,134 @@ def compare(
     by = [_setting(table, name) for name in ([by] if isinstance(by, str) else by)]
     measured = Measured(table, metric)
     measured.said += measured.not_helped()
-    arms = _Arms(table, measured, by)
-    reference, every, found = arms.find(to), [*arms.names], [*measured.values]
-    sides = [run.without(by) for run in found]
+    found, lost = [*measured.values], [*measured.lost["run"]]
+    side = {run: run.without(by) for run in (*found, *lost)}  # the arm of a run, and all else that it depends on
+    ended = {(side[run], run.seed) for run in found}  # also of what has failed in another folder
+    first_runs = {side[run][0]: run for run in reversed(side)}
+    names = _names(table, {arm: first_runs[arm] for arm, _ in side.values()}, by)
+    counts = Counter(side[run][0] for run in found)
+    failed = {arm: {(side[r], r.seed) for r in lost if side[r][0] == arm} - ended for arm in names}
+    failed = {arm: {(rest, seed) for (_, rest), seed in of} for arm, of in failed.items()}
+    reference, every, sides = _find(to, by, names, counts), [*names], [side[run] for run in found]
     others = [name for name in runs_table.varying(measured.runs) if not _below(name, by)]
     texts = [[*map(repr_of, row)] for row in measured.runs[others].to_numpy(object).tolist()]
     numbers = [{text: n for n, text in enumerate(dict.fromkeys(column))} for column in zip(*texts, strict=True)]
     levels = [[of[text] for of, text in zip(numbers, row, strict=True)] for row in texts]
     fit = fitted(measured, sides, [[every.index(arm), *of] for (arm, _), of in zip(sides, levels, strict=True)])
-    where = _where(table, {rest: run for (_, rest), run in zip(sides, found, strict=True)}, by)
-    rests = [rest for _, rest in dict.fromkeys(sides)]
-    over, of_cells = decided(fit, rests, where, [*arms.names.values()], every.index(reference), measured.metric, margin)
-    cells = [[found[place] for place in np.flatnonzero(fit.design.cells == cell)] for cell in range(len(rests))]
-    paired = set[Run]()
-    for row, pair in of_cells:
-        of, its = ({run.seed or 0: run for run in cells[cell]} for cell in pair)
-        paired |= {*of.values(), *its.values()}
-        row.seeds = sorted(of.keys() & its.keys())
-        row.commands = _commands(of, its) if row.estimate is None else []
-        conditions = [run.conditions | {"git": run.environment.get("git")} for run in (*of.values(), *its.values())]
-        row.differ = runs.different(conditions, UNNAMED)
-    gone = [arm for arm in arms.names if not arms.counts[arm]]
-    without = [arm for arm in arms.names if arm != reference and (arm in gone or reference in gone)]
-    rows = [*over, *(row for row, _ in of_cells)]
-    rows += [Comparison("", arms.names[arm], arms.names[reference]) for arm in without]
-    alone = measured.runs.index[[run not in paired for run in measured.runs["run"]]]
-    labels = dict(zip(table.index, runs_table.labels(table), strict=True))
-    measured.missing |= {ALONE: [labels[place] for place in alone]} if len(alone) else {}
-    full = {arm: name if "=" in name else f"{' '.join(by)}={name}" for arm, name in arms.names.items()}
-    measured.said += [f"{full[a]} has no number: its {len(arms.lost[a])} runs have failed or diverged." for a in gone]
-    uneven = [arm for arm in arms.names if arms.lost[arm] != arms.lost[reference] and arm != reference]
+    rows, first, paired = _decided(
+        fit, sides, found, _where(table, sides, found, by), names, reference, measured, margin
+    )
+    gone = [arm for arm in names if not counts[arm]]
+    without = [arm for arm in names if arm != reference and (arm in gone or reference in gone)]
+    rows += [_row("", names[arm], names[reference]) for arm in without]
+    labels = dict(zip(table["run"], runs_table.labels(table), strict=True))
+    alone = [labels[run] for run in found if run not in paired]
+    measured.missing |= {ALONE: alone} if alone else {}
+    full = {arm: name if "=" in name else f"{' '.join(by)}={name}" for arm, name in names.items()}
+    measured.said += [GONE.format(full[arm], len(failed[arm])) for arm in gone]
+    uneven = [arm for arm in names if failed[arm] != failed[reference]]
     if uneven:
-        lost = ", ".join(f"{full[arm]} ({len(arms.lost[arm])} runs)" for arm in (*uneven, reference))
-        measured.said.append(f"Failed or diverged: {lost}. Verdicts are about the runs that are left.")
-    return Comparisons(by, measured, margin, rows, len(alone), bool(uneven))
+        counted = ", ".join(f"{full[arm]} ({len(failed[arm])} runs)" for arm in (*uneven, reference))
+        measured.said.append(f"Failed or diverged: {counted}. Verdicts are about the runs that are left.")
+    return Comparisons(by, measured, margin, rows, first, len(alone), bool(uneven))
 
 
-def decided(
+def _row(where: str, of: str, to: str, **known: Any) -> dict[str, Any]:
+    """The record of a comparison."""
+    numbers = dict.fromkeys(("mean", "to_mean", "difference", "low", "high", "single_low", "single_high"))
+    row: dict[str, Any] = {
+        "where": where,
+        "of": of,
+        "to": to,
+        "n": 0,
+        "seeds": [],
+        **numbers,
+        "varies": "",
+        "verdict": "no verdict",
+    }
+    row |= {"more": None, "cells": 1, "vary": False, "by_seed": False, "differ": [], "commands": []}
+    return row | known
+
+
+def _decided(
     fit: Fit,
-    rests: Sequence[str],
+    sides: Sequence[tuple[str, str]],
+    found: Sequence[Run],
     where: Mapping[str, str],
-    names: Sequence[str],
-    to: int,
-    metric: Metric,
+    names: Mapping[str, str],
+    to: str,
+    measured: Measured,
     margin: float | None,
-) -> tuple[list[Comparison], list[tuple[Comparison, tuple[int, int]]]]:
-    """The comparisons over all cells, and those of single cells with the cells of the model that they compare.
+) -> tuple[list[dict[str, Any]], Estimate | None, set[Run]]:
+    """The comparisons over all cells and those of single cells, the first difference, and the runs that are compared.
 
     Args:
         fit: of all runs; the first setting of its design is the arm.
-        rests: all else that distinguishes each cell of the model, and ``where`` has it in words.
+        sides: of each run, the arm and all else; ``where`` has the latter in words.
         names: of the arms.
-        to: the number of the arm that the others are compared with.
+        to: the arm that the others are compared with.
     """
-    design, over, of_cells = fit.design, list[Comparison](), list[tuple[Comparison, tuple[int, int]]]()
-    arms = design.levels[:, 0].tolist()
-    place = {key: cell for cell, key in enumerate(zip(rests, arms, strict=True))}
-    for (rest, arm), cell in sorted(place.items(), key=lambda item: (item[0][1], item[1])):
-        if arm != to and (rest, to) in place:
-            pair = cell, place[rest, to]
-            row = Comparison(where[rest], names[arm], names[to], n=int(design.n[[*pair]].min()))
-            of_cells.append((row, pair))
-    if not of_cells:
-        return over, of_cells
-    pairs = np.array([pair for _, pair in of_cells])
+    design, cell = fit.design, {side: n for n, side in enumerate(dict.fromkeys(sides))}
+    keys = [(arm, rest) for arm in names if arm != to for (a, rest) in cell if a == arm and (to, rest) in cell]
+    if not keys:
+        return [], None, set()
+    pairs, of_arm = np.array([(cell[key], cell[to, key[1]]) for key in keys]), np.array([arm for arm, _ in keys])
     unit, means = np.eye(len(design.n)), design.of_cells(fit.values[:, None])[:, 0]
-    signs = unit[pairs[:, 0]] - unit[pairs[:, 1]]
-    cells = [row for row, _ in of_cells]
-    single = fit.estimate(design.cell_weights(signs), single=True)
-    _decide(cells, single, means[pairs].mean(1), fit, metric, margin)
-    known = [arm for arm in dict.fromkeys(np.take(arms, pairs[:, 0])) if (np.take(arms, pairs[:, 0]) == arm).sum() > 1]
-    weights, told = design.between(0, [(to, arm) for arm in known])
-    known, weights = [arm for arm, one in zip(known, told, strict=True) if one], weights[told]
-    centres = np.empty(len(known))
-    for number, arm in enumerate(known):
-        own = np.take(arms, pairs[:, 0]) == arm
-        row = Comparison(ALL_CELLS, names[arm], names[to], sum(of.n for of, one in zip(cells, own, strict=True) if one))
-        row.cells, centres[number] = int(own.sum()), means[pairs[own]].mean()
+    signs, known = unit[pairs[:, 0]] - unit[pairs[:, 1]], not design.one_each and design.degrees > 0
+    estimate = fit.estimate(design.cell_weights(signs), single=True)
+    told = _verdicts(estimate, means[pairs].mean(1), fit, measured, margin, known)
+    paired = set[Run]()
+    for row, (arm, rest), pair in zip(told, keys, pairs, strict=True):
+        places = (np.flatnonzero(design.cells == one).tolist() for one in pair)
+        of, its = ({found[n].seed or 0: found[n] for n in of_cell} for of_cell in places)
+        paired |= {*of.values(), *its.values()}
+        row |= {"where": where[rest], "of": names[arm], "to": names[to], "n": int(design.n[pair].min())}
+        row |= {"seeds": sorted(of.keys() & its.keys()), "commands": [] if known else _commands(of, its)}
+        conditions = [run.conditions | {"git": run.environment.get("git")} for run in (*of.values(), *its.values())]
+        row["differ"] = runs.different(conditions, UNNAMED)
+    several = [arm for arm, count in Counter(of_arm.tolist()).items() if count > 1]
+    weights, can = design.between(0, [([*names].index(to), [*names].index(arm)) for arm in several])
+    several, weights, over = [arm for arm, one in zip(several, can, strict=True) if one], weights[can], list[Any]()
+    first = estimate.of(0) if known else None
+    if several:
+        known, of_all = design.degrees >= (LEAST if design.one_each else 1), fit.estimate(weights)
+        centres = np.array([means[pairs[of_arm == arm]].mean() for arm in several])
+        over, first = _verdicts(of_all, centres, fit, measured, margin, known), of_all.of(0) if known else None
+    for row, arm in zip(over, several, strict=True):
+        own = of_arm == arm
+        row |= {"where": ALL_CELLS, "of": names[arm], "to": names[to], "cells": int(own.sum())}
+        row["n"] = sum(one["n"] for one, is_own in zip(told, own, strict=True) if is_own)
         if not design.one_each:
-            apart = design.cell_weights(signs[own] - signs[own].mean(0))
-            of = fit.estimate(apart)
-            row.vary = bool(Together(apart).p(of.t, of.degrees).min() < ERROR)
-            row.by_seed = fit.moved_by_seeds(design.levels[design.cells, 0]) < ERROR
-        over.append(row)
-    if over:
-        _decide(over, fit.estimate(weights), centres, fit, metric, margin)
-    return over, of_cells
+            spread = fit.estimate(apart := design.cell_weights(signs[own] - signs[own].mean(0)))
+            row["vary"] = bool(Together(apart).p(spread.t, spread.degrees).min() < ERROR)
+            row["by_seed"] = fit.moved_by_seeds(design.levels[design.cells, 0]) < ERROR
+    return over + told, first, paired
 
 
-def _decide(
-    rows: Sequence[Comparison], estimate: Estimate, centres: np.ndarray, fit: Fit, metric: Metric, margin: float | None
-) -> None:
-    """Set the differences, verdicts and intervals of comparisons, which hold together."""
-    for number, row in enumerate(rows):
-        row.difference = float(estimate.mean[number])
-        row.mean, row.to_mean = centres[number] + row.difference / 2, centres[number] - row.difference / 2
-    single = rows[0].where != ALL_CELLS
-    if fit.design.degrees < 1 or (fit.design.one_each and (single or fit.design.degrees < LEAST)):
-        return
-    up, down = ("better", "worse")[:: metric.sign] if metric.sign else ("higher", "lower")
-    (found, low, high), alone = answers(estimate, margin), estimate.interval()
-    for number, row in enumerate(rows):
-        row.estimate = estimate.of(number)
-        words = [up if row.difference > 0 else down] * bool(found[number, 0])
-        if margin is not None and found[number, 1]:
+def _verdicts(
+    estimate: Estimate, centres: np.ndarray, fit: Fit, measured: Measured, margin: float | None, known: bool
+) -> list[dict[str, Any]]:
+    """The records of comparisons that are decided together, with their numbers; verdicts only if ``known``."""
+    rows = [
+        _row("", "", "", mean=centre + size / 2, to_mean=centre - size / 2, difference=size)
+        for size, centre in zip(map(float, estimate.mean), map(float, centres), strict=True)
+    ]
+    if not known:
+        return rows
+    up, down = ("better", "worse")[:: measured.metric.sign] if measured.metric.sign else ("higher", "lower")
+    (found, *ends), alone = answers(estimate, margin), estimate.interval()
+    per_cell = round(len(fit.design.cells) / len(fit.design.n))
+    for n, row in enumerate(rows):
+        words = [up if row["difference"] > 0 else down] * bool(found[n, 0])
+        if margin is not None and found[n, 1]:
             words.append(f"no difference larger than {margin:.3g}")
-        row.verdict, row.low, row.high = ", ".join(words) or "undecided", float(low[number]), float(high[number])
-        row.single_low, row.single_high = (float(end[number]) for end in alone)
-        row.varies = "images" if estimate.images[number] > estimate.seeds[number] else "seeds"
-        row.varies = row.varies if fit.bits is not None else "seeds only"
+        row |= {name: float(of[n]) for name, of in zip(ENDS, (*ends, *alone), strict=True)}
+        row["varies"] = "images" if estimate.images[n] > estimate.seeds[n] else "seeds"
+        row |= {"varies": row["varies"] if fit.bits is not None else "seeds only", "verdict": ", ".join(words)}
         if not words:
-            per_cell = round(len(fit.design.cells) / len(fit.design.n))
-            row.more = seeds_to_decide(row.estimate, per_cell, margin, ERROR / len(rows))
+            more = seeds_to_decide(estimate.of(n), per_cell, margin, ERROR / len(rows))
+            row |= {"verdict": "undecided", "more": more}
+    return rows
 
 
 def _setting(table: DataFrame, wanted: str) -> str:
@@ -356,76 +323,47 @@ def _below(name: str, settings: Sequence[str]) -> bool:
     return any(name == setting or name.startswith(f"{setting}.") for setting in settings)
 
 
-class _Arms:
-    """The runs of a table by the values of the named settings.
-
-    Attributes:
-        names: of the arms, by the named settings as a text.
-        counts: of the runs of each that are compared.
-        lost: of each arm the runs that have failed or diverged, as what else they depend on and their seed.
-    """
-
-    def __init__(self, table: DataFrame, measured: Measured, by: Sequence[str]) -> None:
-        self._by, first = by, dict[str, Any]()  # of an arm the place of its first run
-        self.counts, there = Counter[str](), set[tuple[str, str, Any]]()
-        for place, run in measured.runs["run"].items():
-            arm, rest = run.without(by)
-            first.setdefault(arm, place)
-            self.counts[arm] += 1
-            there.add((arm, rest, run.seed))
-        self.lost = dict[str, set[tuple[str, Any]]]()
-        for place, run in measured.lost["run"].items():
-            arm, rest = run.without(by)
-            first.setdefault(arm, place)
-            if (arm, rest, run.seed) not in there:  # or it has ended well in another folder
-                self.lost.setdefault(arm, set()).add((rest, run.seed))
-        self.names = dict(zip(first, _names(table.loc[[*first.values()]], by), strict=True))
-        self.lost = {arm: self.lost.get(arm, set()) for arm in first}
-
-    def find(self, to: str | None) -> str:
-        """The arm that the others are compared with."""
-        if len(self.names) < 2:
-            remedy = "a setting that differs: all of these runs have one value of it"
-            raise InvalidValue("--by", " ".join(self._by), remedy)
-        if to is None:
-            return max(self.names, key=lambda arm: self.counts[arm])
-        plain = to.removeprefix("b") if self._by[0] == "batch_size" else to
-        words = {to, plain, f"{self._by[0]}={plain}"}
-        found = [arm for arm, name in self.names.items() if name in words]
-        found = found or [arm for arm, name in self.names.items() if name.split(" ")[0] in words]
-        if len(found) != 1:
-            names = [*self.names.values()]
-            raise InvalidValue("--to", to, f"one of {', '.join(names)}{near(to, names)}")
-        return found[0]
+def _find(to: str | None, by: Sequence[str], names: Mapping[str, str], counts: Counter[str]) -> str:
+    """The arm that the others are compared with."""
+    require(len(names) > 1, "--by", " ".join(by), "a setting that differs: all of these runs have one value of it")
+    if to is None:
+        return max(names, key=lambda arm: counts[arm])
+    plain = to.removeprefix("b") if by[0] == "batch_size" else to
+    words = {to, plain, f"{by[0]}={plain}"}
+    found = [arm for arm, name in names.items() if name in words]
+    found = found or [arm for arm, name in names.items() if name.split(" ")[0] in words]
+    if len(found) != 1:
+        raise InvalidValue("--to", to, f"one of {', '.join(names.values())}{near(to, [*names.values()])}")
+    return found[0]
 
 
-def _names(first: DataFrame, by: Sequence[str]) -> list[str]:
+def _names(table: DataFrame, first: Mapping[str, Run], by: Sequence[str]) -> dict[str, str]:
     """The names of arms by the settings in which their first runs differ, such as ``dcl``."""
-    shown = [name for name in runs_table.varying(first) if _below(name, by)]
-    if any(not any(map(repr_of, row)) for row in first[shown].to_numpy().tolist()):  # one has none of these settings
-        shown = [*(name for name in by if name in first and name not in shown), *shown]
-    rows = first[shown].to_dict("records")
+    of_runs = table[table["run"].isin(first.values())]
+    shown = [name for name in runs_table.varying(of_runs) if _below(name, by)]
+    settings = {arm: run.settings for arm, run in first.items()}
+    if any(not any(repr_of(of.get(name)) for name in shown) for of in settings.values()):  # one has none of these
+        shown = [*(name for name in by if name in table and name not in shown), *shown]
     if shown == [*by][:1]:
-        return [text_of(row[shown[0]]) for row in rows]
-    return [words_of(row, shown) for row in rows]
+        return {arm: text_of(of.get(shown[0])) for arm, of in settings.items()}
+    return {arm: words_of(of, shown) for arm, of in settings.items()}
 
 
-def _where(table: DataFrame, first: Mapping[str, Run], by: Sequence[str]) -> dict[str, str]:
+def _where(
+    table: DataFrame, sides: Sequence[tuple[str, str]], found: Sequence[Run], by: Sequence[str]
+) -> dict[str, str]:
     """The settings in which conditions differ from each other, as text, by a run of each."""
+    first = {rest: run for (_, rest), run in zip(sides, found, strict=True)}
     of_runs = table[table["run"].isin(first.values())]
     names = [name for name in runs_table.varying(of_runs) if not _below(name, by)]
     return {key: words_of(run.settings, names) for key, run in first.items()}
 
 
-def _commands(of: Seeds, to: Seeds) -> list[str]:
+def _commands(of: Mapping[int, Run], to: Mapping[int, Run]) -> list[str]:
     """The commands that train what two pairs lack, as far as the commands of the runs were recorded."""
     trained = sorted(of.keys() | to.keys())
-    candidates = [
-        *sorted(of.keys() & to.keys()),
-        *trained,
-        *(seed for seed in range(len(trained) + 2) if seed not in trained),
-    ]
-    commands, wanted = list[str](), list(dict.fromkeys(candidates))[:2]
+    new = (seed for seed in range(len(trained) + 2) if seed not in trained)
+    commands, wanted = list[str](), list(dict.fromkeys([*sorted(of.keys() & to.keys()), *trained, *new]))[:2]
     for side in (of, to):
         command = next((run.command for run in side.values() if run.command), "")
         words = [word for word in shlex.split(command) if not word.startswith("seed=")]

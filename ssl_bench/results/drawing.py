@@ -19,6 +19,8 @@ from ssl_bench.results.pivot import Pivot
 from ssl_bench.results.statistics import half_width
 from ssl_bench.results.table import text_of as text_of_value
 
+ENDS = ("difference", "low", "high")
+
 
 class Picture(Figure):
     """A figure that a notebook shows."""
@@ -95,11 +97,11 @@ def draw_matters(matters: Matters) -> Picture:
     """Draw for each setting its largest difference with the interval, which holds together with the others."""
     with panels(1, (6.4, 2.8 + 0.5 * len(matters.settings)), kind=Picture) as (figure, (axis,)):
         for place, one in enumerate(matters.settings):
-            ends = np.nan_to_num([[one.difference - one.low], [one.high - one.difference]])
-            colour = COLOURS[0] if one.verdict.startswith("matters") else "#808080"
-            axis.errorbar([one.difference], [place], xerr=ends, fmt="o", color=colour, capsize=3)
+            size, low, high = (one["difference"] if one[name] is None else one[name] for name in ENDS)
+            colour = COLOURS[0] if one["verdict"].startswith("matters") else "#808080"
+            axis.errorbar([size], [place], xerr=[[size - low], [high - size]], fmt="o", color=colour, capsize=3)
         axis.axvline(0, color="black", linewidth=0.8)
-        names = [f"{o.setting}\n{text_of_value(o.start)} < {text_of_value(o.end)}" for o in matters.settings]
+        names = [f"{of['setting']}\n{text_of_value(of['from'])} < {text_of_value(of['to'])}" for of in matters.settings]
         axis.set_yticks(range(len(names)), names)
         axis.set(ylim=(len(names) - 0.5, -0.5), xlabel=f"largest difference, {matters.label}")
         axis.grid(axis="y", visible=False)

@@ -368,16 +368,23 @@ class Settings:
         return max(found)
 
 
-def smallest_by_images(images: int, runs: float, settings: int) -> float:
-    """A difference in percent that some test images alone let be found in half of grids, before there are numbers.
+def smallest_beforehand(
+    images: int, runs: float, settings: int, deviation: float = math.nan, degrees: float = 0
+) -> float:
+    """A difference in percent that is found in half of grids, before there are numbers.
 
     The variances of an image's share are those within and between cells of 176 runs.
 
     Args:
+        images: the number of test images; 0: they have no part.
         runs: of a level.
         settings: that vary.
+        deviation: of a run by its seed, with so many ``degrees`` of freedom; NaN: what the images alone give.
     """
     from scipy.special import ndtri
 
     of_run, of_cell = 0.11, 0.02
-    return -float(ndtri(ERROR / settings / 2)) * 100 * math.sqrt((of_run / runs + of_cell) / images)
+    of_images = 100**2 * of_cell / images if images else 0.0
+    if math.isnan(deviation):
+        return -float(ndtri(ERROR / settings / 2)) * math.sqrt(100**2 * of_run / runs / images + of_images)
+    return float(beyond(ERROR / settings / 2, degrees)) * math.sqrt(2 * deviation**2 / runs + of_images)
