@@ -104,7 +104,7 @@ def compare(
         With ``by`` a row for each comparison, as :func:`runs`, with the columns ``where``, ``of``, ``to``, ``n``,
         ``mean``, ``to_mean``, ``difference``, ``low`` and ``high`` (which hold together with those of the other rows),
         ``single_low`` and ``single_high`` (95%, of this row alone), ``varies``,
-        ``verdict``, ``more`` (seeds that would decide). Without it a :class:`WhatMatters`.
+        ``verdict``. Without it a :class:`WhatMatters`.
 
     Raises:
         ConfigError: there is nothing to compare, or the margin is not positive.

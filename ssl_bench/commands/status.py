@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 PAUSE = 2.0  # seconds between two updates
 LISTED = 40  # more runs than these are listed on a terminal only if that is asked for
-SORT = "list the runs by state, experiment, label, epoch, speed, a metric (best first), a setting; -KEY: reversed"
+SORT = "list the runs by state, experiment, seed, a metric (best first), a setting; -KEY: reversed"
 
 
 @in_sentences

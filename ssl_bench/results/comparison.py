@@ -11,7 +11,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +22,9 @@ from ssl_bench.record import runs
 from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.runs import Run
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.matters import GONE, fitted
+from ssl_bench.results.matters import fitted, gone
 from ssl_bench.results.model import LEAST, Fit, Together
-from ssl_bench.results.statistics import ERROR, Estimate, answers, seeds_to_decide
+from ssl_bench.results.statistics import ERROR, Estimate, answers
 from ssl_bench.results.table import Measured, repr_of, text_of, words_of
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class Comparisons:
             they are not known), ``varies`` (``images`` or ``seeds``, whichever contributes more to the interval;
             ``seeds only`` if it is not recorded which images are right), ``verdict`` (``better``, ``worse``, or
             ``higher``, ``lower`` of a metric that does not say what is better, ``no difference larger than`` the
-            margin, ``undecided`` or ``no verdict``), ``more`` (seeds to add to each cell that would decide at the
-            deviation seen; None: none would, or it is decided), ``cells`` (over which it is a mean), ``vary`` (whether
+            margin, ``undecided`` or ``no verdict``), ``cells`` (over which it is a mean), ``vary`` (whether
             these differ by more than chance), ``by_seed`` (whether seeds move the difference alike in all of them: the
             interval is too narrow), ``differ`` (what the runs differ in that was not named), ``commands`` (that train
             what is missing where nothing shows how runs vary).
@@ -67,10 +66,79 @@ class Comparisons:
     by: Sequence[str]
     measured: Measured
     margin: float | None
-    rows: list[dict[str, Any]]
-    first: Estimate | None
-    unpaired: int
-    uneven: bool
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    first: Estimate | None = None
+    unpaired: int = 0
+    uneven: bool = False
+
+    def decide(
+        self, fit: Fit, sides: Sequence[tuple[str, str]], where: Mapping[str, str], names: Mapping[str, str], to: str
+    ) -> set[Run]:
+        """Add the comparisons over all cells and those of single cells; return the runs that are compared.
+
+        Args:
+            fit: of all runs; the first setting of its design is the arm.
+            sides: of each run, the arm and all else; ``where`` has the latter in words.
+            names: of the arms.
+            to: the arm that the others are compared with.
+        """
+        design, cell, paired = fit.design, {side: n for n, side in enumerate(dict.fromkeys(sides))}, set[Run]()
+        keys = [(arm, rest) for arm in names if arm != to for a, rest in cell if a == arm and (to, rest) in cell]
+        if not keys:
+            return paired
+        pairs, of_arm = np.array([(cell[key], cell[to, key[1]]) for key in keys]), np.array([arm for arm, _ in keys])
+        unit, means = np.eye(len(design.n)), design.of_cells(fit.values[:, None])[:, 0]
+        signs, known = unit[pairs[:, 0]] - unit[pairs[:, 1]], not design.one_each and design.degrees > 0
+        found, estimate = [*self.measured.values], fit.estimate(design.cell_weights(signs), single=True)
+        of_cells, self.first = self._verdicts(fit, estimate, means[pairs].mean(1), known)
+        for row, (arm, rest), pair in zip(of_cells, keys, pairs, strict=True):
+            places = (np.flatnonzero(design.cells == one).tolist() for one in pair)
+            of, its = ({found[n].seed or 0: found[n] for n in of_cell} for of_cell in places)
+            both = [*of.values(), *its.values()]
+            row |= {"where": where[rest], "of": names[arm], "to": names[to], "n": int(design.n[pair].min())}
+            row |= {"seeds": sorted(of.keys() & its.keys()), "commands": [] if known else _commands(of, its)}
+            row["differ"] = runs.different([r.conditions | {"git": r.environment.get("git")} for r in both], UNNAMED)
+            paired |= {*both}
+        several = [arm for arm, count in Counter(of_arm.tolist()).items() if count > 1]
+        weights, can = design.between(0, [([*names].index(to), [*names].index(arm)) for arm in several])
+        several, over = [arm for arm, one in zip(several, can, strict=True) if one], list[dict[str, Any]]()
+        if several:
+            centres = np.array([means[pairs[of_arm == arm]].mean() for arm in several])
+            known = design.degrees >= (LEAST if design.one_each else 1)
+            over, self.first = self._verdicts(fit, fit.estimate(weights[can]), centres, known)
+        for row, arm in zip(over, several, strict=True):
+            own = of_arm == arm
+            row |= {"where": ALL_CELLS, "of": names[arm], "to": names[to], "cells": int(own.sum())}
+            row["n"] = sum(one["n"] for one, is_own in zip(of_cells, own, strict=True) if is_own)
+            if not design.one_each:
+                spread = fit.estimate(apart := design.cell_weights(signs[own] - signs[own].mean(0)))
+                row["vary"] = bool(Together(apart).p(spread.t, spread.degrees).min() < ERROR)
+                row["by_seed"] = fit.moved_by_seeds(design.levels[design.cells, 0]) < ERROR
+        self.rows = over + of_cells
+        return paired
+
+    def _verdicts(
+        self, fit: Fit, estimate: Estimate, centres: np.ndarray, known: bool
+    ) -> tuple[list[dict[str, Any]], Estimate | None]:
+        """The records of comparisons that are decided together, and the first difference; ``known``: there are any."""
+        rows = [
+            _row("", "", "", mean=centre + size / 2, to_mean=centre - size / 2, difference=size)
+            for size, centre in zip(map(float, estimate.mean), map(float, centres), strict=True)
+        ]
+        if not known:
+            return rows, None
+        sign, margin = self.measured.metric.sign, self.margin
+        up, down = ("better", "worse")[::sign] if sign else ("higher", "lower")
+        (found, *ends), alone = answers(estimate, margin), estimate.interval()
+        for n, row in enumerate(rows):
+            words = [up if row["difference"] > 0 else down] * bool(found[n, 0])
+            if margin is not None and found[n, 1]:
+                words.append(f"no difference larger than {margin:.3g}")
+            row |= {name: float(of[n]) for name, of in zip(ENDS, (*ends, *alone), strict=True)}
+            more = "images" if estimate.images[n] > estimate.seeds[n] else "seeds"
+            row |= {"varies": more if fit.bits is not None else "seeds only"}
+            row["verdict"] = ", ".join(words) or "undecided"
+        return rows, estimate.of(0)
 
     def code(self, expected: str) -> int:
         """The exit code of a gate: whether the first comparison, that over all cells if there are several, is so.
@@ -109,8 +177,8 @@ class Comparisons:
 
     def sheet(self) -> Sheet:
         """The comparisons as rows."""
-        columns = ["runs", "n", "mean", "other", "difference", "interval", "varies by", "verdict", "seeds to add"]
-        spared = ("varies by", "other", "mean", "seeds to add")
+        columns = ["runs", "n", "mean", "other", "difference", "interval", "varies by", "verdict"]
+        spared = ("varies by", "other", "mean")
         title = f"{self.measured.title}, by {', '.join(self.by)}"
         sheet = Sheet(columns, words=("varies by", "verdict"), spared=spared, title=title)
         form = ".2f" if self.measured.metric.scale == 100 else ".4g"
@@ -125,7 +193,7 @@ class Comparisons:
                 numbers = ((row["mean"], ""), (row["to_mean"], ""), (row["difference"], "+"))
                 texts = ["" if number is None else f"{number:{sign}{form}}" for number, sign in numbers]
                 texts.append("" if row["low"] is None else f"[{row['low']:+{form}}, {row['high']:+{form}}]")
-                texts += [row["varies"], row["verdict"], text_of(row["more"])]
+                texts += [row["varies"], row["verdict"]]
                 sheet.rows.append([SheetEntry(label, notes), SheetEntry(str(row["n"])), *map(SheetEntry, texts)])
         sheet.below, sheet.data = self._below(), self.record()
         lists = ({n: "; ".join(map(str, v)) for n, v in row.items() if isinstance(v, list)} for row in self.rows)
@@ -143,8 +211,7 @@ class Comparisons:
         for row in overall if any(row["where"] != ALL_CELLS for row in known) else ():
             chance = "differ by more than chance: look at each" if row["vary"] else "differ no more than by chance"
             of_seeds = " Seeds move it alike in all of them: add seeds." * row["by_seed"]
-            more = f" Over all cells, about {row['more']} more seeds of each would decide." if row["more"] else ""
-            sentences.append(f"{row['of']} minus {row['to']}: the cells {chance}.{of_seeds}{more}")
+            sentences.append(f"{row['of']} minus {row['to']}: the cells {chance}.{of_seeds}")
         if any(row["varies"] == "seeds only" for row in known):
             sentences.append("Seeds only: these runs have not recorded which images are right.")
         if commands := list(dict.fromkeys(command for row in self.rows for command in row["commands"])):
@@ -172,40 +239,37 @@ def compare(
         ConfigError: there are no such runs, results do not depend on ``by``, ``to`` is not one thing, or the margin is
             not positive.
     """
+    from pandas import factorize
+
     require(margin is None or 0 < margin < math.inf, "--margin", margin, "a positive number")
     by = [_setting(table, name) for name in ([by] if isinstance(by, str) else by)]
     measured = Measured(table, metric)
-    measured.said += measured.not_helped()
+    measured.said += measured.not_helped() + gone(table, measured)
     found, lost = [*measured.values], [*measured.lost["run"]]
     side = {run: run.without(by) for run in (*found, *lost)}  # the arm of a run, and all else that it depends on
-    ended = {(side[run], run.seed) for run in found}  # also of what has failed in another folder
-    first_runs = {side[run][0]: run for run in reversed(side)}
-    names = _names(table, {arm: first_runs[arm] for arm, _ in side.values()}, by)
-    counts = Counter(side[run][0] for run in found)
-    failed = {arm: {(side[r], r.seed) for r in lost if side[r][0] == arm} - ended for arm in names}
-    failed = {arm: {(rest, seed) for (_, rest), seed in of} for arm, of in failed.items()}
-    reference, every, sides = _find(to, by, names, counts), [*names], [side[run] for run in found]
+    first, sides = {side[run][0]: run for run in reversed(side)}, [side[run] for run in found]
+    names, counts = _names(table, {arm: first[arm] for arm, _ in side.values()}, by), Counter(arm for arm, _ in sides)
+    ended = {(*side[run], run.seed) for run in found}  # also of what has failed in another folder
+    ill = {(*side[run], run.seed) for run in lost} - ended
+    failed = {arm: {of[1:] for of in ill if of[0] == arm} for arm in names}
+    reference, every = _find(to, by, names, counts), [*names]
     others = [name for name in runs_table.varying(measured.runs) if not _below(name, by)]
-    texts = [[*map(repr_of, row)] for row in measured.runs[others].to_numpy(object).tolist()]
-    numbers = [{text: n for n, text in enumerate(dict.fromkeys(column))} for column in zip(*texts, strict=True)]
-    levels = [[of[text] for of, text in zip(numbers, row, strict=True)] for row in texts]
-    fit = fitted(measured, sides, [[every.index(arm), *of] for (arm, _), of in zip(sides, levels, strict=True)])
-    rows, first, paired = _decided(
-        fit, sides, found, _where(table, sides, found, by), names, reference, measured, margin
-    )
-    gone = [arm for arm in names if not counts[arm]]
-    without = [arm for arm in names if arm != reference and (arm in gone or reference in gone)]
-    rows += [_row("", names[arm], names[reference]) for arm in without]
+    levels = measured.runs[others].map(repr_of).apply(lambda of: factorize(of)[0]).to_numpy(int)
+    fit = fitted(measured, sides, np.column_stack([[every.index(arm) for arm, _ in sides], levels]))
+    compared = Comparisons(by, measured, margin)
+    paired = compared.decide(fit, sides, _where(table, dict(zip(found, sides, strict=True)), by), names, reference)
+    without = [arm for arm in names if arm != reference and not (counts[arm] and counts[reference])]
+    compared.rows += [_row("", names[arm], names[reference]) for arm in without]
     labels = dict(zip(table["run"], runs_table.labels(table), strict=True))
-    alone = [labels[run] for run in found if run not in paired]
-    measured.missing |= {ALONE: alone} if alone else {}
-    full = {arm: name if "=" in name else f"{' '.join(by)}={name}" for arm, name in names.items()}
-    measured.said += [GONE.format(full[arm], len(failed[arm])) for arm in gone]
-    uneven = [arm for arm in names if failed[arm] != failed[reference]]
-    if uneven:
-        counted = ", ".join(f"{full[arm]} ({len(failed[arm])} runs)" for arm in (*uneven, reference))
+    if alone := [labels[run] for run in found if run not in paired]:
+        measured.missing[ALONE] = alone
+    compared.unpaired = len(alone)
+    if uneven := [arm for arm in names if failed[arm] != failed[reference]]:
+        words = {arm: name if "=" in name else f"{' '.join(by)}={name}" for arm, name in names.items()}
+        counted = ", ".join(f"{words[arm]} ({len(failed[arm])} runs)" for arm in (*uneven, reference))
         measured.said.append(f"Failed or diverged: {counted}. Verdicts are about the runs that are left.")
-    return Comparisons(by, measured, margin, rows, first, len(alone), bool(uneven))
+    compared.uneven = bool(uneven)
+    return compared
 
 
 def _row(where: str, of: str, to: str, **known: Any) -> dict[str, Any]:
@@ -221,89 +285,8 @@ def _row(where: str, of: str, to: str, **known: Any) -> dict[str, Any]:
         "varies": "",
         "verdict": "no verdict",
     }
-    row |= {"more": None, "cells": 1, "vary": False, "by_seed": False, "differ": [], "commands": []}
+    row |= {"cells": 1, "vary": False, "by_seed": False, "differ": [], "commands": []}
     return row | known
-
-
-def _decided(
-    fit: Fit,
-    sides: Sequence[tuple[str, str]],
-    found: Sequence[Run],
-    where: Mapping[str, str],
-    names: Mapping[str, str],
-    to: str,
-    measured: Measured,
-    margin: float | None,
-) -> tuple[list[dict[str, Any]], Estimate | None, set[Run]]:
-    """The comparisons over all cells and those of single cells, the first difference, and the runs that are compared.
-
-    Args:
-        fit: of all runs; the first setting of its design is the arm.
-        sides: of each run, the arm and all else; ``where`` has the latter in words.
-        names: of the arms.
-        to: the arm that the others are compared with.
-    """
-    design, cell = fit.design, {side: n for n, side in enumerate(dict.fromkeys(sides))}
-    keys = [(arm, rest) for arm in names if arm != to for (a, rest) in cell if a == arm and (to, rest) in cell]
-    if not keys:
-        return [], None, set()
-    pairs, of_arm = np.array([(cell[key], cell[to, key[1]]) for key in keys]), np.array([arm for arm, _ in keys])
-    unit, means = np.eye(len(design.n)), design.of_cells(fit.values[:, None])[:, 0]
-    signs, known = unit[pairs[:, 0]] - unit[pairs[:, 1]], not design.one_each and design.degrees > 0
-    estimate = fit.estimate(design.cell_weights(signs), single=True)
-    told = _verdicts(estimate, means[pairs].mean(1), fit, measured, margin, known)
-    paired = set[Run]()
-    for row, (arm, rest), pair in zip(told, keys, pairs, strict=True):
-        places = (np.flatnonzero(design.cells == one).tolist() for one in pair)
-        of, its = ({found[n].seed or 0: found[n] for n in of_cell} for of_cell in places)
-        paired |= {*of.values(), *its.values()}
-        row |= {"where": where[rest], "of": names[arm], "to": names[to], "n": int(design.n[pair].min())}
-        row |= {"seeds": sorted(of.keys() & its.keys()), "commands": [] if known else _commands(of, its)}
-        conditions = [run.conditions | {"git": run.environment.get("git")} for run in (*of.values(), *its.values())]
-        row["differ"] = runs.different(conditions, UNNAMED)
-    several = [arm for arm, count in Counter(of_arm.tolist()).items() if count > 1]
-    weights, can = design.between(0, [([*names].index(to), [*names].index(arm)) for arm in several])
-    several, weights, over = [arm for arm, one in zip(several, can, strict=True) if one], weights[can], list[Any]()
-    first = estimate.of(0) if known else None
-    if several:
-        known, of_all = design.degrees >= (LEAST if design.one_each else 1), fit.estimate(weights)
-        centres = np.array([means[pairs[of_arm == arm]].mean() for arm in several])
-        over, first = _verdicts(of_all, centres, fit, measured, margin, known), of_all.of(0) if known else None
-    for row, arm in zip(over, several, strict=True):
-        own = of_arm == arm
-        row |= {"where": ALL_CELLS, "of": names[arm], "to": names[to], "cells": int(own.sum())}
-        row["n"] = sum(one["n"] for one, is_own in zip(told, own, strict=True) if is_own)
-        if not design.one_each:
-            spread = fit.estimate(apart := design.cell_weights(signs[own] - signs[own].mean(0)))
-            row["vary"] = bool(Together(apart).p(spread.t, spread.degrees).min() < ERROR)
-            row["by_seed"] = fit.moved_by_seeds(design.levels[design.cells, 0]) < ERROR
-    return over + told, first, paired
-
-
-def _verdicts(
-    estimate: Estimate, centres: np.ndarray, fit: Fit, measured: Measured, margin: float | None, known: bool
-) -> list[dict[str, Any]]:
-    """The records of comparisons that are decided together, with their numbers; verdicts only if ``known``."""
-    rows = [
-        _row("", "", "", mean=centre + size / 2, to_mean=centre - size / 2, difference=size)
-        for size, centre in zip(map(float, estimate.mean), map(float, centres), strict=True)
-    ]
-    if not known:
-        return rows
-    up, down = ("better", "worse")[:: measured.metric.sign] if measured.metric.sign else ("higher", "lower")
-    (found, *ends), alone = answers(estimate, margin), estimate.interval()
-    per_cell = round(len(fit.design.cells) / len(fit.design.n))
-    for n, row in enumerate(rows):
-        words = [up if row["difference"] > 0 else down] * bool(found[n, 0])
-        if margin is not None and found[n, 1]:
-            words.append(f"no difference larger than {margin:.3g}")
-        row |= {name: float(of[n]) for name, of in zip(ENDS, (*ends, *alone), strict=True)}
-        row["varies"] = "images" if estimate.images[n] > estimate.seeds[n] else "seeds"
-        row |= {"varies": row["varies"] if fit.bits is not None else "seeds only", "verdict": ", ".join(words)}
-        if not words:
-            more = seeds_to_decide(estimate.of(n), per_cell, margin, ERROR / len(rows))
-            row |= {"verdict": "undecided", "more": more}
-    return rows
 
 
 def _setting(table: DataFrame, wanted: str) -> str:
@@ -349,11 +332,9 @@ def _names(table: DataFrame, first: Mapping[str, Run], by: Sequence[str]) -> dic
     return {arm: words_of(of, shown) for arm, of in settings.items()}
 
 
-def _where(
-    table: DataFrame, sides: Sequence[tuple[str, str]], found: Sequence[Run], by: Sequence[str]
-) -> dict[str, str]:
+def _where(table: DataFrame, sides: Mapping[Run, tuple[str, str]], by: Sequence[str]) -> dict[str, str]:
     """The settings in which conditions differ from each other, as text, by a run of each."""
-    first = {rest: run for (_, rest), run in zip(sides, found, strict=True)}
+    first = {rest: run for run, (_, rest) in sides.items()}
     of_runs = table[table["run"].isin(first.values())]
     names = [name for name in runs_table.varying(of_runs) if not _below(name, by)]
     return {key: words_of(run.settings, names) for key, run in first.items()}
@@ -361,9 +342,8 @@ def _where(
 
 def _commands(of: Mapping[int, Run], to: Mapping[int, Run]) -> list[str]:
     """The commands that train what two pairs lack, as far as the commands of the runs were recorded."""
-    trained = sorted(of.keys() | to.keys())
-    new = (seed for seed in range(len(trained) + 2) if seed not in trained)
-    commands, wanted = list[str](), list(dict.fromkeys([*sorted(of.keys() & to.keys()), *trained, *new]))[:2]
+    both, trained, commands = sorted(of.keys() & to.keys()), sorted(of.keys() | to.keys()), list[str]()
+    wanted = list(dict.fromkeys([*both, *trained, *range(len(trained) + 2)]))[:2]
     for side in (of, to):
         command = next((run.command for run in side.values() if run.command), "")
         words = [word for word in shlex.split(command) if not word.startswith("seed=")]

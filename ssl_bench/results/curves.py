@@ -37,7 +37,6 @@ class SeedCurve:
         x: the epochs at which all its runs have the value [P].
         mean, deviation: over the seeds, a share in percent [P]; the deviation of one seed is 0.
         seeds: their number.
-        end: the last x that one of its runs has, beyond the others' if a run is not finished.
     """
 
     label: str
@@ -45,15 +44,11 @@ class SeedCurve:
     mean: np.ndarray
     deviation: np.ndarray
     seeds: int
-    end: float
 
     @property
     def legend(self) -> str:
-        """Its label, with the number of seeds, and where it ends if some of them go on."""
-        of = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
-        last = self.x[-1] if len(self.x) else 0
-        cut = f", to epoch {last:g} of {self.end:g}: one has no more" if last < self.end else ""
-        return f"{self.label or 'all'} ({of}{cut})"
+        """Its label, with the number of seeds."""
+        return f"{self.label or 'all'} ({self.seeds} seed{'s' * (self.seeds > 1)})"
 
 
 Rows = Sequence[Mapping[str, Any]]
@@ -143,5 +138,4 @@ def _curve(label: str, members: Sequence[tuple[Run, Points]], name: str, metric:
     shared = sorted(set(by_run[0]).intersection(*by_run[1:]))
     values = metric.scale * np.array([[points[x] for x in shared] for points in by_run])
     spread = values.std(0, ddof=1) if len(by_run) > 1 else np.zeros(len(shared))
-    end = max(float(x) for points in by_run for x in points)
-    return SeedCurve(label, np.array(shared), values.mean(0), spread, len(by_run), end)
+    return SeedCurve(label, np.array(shared), values.mean(0), spread, len(by_run))

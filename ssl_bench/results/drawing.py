@@ -17,7 +17,7 @@ from ssl_bench.results.curves import SeedCurve
 from ssl_bench.results.matters import Matters
 from ssl_bench.results.pivot import Pivot
 from ssl_bench.results.statistics import half_width
-from ssl_bench.results.table import text_of as text_of_value
+from ssl_bench.results.table import text_of
 
 ENDS = ("difference", "low", "high")
 
@@ -37,10 +37,10 @@ def draw(pivots: Sequence[Pivot], heat: bool) -> Picture:
     Lines have the mean and the 95% interval over the seeds; a cell of a heat map has its mean and number of runs. All
     panels have one range of the y axis, and all heat maps one scale of colours.
     """
-    means = [fmean(cell.values) for pivot in pivots for cell in pivot.cells.values()]
+    means = [fmean(cell.values()) for pivot in pivots for cell in pivot.cells.values()]
     with panels(len(pivots), (5.2, 4.3), kind=Picture, sharey=not heat) as (figure, axes):
         for axis, pivot in zip(axes, pivots, strict=True):
-            _heat(axis, pivot, means) if heat else _lines(axis, pivot)
+            _heat(axis, pivot, (min(means), max(means))) if heat else _lines(axis, pivot)
             axis.set(title=pivot.title, xlabel=pivot.names[1])
         _say(figure, (sentence for pivot in pivots for sentence in pivot.below))
     return figure  # type: ignore[no-any-return]
@@ -58,37 +58,37 @@ def _lines(axis: Any, pivot: Pivot) -> None:
     (rows, columns), name = (pivot.axis(0), pivot.axis(1)), pivot.names[0]
     numeric = all(isinstance(value, int | float) for value in columns)
     x: dict[Any, Any] = {value: value if numeric else n for n, value in enumerate(columns)}
-    ticks(axis, [*x.values()], [*map(text_of_value, columns)], numeric and 0 < 4 * min(columns) <= max(columns))
+    ticks(axis, [*x.values()], [*map(text_of, columns)], numeric and 0 < 4 * min(columns) <= max(columns))
     for i, row in enumerate(rows):
-        cells = {x[column]: cell.values for column in columns if (cell := pivot.cells.get((row, column)))}
+        cells = {x[column]: [*cell.values()] for column in columns if (cell := pivot.cells.get((row, column)))}
         means, halves = np.array([*map(fmean, cells.values())]), np.array([*map(half_width, cells.values())])
         # Intervals of several lines would cover each other. What is moved aside has no part in the range of the axes.
         aside = offset_copy(axis.transData, axis.figure, 4 * (i - (len(rows) - 1) / 2), units="points")
-        label = f"{name}={text_of_value(row)}" if name else None
+        label = f"{name}={text_of(row)}" if name else None
         line(axis, i, [*cells], means, halves, transform=aside, label=label)
         for ends in (means, means - halves, means + halves):
             axis.update_datalim([*zip(cells, ends, strict=True)])
     axis.autoscale_view()
-    counts = sorted({len(cell.values) for cell in pivot.cells.values()})
-    of = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
-    axis.set_ylabel(f"{pivot.label}\nmean" + f" and 95% interval of {of}" * (counts[-1] > 1))
+    few, *_, many = [*(counts := sorted(map(len, pivot.cells.values()))), counts[-1]]
+    of = f"{few} seeds" if few == many else f"{few} to {many} seeds"
+    axis.set_ylabel(f"{pivot.label}\nmean" + f" and 95% interval of {of}" * (many > 1))
     if name:
         axis.legend()
 
 
-def _heat(axis: Any, pivot: Pivot, scale: Sequence[float]) -> None:
-    """Draw a heat map; ``scale`` has the numbers of all heat maps of the figure."""
+def _heat(axis: Any, pivot: Pivot, scale: tuple[float, float]) -> None:
+    """Draw a heat map; ``scale`` has the ends of the colours."""
     rows, columns = pivot.axis(0), pivot.axis(1)
-    means, (low, high) = np.full((len(rows), len(columns)), np.nan), (min(scale), max(scale))
+    means = np.full((len(rows), len(columns)), np.nan)
     for (row, column), cell in pivot.cells.items():
-        y, x, mean = rows.index(row), columns.index(column), fmean(cell.values)
-        means[y, x], colour = mean, "white" if mean < (low + high) / 2 else "black"
+        y, x, mean = rows.index(row), columns.index(column), fmean(cell.values())
+        means[y, x], colour = mean, "white" if mean < sum(scale) / 2 else "black"
         text = f"{mean:.1f}" if pivot.metric.unit == "share" else f"{mean:.3g}"
-        axis.text(x, y, f"{text}\n({len(cell.values)})", ha="center", va="center", color=colour, fontsize="small")
-    axis.grid(False)
-    image = axis.imshow(means, origin="lower", aspect="auto", vmin=low, vmax=high)
-    ticks(axis, range(len(columns)), list(map(text_of_value, columns)))
-    axis.set_yticks(range(len(rows)), [text_of_value(row) for row in rows])
+        axis.text(x, y, f"{text}\n({len(cell)})", ha="center", va="center", color=colour, fontsize="small")
+    image = axis.imshow(means, origin="lower", aspect="auto", vmin=scale[0], vmax=scale[1])
+    ticks(axis, range(len(columns)), list(map(text_of, columns)))
+    axis.set_yticks(range(len(rows)), list(map(text_of, rows)))
+    axis.grid(visible=False)
     axis.set_ylabel(pivot.names[0])
     axis.figure.colorbar(image, ax=axis, label=f"{pivot.label}, mean (runs)")
 
@@ -96,12 +96,12 @@ def _heat(axis: Any, pivot: Pivot, scale: Sequence[float]) -> None:
 def draw_matters(matters: Matters) -> Picture:
     """Draw for each setting its largest difference with the interval, which holds together with the others."""
     with panels(1, (6.4, 2.8 + 0.5 * len(matters.settings)), kind=Picture) as (figure, (axis,)):
-        for place, one in enumerate(matters.settings):
-            size, low, high = (one["difference"] if one[name] is None else one[name] for name in ENDS)
-            colour = COLOURS[0] if one["verdict"].startswith("matters") else "#808080"
+        for place, of in enumerate(matters.settings):
+            size, low, high = (of["difference"] if of[name] is None else of[name] for name in ENDS)
+            colour = COLOURS[0] if of["verdict"].startswith("matters") else "#808080"
             axis.errorbar([size], [place], xerr=[[size - low], [high - size]], fmt="o", color=colour, capsize=3)
         axis.axvline(0, color="black", linewidth=0.8)
-        names = [f"{of['setting']}\n{text_of_value(of['from'])} < {text_of_value(of['to'])}" for of in matters.settings]
+        names = [f"{of['setting']}\n{text_of(of['from'])} < {text_of(of['to'])}" for of in matters.settings]
         axis.set_yticks(range(len(names)), names)
         axis.set(ylim=(len(names) - 0.5, -0.5), xlabel=f"largest difference, {matters.label}")
         axis.grid(axis="y", visible=False)

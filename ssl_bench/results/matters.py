@@ -19,7 +19,7 @@ from ssl_bench.evaluate.metric import NOT_HELPED
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.model import Confounded, Design, Fit, Settings, smallest_beforehand
-from ssl_bench.results.statistics import ERROR, SAME, Estimate, cut
+from ssl_bench.results.statistics import ERROR, SAME, Estimate, cut, smallest_gap
 from ssl_bench.results.table import Measured, in_order, repr_of, text_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 UNEVEN = 0.01  # p-value below which deviations of cells are said to differ
 FEW, MANY = 6, 5  # degrees of freedom below which a size is rough; seeds that are proposed
-GONE = "{} has no number: its {} runs have failed or diverged."
 MORE = f"ssl-bench train -m ... seed={','.join(map(str, range(MANY)))}"
 
 
@@ -101,11 +100,10 @@ def what_matters(table: DataFrame, metric: str | None = None, margin: float | No
         ConfigError: there are no such runs, nothing varies, all have one number, or settings vary together.
     """
     measured = Measured(table, metric)
-    measured.said += measured.not_helped()
     images = [run.images for run in measured.runs["run"]]
     settings = runs_table.varying(measured.runs, images)
-    measured.said += (gone := _gone(table, measured))
-    if not settings and not gone:
+    measured.said += measured.not_helped() + (lost := gone(table, measured))
+    if not settings and not lost:
         raise ConfigError(_one_cell(measured))
     texts = [[*map(repr_of, measured.runs[name])] for name in settings]
     values = [in_order([*measured.runs[name]]) for name in settings]
@@ -143,12 +141,12 @@ def what_matters(table: DataFrame, metric: str | None = None, margin: float | No
     return Matters(measured, _title(measured, data), said + _sentences(measured, data, fit, settings), data)
 
 
-def fitted(measured: Measured, cells: Sequence[Hashable], levels: Sequence[Sequence[int]]) -> Fit:
+def fitted(measured: Measured, cells: Sequence[Hashable], levels: Any) -> Fit:
     """The model of a number.
 
     Args:
         cells: the key of the cell of each run.
-        levels: of each run, the numbers of the levels of its settings.
+        levels: of each run the numbers of the levels of its settings [N, F].
     """
     runs, first = [*measured.values], dict[Hashable, int]()
     for place, cell in enumerate(cells):
@@ -164,7 +162,9 @@ def fitted(measured: Measured, cells: Sequence[Hashable], levels: Sequence[Seque
     lengths = [{-1 if right is None else len(right) for right in of} for of in every]
     known = bool(every) and all(len(of) == 1 and -1 not in of for of in lengths)
     bits = [np.array(of, dtype=np.float32) for of in every] if known else None
-    return Fit(design, [*measured.values.values()], bits, measured.metric.scale, measured.gap)
+    if not (gap := smallest_gap(values := [*measured.values.values()])):
+        raise ConfigError(f"all runs have the same number, {measured.name}: nothing to compare")
+    return Fit(design, values, bits, measured.metric.scale, gap)
 
 
 def _setting(told: Settings, n: int, name: str, values: Sequence[Any], margin: float | None) -> dict[str, Any]:
@@ -306,13 +306,15 @@ def _one_cell(measured: Measured) -> str:
     return f"all runs have the same settings: {runs}; nothing to compare"
 
 
-def _gone(table: DataFrame, measured: Measured) -> list[str]:
+def gone(table: DataFrame, measured: Measured) -> list[str]:
     """Sentences on values of settings all of whose runs have failed or diverged."""
     every, sentences = table.loc[measured.runs.index.union(measured.lost.index, sort=False)], list[str]()
     for name in runs_table.varying(every, [run.images for run in every["run"]]) if len(measured.lost) else ():
         there, lost = {*map(repr_of, measured.runs[name])}, [*map(repr_of, measured.lost[name])]
         for value in in_order([value for value in measured.lost[name] if repr_of(value) not in there]):
-            sentences.append(GONE.format(f"{name}={text_of(value)}", lost.count(repr_of(value))))
+            sentences.append(
+                f"{name}={text_of(value)} has no number: its {lost.count(repr_of(value))} runs have failed or diverged."
+            )
     return sentences
 
 

@@ -131,10 +131,7 @@ class Design:
 
     def between(self, factor: int, pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
         """The weights of the second level less the first of some pairs [K, N], and whether they can be told [K]."""
-        unit, (first, second) = (
-            np.eye(int(self.levels[:, factor].max()) + 1),
-            np.array(pairs, dtype=int).reshape(-1, 2).T,
-        )
+        unit, (first, second) = np.eye(int(self.levels[:, factor].max()) + 1), np.array(pairs, int).reshape(-1, 2).T
         return self.weights([self.dummies(factor), *self._beside_factor(factor)], unit[second] - unit[first])
 
     def slope(self, factor: int, values: Array) -> np.ndarray:
@@ -279,9 +276,8 @@ class Together:
         vectors, values, _ = np.linalg.svd(normed, full_matrices=False)
         root = (vectors * values)[:, values > SMALL]
         drawn = np.random.default_rng(0).standard_normal((DRAWS, root.shape[1]))
-        return np.sort(
-            np.concatenate([np.abs(drawn[at : at + AT_ONCE] @ root.T).max(1) for at in range(0, DRAWS, AT_ONCE)])
-        )
+        parts = [np.abs(drawn[at : at + AT_ONCE] @ root.T).max(1) for at in range(0, DRAWS, AT_ONCE)]
+        return np.sort(np.concatenate(parts))
 
     @staticmethod
     def _deviations(degrees: np.ndarray) -> np.ndarray:
@@ -351,10 +347,8 @@ class Settings:
         p = np.stack([together.p(one.t, one.degrees).min(-1) for one, together in pairs], axis=-1)
         self.decided = decide(p[..., None])[..., 0]
         if fit.design.degrees < (LEAST if fit.design.one_each else 1):
-            self.halves, self.decided = (
-                [np.full_like(half, math.nan) for half in self.halves],
-                np.zeros_like(self.decided),
-            )
+            self.halves = [np.full_like(half, math.nan) for half in self.halves]
+            self.decided = np.zeros_like(self.decided)
 
     def smallest(self, n: int) -> float:
         """A difference between two levels that is found in half of grids like this one with n seeds of each cell."""

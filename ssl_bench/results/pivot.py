@@ -26,15 +26,8 @@ if TYPE_CHECKING:
     from ssl_bench.record.runs import Run
 
 MOST_TABLES = 12  # that one command prints
+OF_LABELS = r"/labels[0-9.e-]+(?=/)"
 LABELS = "labels"  # of the columns: the shares of the labels with which a network was evaluated, `evaluate.labels`
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The runs in a row and a column, and their values: a share in percent."""
-
-    runs: list[Run] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,7 @@ class Pivot:
         names: the setting of the rows and that of the columns; empty if there is none.
         name, metric: of the number.
         of: the settings that distinguish it from the other tables.
-        cells: by the values of both.
+        cells: by the values of both, of each run its number; a share is in percent.
         below: sentences on what else varies and what is missing.
     """
 
@@ -53,7 +46,7 @@ class Pivot:
     name: str
     metric: Metric
     of: Mapping[str, Any]
-    cells: dict[tuple[Any, Any], Cell] = field(default_factory=dict)
+    cells: dict[tuple[Any, Any], dict[Run, float]] = field(default_factory=dict)
     below: list[str] = field(default_factory=list)
 
     def axis(self, which: int) -> list[Any]:
@@ -72,37 +65,28 @@ class Pivot:
 
     def sheet(self) -> Sheet:
         """The table as text: mean ± deviation (runs), the best mean of a column bold."""
-        rows, columns = self.axis(0), self.axis(1)
-        heads = [f"{self.names[1]}={text_of(value)}" if self.names[1] else self.label for value in columns]
-        best, records = self._best(), list[dict[str, Any]]()
-        high = "highest" if self.metric.sign > 0 else "lowest"
-        bold = [f"Bold: the {high} mean of a column; `ssl-bench compare` says whether it is better."] * bool(best)
-        sheet = Sheet([self.names[0], *heads], title=self.title, below=[*self.below, *bold], records=records)
+        rows, columns, (row_name, column_name) = self.axis(0), self.axis(1), self.names
+        heads = [f"{column_name}={text_of(value)}" if column_name else self.label for value in columns]
+        means = {key: fmean(cell.values()) for key, cell in self.cells.items()}
+        signed = {c: [self.metric.sign * mean for key, mean in means.items() if key[1] == c] for c in columns}
+        top = {column: max(of) for column, of in signed.items() if self.metric.sign and len(of) > 1}
+        high, records = "highest" if self.metric.sign > 0 else "lowest", list[dict[str, Any]]()
+        bold = [f"Bold: the {high} mean of a column; `ssl-bench compare` says whether it is better."] * bool(top)
+        sheet = Sheet([row_name, *heads], title=self.title, below=[*self.below, *bold], records=records)
         for row in rows:
-            entries = [SheetEntry(text_of(row))]
-            for column in columns:
+            sheet.rows.append([SheetEntry(text_of(row)), *[SheetEntry()] * len(columns)])
+            for place, column in enumerate(columns, 1):
                 if (cell := self.cells.get((row, column))) is None:
-                    entries.append(SheetEntry())
                     continue
-                is_best, footnotes = (row, column) in best, runs_table.notes(cell.runs)
-                text = spread(cell.values, 2 if self.metric.unit == "share" else 3)
-                entries.append(SheetEntry(text, sheet.numbers(footnotes), is_best))
-                of_cell = {"metric": self.label, "mean": fmean(cell.values), "std": statistics.deviation(cell.values)}
-                of_cell |= {"n": len(cell.values), "best": is_best, "notes": "; ".join(footnotes)}
-                settings = {name: value for name, value in zip(self.names, (row, column), strict=True) if name}
+                values, mean, footnotes = [*cell.values()], means[row, column], runs_table.notes([*cell])
+                text = spread(values, 2 if self.metric.unit == "share" else 3)
+                best = self.metric.sign * mean == top.get(column)
+                sheet.rows[-1][place] = SheetEntry(text, sheet.numbers(footnotes), best)
+                of_cell = {"metric": self.label, "mean": mean, "std": statistics.deviation(values), "n": len(values)}
+                of_cell |= {"best": best, "notes": "; ".join(footnotes)}
+                settings = {name: of for name, of in ((row_name, row), (column_name, column)) if name}
                 records.append({**self.of, **settings, **of_cell})
-            sheet.rows.append(entries)
         return sheet
-
-    def _best(self) -> set[tuple[Any, Any]]:
-        """The cells with the best mean of their column; none of a column with one cell."""
-        means = {key: self.metric.sign * fmean(cell.values) for key, cell in self.cells.items()}
-        best = set[tuple[Any, Any]]()
-        for column in self.axis(1) if self.metric.sign else ():
-            of_column = {key: mean for key, mean in means.items() if key[1] == column and isfinite(mean)}
-            if len(of_column) > 1:
-                best |= {key for key, mean in of_column.items() if mean == max(of_column.values())}
-        return best
 
 
 def pivot(
@@ -127,28 +111,24 @@ def pivot(
     """
     given = _full_name(flags[0], rows, table), columns if columns == LABELS else _full_name(flags[1], columns, table)
     measured = runs_table.Measured(table, metric, ["experiment"] * ("experiment" in given))
-    done, name, scale = measured.runs, measured.name, measured.metric.scale
-    axes = _axes(done, *given)
-    keys = list(zip(_values(done, axes[0]), _values(done, axes[1]), strict=True))
+    done, name, axes = measured.runs, measured.name, _axes(measured.runs, *given)
+    keys = list(zip(*(done[axis] if axis in done else [None] * len(done) for axis in axes), strict=True))
     inside = varying(done, keys)
     pivots, places = dict[str, Pivot](), dict[str, list[Any]]()
     for place, run, key in zip(done.index, done["run"], keys, strict=True):
         of = {setting: done.at[place, setting] for setting in inside}
-        part = repr(of)
-        places.setdefault(part, []).append(place)
-        cells = pivots.setdefault(part, Pivot(axes, name, measured.metric, of)).cells
+        places.setdefault(repr(of), []).append(place)
+        cells = pivots.setdefault(repr(of), Pivot(axes, name, measured.metric, of)).cells
         values = _by_labels(run, name, measured.names) if columns == LABELS else {key[1]: done.at[place, name]}
-        for column, value in ((column, value) for column, value in values.items() if isfinite(value)):
-            cell = cells.setdefault((key[0], column), Cell())
-            cell.runs.append(run)
-            cell.values.append(scale * value)
+        for column, value in values.items():
+            if isfinite(value):
+                cell = cells.setdefault((key[0], column), {})
+                runs_table.refuse_two_recipes(next(iter(cell), run), run)
+                cell[run] = measured.metric.scale * value
     if len(pivots) > MOST_TABLES:
         words, count = "=..., ".join(inside), f"{len(pivots)} tables, more than {MOST_TABLES}"
         raise ConfigError(f"{words}=... vary too and make {count}: set some of them")
     for part, one in pivots.items():
-        for runs in (cell.runs for cell in one.cells.values()):
-            for run in runs[1:]:
-                runs_table.refuse_two_recipes(runs[0], run)
         one.below.extend([*measured.below, *_between(done.loc[places[part]], axes)])
     return list(pivots.values())
 
@@ -167,27 +147,17 @@ def _full_name(flag: str, wanted: str | None, table: DataFrame) -> str | None:
     return own[wanted] if wanted in own else runs_table.setting(table, flag, str(wanted))
 
 
-def _values(table: DataFrame, axis: str) -> list[Any]:
-    """The value of a setting in each row; None without a setting."""
-    return list(table[axis]) if axis in table else [None] * len(table)
-
-
 def _by_labels(run: Run, name: str, names: Mapping[Any, str]) -> dict[Any, float]:
-    """A number of a run by the share of the labels."""
+    """A number of a run by the share of the labels: ``knn/labels0.1/top1`` and ``knn/top1`` are one number."""
     shares = {(entry["id"], entry.get("images")): entry["settings"].get("labels", 1.0) for entry in run.evaluations}
-    same = {key: value for key, value in run.numbers.items() if _of_labels(names[key]) == _of_labels(name)}
-    return {shares[key[1:]]: value for key, value in same.items()}
-
-
-def _of_labels(name: str) -> str:
-    """The name of a number of a share of the labels without the share: ``knn/labels0.1/top1`` is ``knn/top1``."""
-    return re.sub(r"/labels[0-9.e-]+(?=/)", "", name)
+    plain = {key: re.sub(OF_LABELS, "", names[key]) for key in run.numbers}
+    return {shares[key[1:]]: value for key, value in run.numbers.items() if plain[key] == re.sub(OF_LABELS, "", name)}
 
 
 def _between(table: DataFrame, axes: Sequence[str]) -> list[str]:
     """A sentence on the settings that vary within a column of a table, beside the rows' with the keys below them."""
     of_rows = [name for name in table if f"{name}.".startswith(f"{axes[0]}.")]
-    names = varying(table.drop(columns=of_rows), _values(table, axes[1]))
+    names = varying(table.drop(columns=of_rows), list(table[axes[1]]) if axes[1] in table else ())
     return [f"Between the cells of a column also vary: {', '.join(names)}."] if names else []
 
 

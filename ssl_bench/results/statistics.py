@@ -134,13 +134,3 @@ def cut(
     if margin is not None:
         low, high = (np.where(decided[..., 1], np.clip(end, -margin, margin), end) for end in (low, high))
     return low, high
-
-
-def seeds_to_decide(estimate: Estimate, n: int, margin: float | None, error: float) -> int | None:
-    """How many more seeds of each cell would decide if difference and deviation stayed; None: over 1,000, or never."""
-    total = np.arange(n + 1, n + 1001)
-    more = Estimate(estimate.mean, estimate.seeds * n / total, estimate.images, estimate.degrees * total / n)
-    decided = more.t > beyond(error / 2, more.degrees)
-    if margin is not None:
-        decided |= more.exceeds(margin) < error
-    return int(total[decided.argmax()] - n) if decided.any() else None

@@ -124,17 +124,15 @@ def time_left(table: DataFrame, now: float) -> Left:
     """
     left = dict[int | str, float]()
     for name, members in runs_table.by_experiment(table[["experiment", "run", "state"]]).items():
-        busy = members["run"][members["state"] == "busy"]
-        if not len(busy):
-            continue
+        busy = {place: run for place, run in members["run"].items() if run.owner}
         shares = [(run.seconds, 1.0 if run.finished else run.share) for run in members["run"] if run.folder]
         whole = [seconds / share for seconds, share in shares if seconds and share]
         usual = mean(whole) if whole else None
         known = {place: of for place, run in busy.items() if (of := _left(run, usual, now)) is not None}
         left |= known
-        count = int((members["state"] == "not begun").sum())
-        if len(known) == len(busy) and (usual is not None or not count):
-            left[str(name)] = max(*known.values(), (sum(known.values()) + count * (usual or 0.0)) / len(busy))
+        if busy and len(known) == len(busy):
+            rest = (members["state"] == "not begun").sum() * (usual or 0.0)
+            left[str(name)] = max(*known.values(), (sum(known.values()) + float(rest)) / len(busy))
     return left
 
 
@@ -166,11 +164,8 @@ def _state(run: Run, state: str) -> str:
 
 
 def _epoch(run: Run) -> str:
-    end = run.end
-    epoch = end if run.finished else run.progress.epoch
-    if end is None:
-        return _number(epoch, ".1f")
-    return f"{epoch or 0.0:.1f}/{end:.0f}" if float(end).is_integer() else f"{epoch or 0.0:.2g}/{end:.2g}"
+    epoch = run.end if run.finished else run.progress.epoch
+    return _number(epoch, ".3g") if run.end is None else f"{epoch or 0:.3g}/{run.end:.3g}"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -10,13 +10,12 @@ Words select runs, the same on every command. A word is a name or a condition. A
 run_id of a run or its beginning, or a folder: of results, of an experiment or of a run, also elsewhere. Each name adds
 its runs; no name is all runs. Conditions must all hold: ``loss=dcl,eqco`` (one of these), ``loss!=dcl``,
 ``negatives.k>4``, and likewise ``<``, ``<=`` and ``>=``. The key of a condition is a setting, a metric such as
-``knn/top1``, or ``state``, ``label``, ``epoch`` or ``speed``.
+``knn/top1``, ``state`` or ``seed``.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
 import math
 import operator
 import os
@@ -52,7 +51,6 @@ STATES = ("busy", "failed", "diverged", "damaged", "interrupted", "evaluation mi
 FINISHED, NOT_FINITE = "finished", "not finite"
 ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 CONDITION = re.compile(r"((?:[^\[\]=<>!]|\[[^\]]*\])+)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)  # a key may be knn[k=20]/top1
-FIELDS = ("state", "label", "epoch", "speed", "seed")
 SHORTEST = 4  # characters of the beginning of a run_id
 LOST = ("failed", "diverged")  # states of runs that will have no number
 MOST_NAMED = 4  # runs that a sentence names
@@ -68,12 +66,7 @@ def read(*folders: Path, wanted: Wanted = lambda *of: True) -> DataFrame:
     Args:
         wanted: whether a run is read, by its directory and the experiments whose grids asked for it.
     """
-    gc.disable()  # nothing that is read is garbage, and to look for it takes a tenth of the time
-    try:
-        return of([run for folder in folders for run in _runs(folder, wanted)])
-    finally:
-        gc.freeze()
-        gc.enable()
+    return of([run for folder in folders for run in _runs(folder, wanted)])
 
 
 def of(found: Sequence[Run]) -> DataFrame:
@@ -158,7 +151,7 @@ def name_numbers(found: Iterable[Run]) -> dict[Key, str]:
 
 def numbers(table: DataFrame) -> list[str]:
     """The names of all numbers."""
-    return [name for name in table if "/" in name]
+    return [*dict.fromkeys(name_numbers(table["run"]).values())]
 
 
 def meaning(table: DataFrame, name: str) -> Metric:
@@ -180,25 +173,17 @@ def usual(table: DataFrame) -> list[str]:
     return [name for name, _ in Counter(name for run in table["run"] for name in main(run, names)).most_common()]
 
 
-def choose(table: DataFrame, flag: str, wanted: str | None) -> tuple[str, str]:
-    """The name of the number that a command asks for, and a sentence if it had to be chosen among several.
-
-    Args:
-        wanted: its name; a metric that several evaluations made if only one of them is in all of the runs; None: the
-            main number of most runs.
+def choose(table: DataFrame, flag: str, wanted: str | None) -> str:
+    """The name of the number that a command asks for; None: the main number of most runs.
 
     Raises:
         InvalidValue: no run has it, or it may be several.
     """
     if wanted is None and (main_ones := usual(table)):
-        return main_ones[0], ""
+        return main_ones[0]
     if wanted in (there := numbers(table)):
-        return str(wanted), ""
-    several = [name for (metric, *_), name in name_numbers(table["run"]).items() if metric == wanted]
-    common = [name for name in several if table[name].notna().all()]
-    if len(common) == 1:
-        return common[0], f"{wanted} is {common[0]}, which all of these runs have."
-    if several:
+        return str(wanted)
+    if several := [name for (metric, *_), name in name_numbers(table["run"]).items() if metric == wanted]:
         raise InvalidValue(flag, wanted, f"one of {', '.join(several)}: several evaluations have made it")
     raise InvalidValue(flag, wanted or "", f"one of {', '.join(sorted(there))}{near(wanted or '', there)}")
 
@@ -572,7 +557,7 @@ def select(table: DataFrame, conditions: Sequence[Condition], sort: str | None =
             raise ConfigError(f"{''.join(one)}: an experiment, a run or a folder is named by a word alone: {one.value}")
         name, values, scale = _values(table, "", one.key)
         kept = one.holds(values, scale)
-        if one.sign == "=" and not kept.any() and name not in ("epoch", "speed") and scale == 1 and len(table):
+        if one.sign == "=" and not kept.any() and scale == 1 and len(table):
             there = STATES if name == "state" else [text_of(v) for v in in_order(list(values))]
             remedy = f"one of {', '.join(filter(None, there))}{near(one.value, there)}"
             require(name == "state" and one.value in there, name, one.value, remedy)
@@ -595,17 +580,13 @@ def _values(table: DataFrame, flag: str, key: str) -> tuple[str, Series, float]:
     """
     from pandas import Series
 
-    if key in ("label", "epoch", "speed"):
-        of_progress = [getattr(run.progress, key, None) for run in table["run"]]
-        values = labels(table) if key == "label" else of_progress
-        return key, Series(values, index=table.index, dtype=object), 1.0
     if key not in table and key in {name for (name, *_) in name_numbers(table["run"])}:
-        key, _ = choose(table, flag or "the metric", key)
+        key = choose(table, flag or "the metric", key)
     if key in table and key not in ("run", "reason", "path"):
         return key, table[key], meaning(table, key).scale if "/" in key else 1.0
     if not len(table):
         return key, Series([], dtype=object), 1.0
-    keys = [*FIELDS, *numbers(table), *settings(table)]
+    keys = ["state", "seed", *numbers(table), *settings(table)]
     what = f"{flag} {key}".strip()
     raise ConfigError(f"{what}: no run has this key{near(key, keys)}; set it to a field, a metric, a group or a key")
 
@@ -630,7 +611,7 @@ class Measured:
     Attributes:
         name, metric: the number, and what it means.
         names: of all numbers of the runs.
-        said: sentences on which number was chosen among several, and on values all of whose runs have failed.
+        said: sentences on values all of whose runs have failed, and on what the training has not helped.
         runs: those that have a finite value, each training with its seed once.
         values: of these runs, accuracies in percent.
         lost: the runs of a known configuration that have failed or diverged, also those whose value is not finite.
@@ -645,10 +626,8 @@ class Measured:
         if not len(done):
             states = ", ".join(f"{count} {state}" for state, count in Counter(table["state"]).items())
             raise ConfigError(f"no run is finished ({states or 'there is none'}): name others, or wait for these")
-        self.name, chosen = choose(done, "--metric", metric)
-        self.said, self.total = [chosen] * bool(chosen), len(table)
-        self.metric = meaning(done, self.name)
-        self.names = name_numbers(done["run"])
+        self.name, self.names = choose(done, "--metric", metric), name_numbers(done["run"])
+        self.metric, self.said, self.total = meaning(done, self.name), list[str](), len(table)
         there = once(done, self.name, apart)
         finite = list(map(math.isfinite, there[self.name]))
         if not any(finite):
@@ -689,15 +668,6 @@ class Measured:
         left_out = [{"why": why, "runs": labels} for why, labels in self.missing.items()]
         unit = "percent" if self.metric.scale == 100 else "number"
         return {"metric": self.name, "unit": unit, "better": self.metric.better, "left_out": left_out}
-
-    @property
-    def gap(self) -> float:
-        """The smallest difference between two values. Raises ConfigError if all are equal."""
-        from ssl_bench.results import statistics
-
-        if not (gap := statistics.smallest_gap([*self.values.values()])):
-            raise ConfigError(f"all runs have the same number, {self.name}: nothing to compare")
-        return gap
 
     @functools.cached_property
     def image_counts(self) -> dict[str, int]:

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from ssl_bench.results.model import Confounded, Design, Fit, Settings, Together, smallest_beforehand
-from ssl_bench.results.statistics import Estimate, answers, beyond, decide, seeds_to_decide, smallest_gap
+from ssl_bench.results.statistics import Estimate, answers, beyond, decide, smallest_gap
 from tests.results.simulations import simulate, simulate_by
 
 EQUAL = 0.06  # of grids in which nothing differs, those with some verdict; 0.1 where deviations differ fivefold
@@ -162,14 +162,6 @@ def test_an_interval_agrees_with_its_verdict(margin: float | None) -> None:
             assert not of[0] or (ends[0] >= 0 if mean > 0 else ends[1] <= 0)
             assert margin is None or of[1] == (-margin <= ends[0] and ends[1] <= margin)
     assert len(verdicts) >= (4 if margin is None else 5)
-
-
-def test_seeds_that_would_decide() -> None:
-    one = Estimate(1.0, 1.0, 0.0, 8.0)
-    more = seeds_to_decide(one, 2, None, 0.05)
-    assert more is not None and 5 < more < 12  # the standard error is to be a half
-    assert seeds_to_decide(Estimate(1.0, 1.0, 1.0, 8.0), 2, None, 0.05) is None
-    assert seeds_to_decide(Estimate(0.0, 1.0, 0.0, 8.0), 2, 1.0, 0.05) is not None
 
 
 def test_numbers_that_are_equal_but_for_rounding_have_no_gap() -> None:

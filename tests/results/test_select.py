@@ -60,7 +60,6 @@ CONDITIONS: list[tuple[list[str], str]] = [
     (["./outputs/a", "loss=dcl"], "012"),
     (["loss=dcl", "a"], "012"),
     (["state=failed,finished", "loss=dclw"], "345"),
-    (["epoch=10,9"], "01"),
     (["seed=1"], "135"),
     (["linear/top1=0.5"], "0134"),
     (["mean=[0.1,0.2]"], "012345"),
@@ -122,8 +121,6 @@ def test_of_a_share_one_is_all_and_two_are_two_percent(word: str, holding: list[
 
 
 ORDERS = [
-    ("epoch", "543210"),
-    ("-epoch", "012345"),
     ("knn/top1", "401325"),  # 0.9, 0.5, 0.4, 0.2
     ("-knn/top1", "310425"),
     ("optimizer.lr", "140325"),
@@ -132,7 +129,6 @@ ORDERS = [
     ("-loss", "345012"),
     ("seed", "024135"),
     ("state", "250134"),
-    ("label", "102435"),
 ]
 
 

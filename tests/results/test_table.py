@@ -73,9 +73,10 @@ def test_a_number_is_named_by_its_evaluation_where_the_selected_runs_have_severa
     assert digits["knn/top1"].notna().all()  # each data set has set its own k
 
 
-def test_the_plain_name_of_a_number_is_that_of_all_runs_or_refused_with_the_list(grids: Path) -> None:
-    name, sentence = table.choose(runs(grids, "ks"), "--metric", "knn/top1")
-    assert name == "knn[k=20]/top1" and name in sentence
+def test_the_plain_name_of_several_numbers_is_refused_with_the_list(grids: Path) -> None:
+    assert table.choose(runs(grids, "ks"), "--metric", None) == "knn[k=20]/top1"
+    with pytest.raises(InvalidValue, match=r"knn\[k=20\]/top1, knn\[k=1\]/top1"):
+        table.choose(runs(grids, "ks"), "--metric", "knn/top1")
     with pytest.raises(InvalidValue, match="did you mean knn/top"):
         table.choose(runs(grids, "007"), "--metric", "knn/top")
 
