@@ -80,25 +80,28 @@ def _shown(table: DataFrame, asked: Iterable[str] = (), every: bool = False) -> 
 
 @_in_python()
 def compare(
-    outputs: Folder = None,
+    outputs: Folder | DataFrame = None,
     *,
     by: str | Sequence[str] | None = None,
     to: Name = None,
     where: Where = None,
     metric: Name = None,
     margin: float | None = None,
+    seed: str = "seed",
 ) -> DataFrame | WhatMatters:
     """Say what matters in a grid, or compare runs that differ in one setting and the seed, as ``ssl-bench compare``.
 
         ssl_bench.compare("outputs/grid").settings
         ssl_bench.compare("outputs/grid", by="loss", to="infonce")
+        ssl_bench.compare(frame, by="loss", to="infonce", metric="acc")  # any table with a row for each run
 
     Args:
-        outputs, where: as of :func:`runs`.
+        outputs, where: as of :func:`runs`; or a table of which the other columns are settings, without ``where``.
         by: the setting, or several; None: say what matters.
         to: the value that the others are compared with; None: the one that most runs have.
         metric: such as ``linear/top1``; None: the main metric of most runs.
         margin: a difference that does not matter, of accuracies in percent as all numbers of the table.
+        seed: the column of the seed in a table.
 
     Returns:
         With ``by`` a row for each comparison, as :func:`runs`, with the columns ``where``, ``of``, ``to``, ``n``,
@@ -109,9 +112,13 @@ def compare(
     Raises:
         ConfigError: there is nothing to compare, or the margin is not positive.
     """
-    from ssl_bench.results import comparison, matters  # with numpy
+    from ssl_bench.results import any_table, comparison, matters  # with numpy
 
-    table = _chosen(outputs, where)
+    if outputs is None or isinstance(outputs, str | os.PathLike):
+        table = _chosen(outputs, where)
+    else:
+        require(not where, "where", where, "None: choose rows of the table before")
+        table = any_table.runs_of(outputs, metric, seed)
     if by is None:
         require(to is None, "by", None, "the setting whose values to is about")
         return WhatMatters(matters.what_matters(table, metric, margin))

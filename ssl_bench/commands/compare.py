@@ -2,14 +2,21 @@
 
 ssl-bench compare grid                               what matters: the largest difference of each setting
 ssl-bench compare grid --by loss --to infonce        each value against one
+ssl-bench compare runs.csv --metric acc --seed seed  the same of any table with a row for each run
 """
 
+from argparse import Namespace
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.record.printing import FORMS, text_of
-from ssl_bench.results.table import chosen
+from ssl_bench.results import any_table
+from ssl_bench.results.table import chosen, read_condition, select
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @in_sentences
@@ -22,6 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--by", action="append", default=[], metavar="KEY", help=by)
     parser.add_argument("--to", metavar="VALUE", help="what the others are compared with (default: what most have)")
     parser.add_argument("--metric", metavar="NAME", help="such as linear/top1 (default: the main metric of most runs)")
+    seed = "of a CSV file among the words: the column of the seed (default: seed)"
+    parser.add_argument("--seed", metavar="NAME", help=seed)
     parser.add_argument("--margin", type=float, help="a difference that does not matter, of accuracies in percent")
     expect = "end with 0 if the first verdict is this, 1 if it is shown not to be so, 3 if it is undecided"
     parser.add_argument("--expect", choices=("better", "not-worse", "equivalent"), help=expect)
@@ -30,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     of_pairs = [f"--{name}" for name in ("to", "expect") if getattr(options, name) is not None]
     if of_pairs and not options.by:
         raise ConfigError(f"{' and '.join(of_pairs)}: say what to compare, such as --by loss")
-    table, code = chosen(options.words, options.outputs), 0
+    table, code = _table(options), 0
     if options.by:
         from ssl_bench.results.comparison import compare
 
@@ -42,3 +51,14 @@ def main(arguments: Sequence[str]) -> int:
         sheet = what_matters(table, options.metric, options.margin).sheet()
     print(text_of([sheet], options.format), end="")
     return code
+
+
+def _table(options: Namespace) -> "DataFrame":
+    """The runs that the words select, or the rows of a CSV file for which conditions hold."""
+    if not (files := [word for word in options.words if word.endswith(".csv")]):
+        require(options.seed is None, "--seed", options.seed, "nothing: runs have their seed, and CSV files a column")
+        return chosen(options.words, options.outputs)
+    conditions = [read_condition(word) for word in options.words if word != files[0]]
+    require(None not in conditions, "WORD", " ".join(options.words), "one CSV file, and conditions such as loss=dcl")
+    rows = any_table.runs_of(any_table.read(files[0]), options.metric, options.seed or "seed")
+    return select(rows, [of for of in conditions if of])

@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 
+from ssl_bench.commands import grid_end
 from ssl_bench.commands.hours import duration, estimate
 from ssl_bench.launch.grid import Grid
 from ssl_bench.record.printing import Sheet, SheetEntry, text_of
@@ -34,6 +35,7 @@ def show(grid: Grid, skip: bool, as_json: bool) -> None:
         sheet.rows.append([SheetEntry(text) for text in (*amounts, run.label, str(run.folder))])
     sheet.below = [f"{len(left)} run{'s' * (len(left) != 1)} to go{f', {cost}' * bool(left)}"]
     alone = f"already done: {runs[0].folder}" if len(runs) == 1 else sheet.below[0]
+    sheet.below += [told] if (told := grid_end.can_show(grid)) else []
     print(text_of([sheet], "rich").rstrip() if left else alone)
     if left and grid.command.launcher == "slurm":
         from ssl_bench.launch.slurm import script

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ssl_bench.config.build import open_dataset
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.launch.grid import Grid
 from ssl_bench.launch.processes import State
@@ -14,18 +15,40 @@ from ssl_bench.record import runs
 from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.record.runs import Run
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.matters import what_matters
+from ssl_bench.results.matters import beforehand, what_matters
 from ssl_bench.results.pivot import pivot
 from ssl_bench.results.status import list_of_runs, main_metrics
 
+ACCURATE = ("knn", "linear", "finetune")  # evaluators of accuracies on test images
 ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary even if there are none
 
 
 def train(grid: Grid) -> int:
-    """Carry out the runs of a grid and print how they ended; return the exit code."""
+    """Say what a grid can show, carry out its runs and print how they ended; return the exit code."""
+    if told := can_show(grid):
+        print(told, flush=True)
     stop = grid.train()
     code = summarise(grid)
     return 128 + stop if stop else code
+
+
+def can_show(grid: Grid) -> str:
+    """What a grid can show, by finished runs of its experiments or else by the number of test images; empty: unknown.
+
+    The number is not known of images that are not on this disk, and of evaluations on others than those trained on.
+    """
+    words = [{w for run in grid.runs for w in run.overrides if w.startswith(f"{key}=")} for key in grid.command.swept]
+    levels = [len(of) for of in words if len(of) > 1 and not any(word.startswith("seed=") for word in of)]
+    if not levels:
+        return ""
+    count, configs = 0, [run.config for run in grid.runs]
+    first, evaluate = configs[0], configs[0].get("evaluate") or {}
+    if {*ACCURATE} & {*evaluate} and not evaluate.get("on") and all(c["dataset"] == first["dataset"] for c in configs):
+        with contextlib.suppress(ConfigError, OSError):
+            count = len(open_dataset(first["dataset"], first["paths"]["data"]).split("test"))
+    folders = [folder for place in {run.folder.parent for run in grid.runs} for folder in runs.folders(place)]
+    found = runs_table.of([*map(runs.read, folders)]) if folders else None
+    return beforehand(count, levels, len(grid.runs), found)
 
 
 def summarise(grid: Grid) -> int:

@@ -254,8 +254,8 @@ def compare(
     failed = {arm: {of[1:] for of in ill if of[0] == arm} for arm in names}
     reference, every = _find(to, by, names, counts), [*names]
     others = [name for name in runs_table.varying(measured.runs) if not _below(name, by)]
-    levels = measured.runs[others].map(repr_of).apply(lambda of: factorize(of)[0]).to_numpy(int)
-    fit = fitted(measured, sides, np.column_stack([[every.index(arm) for arm, _ in sides], levels]))
+    levels = [factorize(measured.runs[name].map(repr_of))[0] for name in others]
+    fit = fitted(measured, sides, np.column_stack([[every.index(arm) for arm, _ in sides], *levels]))
     compared = Comparisons(by, measured, margin)
     paired = compared.decide(fit, sides, _where(table, dict(zip(found, sides, strict=True)), by), names, reference)
     without = [arm for arm in names if arm != reference and not (counts[arm] and counts[reference])]

@@ -18,7 +18,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import NOT_HELPED
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.model import Confounded, Design, Fit, Settings, smallest_beforehand
+from ssl_bench.results.model import LEAST, Confounded, Design, Fit, Settings, degrees_of, smallest_beforehand
 from ssl_bench.results.statistics import ERROR, SAME, Estimate, cut, smallest_gap
 from ssl_bench.results.table import Measured, in_order, repr_of, text_of
 
@@ -255,9 +255,7 @@ def _can_show(measured: Measured, data: dict[str, Any], fit: Fit) -> str:
         images = f", other test images by {_text(of_images, scale)}" if of_images is not None else ""
         parts.append(f"Another seed moves a run by {_text(deviation, scale)}{images}.")
     if not data["smallest"]:
-        per_level = len(fit.design.cells) / (fit.design.levels.max(0) + 1).max()
-        alone = beforehand(count or 0, per_level, len(data["settings"]))
-        return " ".join([*parts, *[alone] * bool(alone), f"One seed gives no verdict: {MORE}"])
+        return " ".join([*parts, beforehand(count or 0, (fit.design.levels.max(0) + 1).tolist(), len(fit.values))])
     (n, half, most), *others = (of.values() for of in data["smallest"])
     roughly = "roughly" if fit.design.degrees < FEW else "about"
     found = (
@@ -268,33 +266,32 @@ def _can_show(measured: Measured, data: dict[str, Any], fit: Fit) -> str:
     return " ".join([*parts, found + "." * (not others)])
 
 
-def beforehand(images: int, per_level: float, settings: int, runs: DataFrame | None = None, degrees: int = 0) -> str:
-    """What a grid can show before it has numbers, in a sentence; empty if nothing is known.
+def beforehand(images: int, levels: Sequence[int], count: int, table: DataFrame | None = None) -> str:
+    """What a grid can show before it has numbers, in sentences; empty if nothing is known.
 
     Args:
         images: the number of test images; 0: it is not known.
-        per_level: runs of each level of the setting that has most.
-        settings: that vary.
-        runs: those that the experiment has already: their deviation is that of the seeds.
-        degrees: of freedom that the grid will have.
+        levels: how many each setting has that varies.
+        count: of runs.
+        table: runs that there are already: their deviation is that of the seeds.
     """
-    deviation = math.nan
-    if runs is not None and degrees > 0:
-        with contextlib.suppress(ConfigError):  # none is finished, or all have one number
-            measured = Measured(runs, None)
-            if measured.metric.scale == 100:
-                deviation = fitted(
-                    measured, [run.recipe for run in measured.values], [[]] * len(measured.values)
-                ).deviation
-                images = min(measured.image_counts.values(), default=images)
-    if not settings or (math.isnan(deviation) and not images):
-        return ""
-    least = smallest_beforehand(images, per_level, settings, deviation, degrees)
+    cells = math.prod(levels)
+    degrees, deviation = degrees_of(cells, count / cells) or count - 1 - sum(levels) + len(levels), math.nan
+    one_seed = f" One seed gives no verdict: {MORE}" if count <= cells and degrees < LEAST else ""
+    with contextlib.suppress(ConfigError):  # none is finished, or all have one number
+        if table is not None and not one_seed and (measured := Measured(table, None)).metric.scale == 100:
+            recipes = [run.recipe for run in measured.values]
+            deviation = fitted(measured, recipes, [[]] * len(recipes)).deviation
+            images = min(measured.image_counts.values(), default=images)
+    if math.isnan(deviation) and not images:
+        return one_seed.strip()
+    least = smallest_beforehand(images, count / max(levels), len(levels), deviation, degrees)
     if math.isnan(deviation):
-        return f"Of {images} test images alone, a difference is found from {least:.2g} points on; seeds add to it."
-    alone = "" if images else ", without what other test images add"
-    sizes = f"{least:.2g} points is found in half of such grids, one of {1.5 * least:.2g} in nine of ten{alone}"
-    return f"By finished runs, which another seed moves by {deviation:.2f}, a difference of about {sizes}."
+        sizes = f"a difference is found from {least:.2g} points on; seeds add to it."
+        return f"Of {images} test images alone, {sizes}{one_seed}"
+    sizes = f"{least:.2g} points is found in half of such grids, one of {1.5 * least:.2g} in nine of ten"
+    alone = "" if images else "; other test images add to it"
+    return f"Another seed moves finished runs by {deviation:.2f}: a difference of about {sizes}{alone}."
 
 
 def _one_cell(measured: Measured) -> str:

@@ -353,13 +353,19 @@ class Settings:
     def smallest(self, n: int) -> float:
         """A difference between two levels that is found in half of grids like this one with n seeds of each cell."""
         design, count, found = self.design, len(self.design.n), list[float]()
-        free = (count - 1) * (n - 1) if (count - 1) * (n - 1) >= LEAST else count * (n - 1)
+        free = degrees_of(count, n)
         for one, half, (_, together) in zip(self.estimates, self.halves, design.settings, strict=True):
             widest = half.argmax()
             of_seeds, of_images = one.seeds[widest] * len(design.cells) / count / n, one.images[widest]
             degrees = self.fit.degrees(of_seeds, of_images, free)
             found.append(float(together.beyond(self._error, degrees) * math.sqrt(of_seeds + of_images)))
         return max(found)
+
+
+def degrees_of(cells: int, seeds: float) -> float:
+    """Degrees of freedom of the errors in a grid of so many cells and seeds of each."""
+    free = (cells - 1) * (seeds - 1)
+    return free if free >= LEAST else cells * (seeds - 1)
 
 
 def smallest_beforehand(

@@ -190,7 +190,7 @@ def choose(table: DataFrame, flag: str, wanted: str | None) -> str:
 
 def settings(table: DataFrame) -> list[str]:
     """The names of the columns that are settings, without the seed."""
-    return [name for name in table if "/" not in name and name not in COLUMNS]
+    return [name for name, kind in table.dtypes.items() if kind.kind == "O" and "/" not in name and name not in COLUMNS]
 
 
 def setting(table: DataFrame, flag: str, wanted: str, groups: bool = False) -> str:

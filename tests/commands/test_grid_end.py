@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ssl_bench.commands.grid_end import summarise
+from ssl_bench.commands import dry_run
+from ssl_bench.commands.grid_end import can_show, summarise
 from ssl_bench.config.command import Command
 from ssl_bench.launch.grid import Grid
 from ssl_bench.launch.processes import Outcome, Run, State
@@ -76,6 +77,26 @@ def test_runs_that_have_gone_on_to_more_epochs_show_the_numbers_of_these_epochs(
     for one_seed in (False, True):
         text = end({cell: of[:1] if one_seed else of for cell, of in grid.items()}, capfd)
         assert re.search(r"^eqco +20\.0", text, re.MULTILINE) and "60" not in text
+
+
+def grid_of(*words: str) -> Grid:
+    grid = Grid(Command.of(["name=g", "evaluate=knn", "tracking=off", *words], None, True))
+    grid.every(False)
+    return grid
+
+
+def test_a_grid_says_beforehand_what_it_can_show(capfd: Capture) -> None:
+    """By the images alone (450 of the digits), then by the deviation of finished runs of the experiment."""
+    words = "loss=infonce,dcl", "batch_size=b32,b128"
+    of_two, of_one = can_show(grid_of(*words, "seed=0,1")), can_show(grid_of(*words))
+    assert "450 test images" in of_two and "2.3 points" in of_two and "seed=0,1" not in of_two
+    assert "2.9 points" in of_one and "seed=0,1,2,3,4" in of_one
+    assert can_show(grid_of("seed=0,1")) == can_show(grid_of(*words, "seed=0,1", "evaluate=[]")) == ""
+    cells({("dcl", 64): (50, 52), ("dcl", 128): (60, 62)})
+    by_runs = can_show(grid_of(*words, "seed=0,1"))
+    assert "1.41" in by_runs and "450" not in by_runs
+    dry_run.show(grid_of(*words, "seed=0,1"), False, False)
+    assert " ".join(by_runs.split()) in " ".join(capfd.readouterr().out.split())
 
 
 def test_one_cell_has_nothing_to_compare(capfd: Capture) -> None:
