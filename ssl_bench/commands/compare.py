@@ -29,8 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--by", action="append", default=[], metavar="KEY", help=by)
     parser.add_argument("--to", metavar="VALUE", help="what the others are compared with (default: what most have)")
     parser.add_argument("--metric", metavar="NAME", help="such as linear/top1 (default: the main metric of most runs)")
-    seed = "of a CSV file among the words: the column of the seed (default: seed)"
-    parser.add_argument("--seed", metavar="NAME", help=seed)
+    seed = "of a CSV file: the column of the seed (default: seed)"
+    parser.add_argument("--seed", metavar="NAME", default="seed", help=seed)
     parser.add_argument("--margin", type=float, help="a difference that does not matter, of accuracies in percent")
     expect = "end with 0 if the first verdict is this, 1 if it is shown not to be so, 3 if it is undecided"
     parser.add_argument("--expect", choices=("better", "not-worse", "equivalent"), help=expect)
@@ -56,9 +56,8 @@ def main(arguments: Sequence[str]) -> int:
 def _table(options: Namespace) -> "DataFrame":
     """The runs that the words select, or the rows of a CSV file for which conditions hold."""
     if not (files := [word for word in options.words if word.endswith(".csv")]):
-        require(options.seed is None, "--seed", options.seed, "nothing: runs have their seed, and CSV files a column")
         return chosen(options.words, options.outputs)
-    conditions = [read_condition(word) for word in options.words if word != files[0]]
-    require(None not in conditions, "WORD", " ".join(options.words), "one CSV file, and conditions such as loss=dcl")
-    rows = any_table.runs_of(any_table.read(files[0]), options.metric, options.seed or "seed")
-    return select(rows, [of for of in conditions if of])
+    conditions = [one for word in options.words if (one := read_condition(word))]
+    alone = len(conditions) + 1 == len(options.words)
+    require(alone, "WORD", " ".join(options.words), "one CSV file, and conditions such as loss=dcl")
+    return select(any_table.runs_of(files[0], options.metric, options.seed), conditions)

@@ -37,9 +37,9 @@ def can_show(grid: Grid) -> str:
 
     The number is not known of images that are not on this disk, and of evaluations on others than those trained on.
     """
-    words = [{w for run in grid.runs for w in run.overrides if w.startswith(f"{key}=")} for key in grid.command.swept]
-    levels = [len(of) for of in words if len(of) > 1 and not any(word.startswith("seed=") for word in of)]
-    if not levels:
+    varied = [f"{key}=" for key in grid.command.swept if key != "seed"]
+    levels = [len({w for run in grid.runs for w in run.overrides if w.startswith(key)}) for key in varied]
+    if not (levels := [count for count in levels if count > 1]):
         return ""
     count, configs = 0, [run.config for run in grid.runs]
     first, evaluate = configs[0], configs[0].get("evaluate") or {}
@@ -86,8 +86,7 @@ def show(finished: Mapping[Path, int | None]) -> None:
     table, sheets = runs_table.finished(runs_table.of(found)), list[Sheet]()
     if not len(table):
         return
-    main = runs_table.usual(table)
-    for name in main or runs_table.numbers(table):
+    for name in runs_table.usual(table) or runs_table.numbers(table):
         with contextlib.suppress(ConfigError):  # too many tables, or several runs of one cell and seed
             sheets += [one.sheet() for one in pivot(table, None, None, name)]
     sheets = sheets or [list_of_runs(table, {}, main_metrics(table))]
@@ -95,8 +94,6 @@ def show(finished: Mapping[Path, int | None]) -> None:
         told = what_matters(table)
         sheets += [told.sheet()] if len(told.settings) > 1 and told.measured.metric.sign else []
     print(text_of(sheets, "rich"), end="")
-    if len(found) > 1 == len({run.seed for run in found}) and main and runs_table.meaning(table, main[0]).sign:
-        print(f"The best of {len(found)} settings with one seed looks better than it is: repeat it with several seeds.")
 
 
 def _after(run: Run, epochs: int | None) -> Run:

@@ -1,18 +1,9 @@
-"""Estimate what is left to train of some runs: their steps and hours, in one of three ways.
+"""Estimate what is left to train of some runs: their steps, and their hours on this machine.
 
-* By runs like these: those with equally long steps that were trained on this machine, at the median of their speeds.
-* By three timed steps of each kind of run, on the cores of this machine, if they take some seconds.
-* Else on 8 V100, at the pace that the authors of MoCo publish: 53 h for 200 epochs of ImageNet at batch 256 with a
-  ResNet-50 (README of facebookresearch/moco), in single precision and with decoding. Other networks are assumed to
-  reach the same rate:
+* By runs like these: those with equally long steps that were trained here, at the median of their speeds.
+* Else by three timed steps of each kind of run, where there is no GPU and they take some seconds.
 
-      hours = steps x (launches + images of a GPU x passes x FLOPs of a view / rate)
-
-  A view that is trained on counts as one pass, forward and backward, of the backbone; a view that only goes through a
-  momentum network counts as a third: SimCLR 2, MoCo 4/3, BYOL 8/3. NPID and MoCo + CLD, which have one view and three,
-  are counted like SimCLR and MoCo; a VAE's decoder is not counted.
-
-Evaluation is not counted in any of them.
+Evaluation is not counted. Where neither can be, or the runs are carried out elsewhere, there are steps alone.
 """
 
 import contextlib
@@ -32,13 +23,9 @@ from ssl_bench.hardware import local_device, visible_gpus
 from ssl_bench.record import runs
 
 MEASURED, TIMED, HERE = "by runs like these", "by three timed steps of each kind", "on this machine"
-GPUS = 8
-PUBLISHED = f"on {GPUS} V100 at MoCo's published pace"
 # Keys that the time of a step depends on most; losses, negatives and rates are not among them.
 OF_A_STEP = ("backbone", "head", "framework", "augment", "batch_size", "precision", "compile", "devices")
 MOST_KINDS, MOST_GFLOP = 8, 300  # of runs whose steps are timed; of a step, for a few seconds on a core
-EAGER = 10e-3  # seconds of the launches of a step on a V100, computed from their number
-RATE = 32 * 24.3 * 4 / 3 / (53 * 3600 / (200 * 5004) - EAGER)  # GFLOP per second of a GPU
 
 Config = Mapping[str, Any]
 
@@ -84,7 +71,7 @@ def estimate(configs: Iterable[Config], here: bool = True) -> Estimate:
         done[place.name] = max(done[place.name], every or 0)
         kinds.append(_kind(config) if left[-1] and config["dataset"].get("content", "") is not None else "")
         of_kind |= {kinds[-1]: config} if kinds[-1] else {}
-    seconds, way = _seconds(of_kind, places.values(), here) if of_kind else ({}, "")
+    seconds, way = _seconds(of_kind, places.values()) if of_kind and here else ({}, "")
     pairs = zip(left, kinds, strict=True)
     return Estimate(left, [n and (seconds[k] * n / 3600 if k in seconds else None) for n, k in pairs], way)
 
@@ -111,19 +98,15 @@ def _kind(config: Config) -> str:
     return json.dumps({key: config.get(key) for key in OF_A_STEP} | of_images, default=str)
 
 
-def _seconds(kinds: Mapping[str, Config], places: Iterable[Path], here: bool) -> tuple[dict[str, float], str]:
-    """Seconds of a step of each kind of run, without networks that cannot be counted, and how they were found."""
-    if here:
-        from ssl_bench.launch.run import threads  # imports torch
+def _seconds(kinds: Mapping[str, Config], places: Iterable[Path]) -> tuple[dict[str, float], str]:
+    """Seconds of a step of each kind of run, as far as they can be known, and how they were found."""
+    from ssl_bench.launch.run import threads  # imports torch
 
-        kinds = {kind: {**c, "threads": threads(c, run_dir(c))} for kind, c in kinds.items()}  # alone
-        measured = _measured(kinds, places)
-        timed = _timed({kind: config for kind, config in kinds.items() if kind not in measured})
-        if len(measured) + len(timed) == len(kinds):
-            return measured | timed, " and ".join([MEASURED] * bool(measured) + [TIMED] * bool(timed)) + f" {HERE}"
-    counted = {kind: EAGER + gflop_of_a_step(config) / GPUS / RATE for kind, config in kinds.items()}
-    counted = {kind: pace for kind, pace in counted.items() if pace < math.inf}
-    return counted, PUBLISHED if counted else ""
+    kinds = {kind: {**c, "threads": threads(c, run_dir(c))} for kind, c in kinds.items()}  # alone
+    measured = _measured(kinds, places)
+    timed = _timed({kind: config for kind, config in kinds.items() if kind not in measured})
+    ways = " and ".join([MEASURED] * bool(measured) + [TIMED] * bool(timed))
+    return measured | timed, f"{ways} {HERE}" if ways else ""
 
 
 def _measured(kinds: Mapping[str, Config], places: Iterable[Path]) -> dict[str, float]:
@@ -158,15 +141,11 @@ def _timed(kinds: Mapping[str, Config]) -> dict[str, float]:
 
 
 def gflop_of_a_step(config: Config) -> float:
-    """GFLOP of a step; infinite for a network that cannot be counted."""
-    augment, framework = config["augment"], config["framework"]
-    crops = [augment | {"count": 2}] if "_target_" in augment else [*augment.values()]  # the global ones first
-    backbone, channels = json.dumps(config["backbone"]), config["dataset"]["channels"]
-    views = [(crop["count"], _gflop_of_a_view(backbone, channels, crop["size"])) for crop in crops]
-    first, passes = views[0][1], sum(count * view for count, view in views)
-    if framework.get("momentum") is not None:
-        passes = passes * 4 / 3 if framework.get("symmetric") else first + (passes - first) / 3
-    return float(config["batch_size"]["size"] * passes)
+    """GFLOP of a step's views, forward and backward; infinite for a network that cannot be counted."""
+    augment, backbone, channels = config["augment"], json.dumps(config["backbone"]), config["dataset"]["channels"]
+    crops = [augment | {"count": 2}] if "_target_" in augment else augment.values()
+    of_image = sum(crop["count"] * _gflop_of_a_view(backbone, channels, crop["size"]) for crop in crops)
+    return float(config["batch_size"]["size"] * of_image)
 
 
 @lru_cache

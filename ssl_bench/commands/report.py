@@ -24,9 +24,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import time
 import webbrowser
 from argparse import Namespace
@@ -37,11 +35,10 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, output
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.record import runs
 from ssl_bench.report import html
 from ssl_bench.report.collect import collect
 
-PAUSE, LONGEST = 5.0, 60.0  # seconds between two looks at the files; a process that is killed changes no file
+PAUSE, RARELY = 5.0, 10  # seconds between two looks at the runs, and times that one takes: a tenth of a core at most
 
 
 @in_sentences
@@ -65,42 +62,27 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     path = output(options.out, "report.html", b": ssl_bench report</title>")
     require(path.suffix == ".html", "--out", path, "an .html file, which a browser prints to PDF")
-    seen = _seen(options)
     data = collect(options.words, options.outputs, path.parent.absolute())
     files.write_text(path, html.render(data, options.watch))
     print(f"{path}: {len(data['runs'])} runs, {path.stat().st_size / 1e6:.1f} MB", flush=True)
     if options.open:
         webbrowser.open(path.absolute().as_uri())
     if options.watch:
-        _watch(options, path, data, seen)
+        _watch(options, path, data)
     return 0
 
 
-def _watch(options: Namespace, path: Path, data: dict[str, Any], seen: object) -> None:
+def _watch(options: Namespace, path: Path, data: dict[str, Any]) -> None:
     """Write the file again when something of its data but the time has changed, and at Ctrl-C as one that stays."""
     print("it is written again when a run has changed, until Ctrl-C", flush=True)
-    collected = time.monotonic()
+    took = 0.0
     try:
         while True:
-            time.sleep(PAUSE)
-            if (now := _seen(options)) == seen and time.monotonic() < collected + LONGEST:
-                continue
-            seen, collected, former = now, time.monotonic(), data
+            time.sleep(max(PAUSE, RARELY * took))
+            began, former = time.monotonic(), data
             data = collect(options.words, options.outputs, path.parent.absolute())
             if {**data, "made": former["made"]} != former:
                 files.write_text(path, html.render(data, live=True))
+            took = time.monotonic() - began
     except KeyboardInterrupt:
         files.write_text(path, html.render(data))
-
-
-def _seen(options: Namespace) -> set[tuple[str, int, int]]:
-    """The files of runs and grids with their times and sizes."""
-    outputs, found = options.outputs or files.usual_outputs(), set[tuple[str, int, int]]()
-    for above in {outputs, *(folder for word in options.words if (folder := Path(word)).is_dir())}:
-        places = [*runs.folders(above)]
-        for place in {*places, *(run.parent for run in places), above}:
-            with contextlib.suppress(OSError):  # it is gone
-                for name in os.listdir(place):
-                    status = os.stat(path := os.path.join(place, name))
-                    found.add((path, status.st_mtime_ns, status.st_size))
-    return found

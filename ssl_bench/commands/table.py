@@ -39,21 +39,21 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
     parser.add_argument("--format", choices=FORMS)
     out = "draw it: a .png, .pdf or .svg file; default of figure: the figure's name and .png"
     parser.add_argument("--out", type=Path, metavar="FILE", help=out)
-    rows, columns = parser.add_mutually_exclusive_group(), parser.add_mutually_exclusive_group()
-    rows.add_argument("--rows", metavar="KEY", help="of runs: a row for each value, such as loss")
-    rows.add_argument("--lines", metavar="KEY", help="of runs: the same, of a figure")
+    rows = parser.add_mutually_exclusive_group()
+    rows.add_argument("--rows", "--lines", metavar="KEY", help="of runs: a row or line for each value, such as loss")
     rows.add_argument("--y", metavar="KEY", help="of runs: the same, on the y axis of a heat map")
-    columns.add_argument("--columns", metavar="KEY", help="of runs: a column for each value, such as k; or labels")
-    columns.add_argument("--x", metavar="KEY", help="of runs: the same, on the x axis of a figure; or epoch: curves")
+    text = "of runs: a column or place on the x axis for each value, such as k; labels; or epoch: curves"
+    parser.add_argument("--columns", "--x", metavar="KEY", help=text)
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
-    text = "of runs: a bar for each setting's share of the variance, and the means of its values"
+    text = "of runs: the largest difference of each setting, with its interval"
     parser.add_argument("--what-matters", action="store_true", help=text)
     parser.add_outputs()
     parser.add_config_dir()
     parser.epilog = f"{ABOUT_NUMBERS} {HELP}"
     options = parser.read(arguments)
-    drawn = options.what_matters or options.x == EPOCH
-    if not (drawn or options.out or command == "figure"):
+    of_runs = options.what_matters or options.columns == EPOCH
+    options.drawn = of_runs or options.out or command == "figure"
+    if not options.drawn:
         print(text_of(_sheets(options), options.format or "rich"), end="")
         return 0
     if options.format or options.claims:
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
     names = [re.sub(r"(.*/)?([^/]+)\.ya?ml(?=/|$)", r"\2", name) for name in options.names] or ["figures"]
     path = output(options.out, f"{'-'.join(names).replace('/', '-')}.png", OWN["Software"].encode())
     require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
-    figure, own = _figure(options, drawn or selects_runs(options)), OWN if path.suffix == ".png" else {}
+    figure, own = _figure(options, of_runs or selects_runs(options)), OWN if path.suffix == ".png" else {}
     files.write(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=own))
     print(path)
     return 0
@@ -85,25 +85,19 @@ def _sheets(options: Namespace) -> list[Sheet]:
 def _figure(options: Namespace, of_runs: bool) -> Any:
     """The figure of runs or of a paper."""
     if of_runs:
-        from ssl_bench.results import drawing
+        from ssl_bench.results import curves, drawing, matters
 
         runs, rows, columns, metric, flags = _of_runs(options)
         if options.what_matters:
-            from ssl_bench.results.matters import what_matters
-
-            return drawing.draw_matters(what_matters(runs, metric))
-        if options.x == EPOCH:
+            return drawing.draw_matters(matters.what_matters(runs, metric))
+        if columns == EPOCH:
             require(rows is None, "--x", EPOCH, f"a setting, or leave out {flags[0]}")
-            from ssl_bench.results.curves import curves
-
-            return drawing.draw_curves(*curves(runs, metric))
+            return drawing.draw_curves(*curves.curves(runs, metric))
         return drawing.draw(pivot(runs, rows, columns, metric, flags), bool(options.y))
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
-    for table in selection.tables():
-        if not table.x:
-            figures = [selection.call(other) for other in tables.read(table.source)[0] if other.x]
-            one = f"set it to one of {', '.join(figures)}" if figures else "set its key x to a mapping with label"
-            raise ConfigError(f"{table.name} is no figure: {one}")
+    for table in (table for table in selection.tables() if not table.x):
+        figures = [selection.call(other) for other in tables.read(table.source)[0] if other.x]
+        raise ConfigError(f"{table.name} is no figure: set x in it, or name one of {', '.join(figures) or 'others'}")
     results, filled = _filled(selection)
     from ssl_bench.papers.drawing import draw
 
@@ -114,10 +108,8 @@ def _of_runs(options: Namespace) -> tuple[Any, str | None, str | None, str | Non
     """The arguments of :func:`pivot`, with the flags by which rows and columns were given."""
     outputs = taken_outputs(options.overrides)
     runs = chosen([*options.names, *options.overrides], outputs)
-    row = next((name for name in ("lines", "y") if getattr(options, name) is not None), "rows")
-    column = "x" if options.x is not None else "columns"
-    given = getattr(options, row), getattr(options, column)
-    return runs, *given, options.metric, (f"--{row}", f"--{column}")
+    flags = ("--y" if options.y else "--lines", "--x") if options.drawn else ("--rows", "--columns")
+    return runs, options.y or options.rows, options.columns, options.metric, flags
 
 
 def _results(selection: Selection, cells: Sequence[Any]) -> Results:

@@ -34,17 +34,21 @@ class Row(Run):
         return identity.text(parts[0]), identity.text(parts[1])
 
 
-def runs_of(frame: DataFrame, metric: str | None, seed: str = "seed") -> DataFrame:
-    """The table of runs (:mod:`ssl_bench.results.table`) of the rows of another one.
+def runs_of(frame: DataFrame | str, metric: str | None, seed: str) -> DataFrame:
+    """The table of runs (:mod:`ssl_bench.results.table`) of the rows of another one, or of a CSV file.
 
     A number that is named like an accuracy, as knn/top1, is one if all lie in [0, 1]; of others it is not known what is
     better. An empty number is that of a run which has none.
 
     Raises:
-        ConfigError: there is no such column, or a row has no number in it.
+        ConfigError: there is no such column, a row has no number in it, or the file is none.
     """
-    from pandas import to_numeric
+    from pandas import read_csv, to_numeric
 
+    try:
+        frame = read_csv(frame) if isinstance(frame, str) else frame
+    except ValueError as error:
+        raise ConfigError(f"{frame} is no CSV file: {in_one_line(error)}") from error
     for flag, name in (("--metric", metric), ("--seed", seed)):
         there = [*map(str, frame)]
         require(name in there, flag, name, f"a column of numbers, of {', '.join(there)}{near(str(name), there)}")
@@ -61,13 +65,3 @@ def runs_of(frame: DataFrame, metric: str | None, seed: str = "seed") -> DataFra
         run.settings, run.command = {str(name): as_value(row[name]) for name in columns}, ""
         run.evaluations = [{"evaluator": evaluator, "id": "", "settings": {}, "metrics": {metric: row[metric]}}]
     return runs_table.of(found)
-
-
-def read(path: str) -> DataFrame:
-    """The table in a CSV file."""
-    from pandas import read_csv
-
-    try:
-        return read_csv(path)
-    except ValueError as error:
-        raise ConfigError(f"{path} is no CSV file: {in_one_line(error)}") from error

@@ -17,30 +17,11 @@ OF_224 = {"resnet50": 24.3, "resnet50_x2": 95.8, "resnet50_x4": 380.4, "resnet18
 OF_32 = {"resnet50_cifar": 7.8, "resnet18_cifar": 3.33}
 
 
-def published(*overrides: str) -> float:
-    """The hours of a run at the published pace, as if its images were on this disk."""
-    config = load(list(overrides))
-    config["dataset"]["content"] = "0" * 16
-    found = hours.estimate([config], here=False)
-    assert found.way == hours.PUBLISHED and found.hours[0] is not None
-    return found.hours[0]
-
-
 def test_operations_of_a_view() -> None:
     for dataset, views in (("imagenet", OF_224), ("cifar10", OF_32)):
         for backbone, gflop in views.items():
             config = load([f"dataset={dataset}", f"backbone={backbone}", "framework=simclr", "batch_size=b256"])
             assert hours.gflop_of_a_step(config) == pytest.approx(256 * 2 * gflop, rel=0.02), backbone
-
-
-def test_hours_follow_from_the_published_throughput() -> None:
-    imagenet = ["dataset=imagenet", "epochs=200", "batch_size=b256"]
-    launches = 200 * (1_281_167 // 256) * hours.EAGER / 3600
-    moco, simclr, byol = (published(*imagenet, f"framework={name}") for name in ("moco_v2", "simclr", "byol"))
-    assert moco == pytest.approx(53, rel=2e-3)  # as its authors say
-    assert (moco - launches) / (simclr - launches) == pytest.approx(4 / 6)
-    assert (byol - launches) / (simclr - launches) == pytest.approx(8 / 6)
-    assert published(*imagenet, "framework=simclr", "max_steps=1") * 1_000_800 == pytest.approx(simclr)
 
 
 def test_steps_follow_the_number_of_images_without_those_that_are_set_apart() -> None:
