@@ -136,8 +136,7 @@ class WhatMatters:
     """
 
     def __init__(self, matters: Matters) -> None:
-        self._matters, self.record = matters, matters.data
-        self.settings = _frame(matters.settings)
+        self._matters, self.record, self.settings = matters, matters.data, _frame(matters.data["settings"])
 
     def figure(self) -> Figure:
         """A figure of the differences with their intervals, as :func:`figure`."""

@@ -1,14 +1,13 @@
 """The end of a grid: how its runs ended, and of the finished ones what ``table`` and ``compare`` print."""
 
 import contextlib
-import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ssl_bench.config.build import open_dataset
-from ssl_bench.errors import ConfigError, printable
+from ssl_bench.errors import ConfigError
 from ssl_bench.launch.grid import Grid
 from ssl_bench.launch.processes import State
 from ssl_bench.record import runs
@@ -25,10 +24,9 @@ ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary
 
 def train(grid: Grid) -> int:
     """Say what a grid can show, carry out its runs and print how they ended; return the exit code."""
-    if told := can_show(grid):
+    if told := "" if all(run.done for run in grid.runs) else can_show(grid):
         print(told, flush=True)
-    stop = grid.train()
-    code = summarise(grid)
+    stop, code = grid.train(), summarise(grid)
     return 128 + stop if stop else code
 
 
@@ -41,10 +39,10 @@ def can_show(grid: Grid) -> str:
     levels = [len({w for run in grid.runs for w in run.overrides if w.startswith(key)}) for key in varied]
     if not (levels := [count for count in levels if count > 1]):
         return ""
-    count, configs = 0, [run.config for run in grid.runs]
-    first, evaluate = configs[0], configs[0].get("evaluate") or {}
-    if {*ACCURATE} & {*evaluate} and not evaluate.get("on") and all(c["dataset"] == first["dataset"] for c in configs):
-        with contextlib.suppress(ConfigError, OSError):
+    first, count = grid.runs[0].config, 0
+    evaluate, one = first.get("evaluate") or {}, not any(key.startswith("dataset") for key in varied)
+    with contextlib.suppress(ConfigError, OSError):
+        if one and {*ACCURATE} & {*evaluate} and not evaluate.get("on"):
             count = len(open_dataset(first["dataset"], first["paths"]["data"]).split("test"))
     folders = [folder for place in {run.folder.parent for run in grid.runs} for folder in runs.folders(place)]
     found = runs_table.of([*map(runs.read, folders)]) if folders else None
@@ -67,10 +65,6 @@ def summarise(grid: Grid) -> int:
     if len(grid.runs) > 1:
         ends = [(grid.ends[run.number], run.config.get("epochs")) for run in grid.runs if run.number in grid.ends]
         show({Path(end.folder): epochs for end, epochs in ends if end.finished and end.folder})
-        varied = [key for key in grid.command.swept if key != "seed"]
-        if varied and "seed" in grid.command.swept:
-            words = [str(grid.command.cfg.name), "--by", "loss" if "loss" in varied else varied[0]]
-            print(f"is one better? {printable(shlex.join(['ssl-bench', 'compare', *words]))}")
     if grid.ends and all(end.code == ConfigError.exit_code for end in grid.ends.values()):
         return ConfigError.exit_code
     return 1 if states[State.FAILED] or not_begun else 0
@@ -92,7 +86,7 @@ def show(finished: Mapping[Path, int | None]) -> None:
     sheets = sheets or [list_of_runs(table, {}, main_metrics(table))]
     with contextlib.suppress(ConfigError):  # nothing varies, or settings vary together
         told = what_matters(table)
-        sheets += [told.sheet()] if len(told.settings) > 1 and told.measured.metric.sign else []
+        sheets += [told.sheet()] if len(told.data["settings"]) > 1 and told.measured.metric.sign else []
     print(text_of(sheets, "rich"), end="")
 
 

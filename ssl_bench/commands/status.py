@@ -115,8 +115,7 @@ def records(table: DataFrame) -> list[dict[str, Any]]:
 
 def _rows(table: DataFrame) -> list[dict[str, Any]]:
     """The rows of ``--csv``."""
-    columns = [*runs_table.settings(table), "seed", *runs_table.numbers(table)]
-    rows = list[dict[str, Any]]()
+    columns, rows = [*runs_table.settings(table), "seed", *runs_table.numbers(table)], list[dict[str, Any]]()
     for record, run, values in zip(records(table), table["run"], table[columns].to_dict("records"), strict=True):
         del record["best"], record["metrics"]
         record |= {name: " ".join(record[name] or ()) for name in ("overrides", "warnings")}

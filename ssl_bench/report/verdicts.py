@@ -43,7 +43,7 @@ def _matters(table: DataFrame, metric: str) -> dict[str, Any] | None:
     sheet = told.sheet()
     rows = [[printable(entry.text) for entry in row] for row in sheet.rows]
     below = [printable(line) for part in sheet.below for line in part.splitlines()]
-    words = {"columns": sheet.columns, "rows": rows, "below": below, "unit": told.label}
+    words = {"columns": sheet.columns, "rows": rows, "below": below, "unit": told.measured.label}
     return told.data | words | {"title": printable(sheet.title)}
 
 

@@ -32,11 +32,13 @@ if TYPE_CHECKING:
 
 ALL_CELLS = "all cells"
 SO, NOT_SO, UNDECIDED = 0, 1, 3  # exit codes
+Name = str | None
 UNNAMED = (*runs.ENVIRONMENT, *runs.COMPUTED, "git")
 ALONE = "without a partner"
 
 
 ENDS = ("low", "high", "single_low", "single_high")
+NUMBERS = ("mean", "to_mean", "difference", *ENDS)
 
 
 @dataclass
@@ -121,10 +123,9 @@ class Comparisons:
         self, fit: Fit, estimate: Estimate, centres: np.ndarray, known: bool
     ) -> tuple[list[dict[str, Any]], Estimate | None]:
         """The records of comparisons that are decided together, and the first difference; ``known``: there are any."""
-        rows = [
-            _row("", "", "", mean=centre + size / 2, to_mean=centre - size / 2, difference=size)
-            for size, centre in zip(map(float, estimate.mean), map(float, centres), strict=True)
-        ]
+        sizes, rows = [float(size) for size in estimate.mean], list[dict[str, Any]]()
+        for size, centre in zip(sizes, map(float, centres), strict=True):
+            rows.append(_row("", "", "", mean=centre + size / 2, to_mean=centre - size / 2, difference=size))
         if not known:
             return rows, None
         sign, margin = self.measured.metric.sign, self.margin
@@ -132,12 +133,11 @@ class Comparisons:
         (found, *ends), alone = answers(estimate, margin), estimate.interval()
         for n, row in enumerate(rows):
             words = [up if row["difference"] > 0 else down] * bool(found[n, 0])
-            if margin is not None and found[n, 1]:
-                words.append(f"no difference larger than {margin:.3g}")
+            words += [f"no difference larger than {margin:.3g}"] if margin is not None and found[n, 1] else []
             row |= {name: float(of[n]) for name, of in zip(ENDS, (*ends, *alone), strict=True)}
-            more = "images" if estimate.images[n] > estimate.seeds[n] else "seeds"
-            row |= {"varies": more if fit.bits is not None else "seeds only"}
-            row["verdict"] = ", ".join(words) or "undecided"
+            of_images = fit.bits is not None and estimate.images[n] > estimate.seeds[n]
+            more = "images" if of_images else "seeds" if fit.bits is not None else "seeds only"
+            row |= {"varies": more, "verdict": ", ".join(words) or "undecided"}
         return rows, estimate.of(0)
 
     def code(self, expected: str) -> int:
@@ -178,9 +178,8 @@ class Comparisons:
     def sheet(self) -> Sheet:
         """The comparisons as rows."""
         columns = ["runs", "n", "mean", "other", "difference", "interval", "varies by", "verdict"]
-        spared = ("varies by", "other", "mean")
-        title = f"{self.measured.title}, by {', '.join(self.by)}"
-        sheet = Sheet(columns, words=("varies by", "verdict"), spared=spared, title=title)
+        sheet = Sheet(columns, words=("varies by", "verdict"), spared=("varies by", "other", "mean"))
+        sheet.title = f"{self.measured.title}, by {', '.join(self.by)}"
         form = ".2f" if self.measured.metric.scale == 100 else ".4g"
         names = [f"{row['of']} minus {row['to']}" for row in self.rows]
         for name in dict.fromkeys(names):
@@ -220,11 +219,7 @@ class Comparisons:
 
 
 def compare(
-    table: DataFrame,
-    by: str | Sequence[str],
-    to: str | None = None,
-    metric: str | None = None,
-    margin: float | None = None,
+    table: DataFrame, by: str | Sequence[str], to: Name = None, metric: Name = None, margin: float | None = None
 ) -> Comparisons:
     """Compare runs that differ in one setting.
 
@@ -274,19 +269,9 @@ def compare(
 
 def _row(where: str, of: str, to: str, **known: Any) -> dict[str, Any]:
     """The record of a comparison."""
-    numbers = dict.fromkeys(("mean", "to_mean", "difference", "low", "high", "single_low", "single_high"))
-    row: dict[str, Any] = {
-        "where": where,
-        "of": of,
-        "to": to,
-        "n": 0,
-        "seeds": [],
-        **numbers,
-        "varies": "",
-        "verdict": "no verdict",
-    }
-    row |= {"cells": 1, "vary": False, "by_seed": False, "differ": [], "commands": []}
-    return row | known
+    row: dict[str, Any] = {"where": where, "of": of, "to": to, "n": 0, "seeds": [], **dict.fromkeys(NUMBERS)}
+    row |= {"varies": "", "verdict": "no verdict", "cells": 1, "vary": False, "by_seed": False}
+    return row | {"differ": [], "commands": []} | known
 
 
 def _setting(table: DataFrame, wanted: str) -> str:

@@ -76,9 +76,9 @@ def curves(
     recorded = [read.get(str(run.folder), ()) for run in table["run"]]
     having = [any(_has(row, name) for row in of_run) for of_run in recorded]
     if not any(having):
-        there = dict.fromkeys(key for of_run in recorded for row in of_run[:50] for key in row if key not in CLOCKS)
-        words = ", ".join(sorted(there)) or "nothing yet"
-        raise InvalidValue("--metric", name, f"a value of metrics.jsonl, which has {words}{near(name, sorted(there))}")
+        there = sorted({key for of_run in recorded for row in of_run[:50] for key in row} - CLOCKS)
+        what = f"a value of metrics.jsonl, which has {', '.join(there) or 'nothing yet'}{near(name, there)}"
+        raise InvalidValue("--metric", name, what)
     drawn = runs_table.with_one_name(table[having])
     settings = varying(drawn)
     own = [_entries(run) if "/" in name else [] for run in drawn["run"]]
@@ -119,23 +119,21 @@ def _made_by(row: Mapping[str, Any], name: str, own: Sequence[Entry], known: Map
         own: the evaluations of the run, which have made a row of an earlier version that does not say it.
         known: those of all runs, by their marks.
     """
-    if marks := row.get("evaluations"):
-        entry = evaluations.made(name, [known[mark] for mark in marks if mark in known])
-        return evaluations.mark(entry) if entry else " ".join(mark for mark in marks if mark not in known)
-    entry = evaluations.made(name, evaluations.after(own, row["epoch"])) or evaluations.made(name, own)
-    return evaluations.mark(entry) if entry else ""
+    marks, of_old = row.get("evaluations", ()), [*evaluations.after(own, row["epoch"]), *own]
+    entry = evaluations.made(name, [known[mark] for mark in marks if mark in known] if marks else of_old)
+    return evaluations.mark(entry) if entry else " ".join(marks)
 
 
 def _curve(label: str, members: Sequence[tuple[Run, Points]], name: str, metric: Metric) -> SeedCurve:
     """The curve of the runs of a line, each with its points."""
+    from pandas import DataFrame
+
     by_seed = dict[Any, tuple[Run, Points]]()
     for run, points in members:
         first, its = by_seed.setdefault(run.seed, (run, points))
         runs_table.refuse_two_recipes(first, run)
         if its != points:
             raise ConfigError(f"{name} of one training and seed differs in {first.folder} and {run.folder}: name one")
-    by_run = [points for _, points in by_seed.values()]
-    shared = sorted(set(by_run[0]).intersection(*by_run[1:]))
-    values = metric.scale * np.array([[points[x] for x in shared] for points in by_run])
-    spread = values.std(0, ddof=1) if len(by_run) > 1 else np.zeros(len(shared))
-    return SeedCurve(label, np.array(shared), values.mean(0), spread, len(by_run))
+    frame = metric.scale * DataFrame([points for _, points in by_seed.values()]).sort_index(axis=1).dropna(axis=1)
+    epochs, means, spreads = frame.columns.to_numpy(float), frame.mean(), frame.std().fillna(0.0)
+    return SeedCurve(label, epochs, means.to_numpy(), spreads.to_numpy(), len(frame))

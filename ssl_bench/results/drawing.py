@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Iterable, Sequence
 from statistics import fmean
@@ -12,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.transforms import offset_copy
 
-from ssl_bench.record.plots import COLOURS, DASHES, line, panels, ticks
+from ssl_bench.record.plots import COLOURS, DASHES, line, panels, render, ticks
 from ssl_bench.results.curves import SeedCurve
 from ssl_bench.results.matters import Matters
 from ssl_bench.results.pivot import Pivot
@@ -26,9 +25,7 @@ class Picture(Figure):
     """A figure that a notebook shows."""
 
     def _repr_png_(self) -> bytes:
-        file = io.BytesIO()
-        self.savefig(file, format="png")
-        return file.getvalue()
+        return render(lambda: self)
 
 
 def draw(pivots: Sequence[Pivot], heat: bool) -> Picture:
@@ -71,7 +68,7 @@ def _lines(axis: Any, pivot: Pivot) -> None:
     axis.autoscale_view()
     few, *_, many = [*(counts := sorted(map(len, pivot.cells.values()))), counts[-1]]
     of = f"{few} seeds" if few == many else f"{few} to {many} seeds"
-    axis.set_ylabel(f"{pivot.label}\nmean" + f" and 95% interval of {of}" * (many > 1))
+    axis.set_ylabel(f"{pivot.measured.label}\nmean" + f" and 95% interval of {of}" * (many > 1))
     if name:
         axis.legend()
 
@@ -83,27 +80,26 @@ def _heat(axis: Any, pivot: Pivot, scale: tuple[float, float]) -> None:
     for (row, column), cell in pivot.cells.items():
         y, x, mean = rows.index(row), columns.index(column), fmean(cell.values())
         means[y, x], colour = mean, "white" if mean < sum(scale) / 2 else "black"
-        text = f"{mean:.1f}" if pivot.metric.unit == "share" else f"{mean:.3g}"
+        text = f"{mean:.1f}" if pivot.measured.metric.unit == "share" else f"{mean:.3g}"
         axis.text(x, y, f"{text}\n({len(cell)})", ha="center", va="center", color=colour, fontsize="small")
     image = axis.imshow(means, origin="lower", aspect="auto", vmin=scale[0], vmax=scale[1])
     ticks(axis, range(len(columns)), list(map(text_of, columns)))
-    axis.set_yticks(range(len(rows)), list(map(text_of, rows)))
+    axis.set(yticks=range(len(rows)), yticklabels=list(map(text_of, rows)), ylabel=pivot.names[0])
     axis.grid(visible=False)
-    axis.set_ylabel(pivot.names[0])
-    axis.figure.colorbar(image, ax=axis, label=f"{pivot.label}, mean (runs)")
+    axis.figure.colorbar(image, ax=axis, label=f"{pivot.measured.label}, mean (runs)")
 
 
 def draw_matters(matters: Matters) -> Picture:
     """Draw for each setting its largest difference with the interval, which holds together with the others."""
-    with panels(1, (6.4, 2.8 + 0.5 * len(matters.settings)), kind=Picture) as (figure, (axis,)):
-        for place, of in enumerate(matters.settings):
+    with panels(1, (6.4, 2.8 + 0.5 * len(matters.data["settings"])), kind=Picture) as (figure, (axis,)):
+        for place, of in enumerate(matters.data["settings"]):
             size, low, high = (of["difference"] if of[name] is None else of[name] for name in ENDS)
             colour = COLOURS[0] if of["verdict"].startswith("matters") else "#808080"
             axis.errorbar([size], [place], xerr=[[size - low], [high - size]], fmt="o", color=colour, capsize=3)
         axis.axvline(0, color="black", linewidth=0.8)
-        names = [f"{of['setting']}\n{text_of(of['from'])} < {text_of(of['to'])}" for of in matters.settings]
-        axis.set_yticks(range(len(names)), names)
-        axis.set(ylim=(len(names) - 0.5, -0.5), xlabel=f"largest difference, {matters.label}")
+        names = [f"{of['setting']}\n{text_of(of['from'])} < {text_of(of['to'])}" for of in matters.data["settings"]]
+        axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+        axis.set_xlabel(f"largest difference, {matters.measured.label}")
         axis.grid(axis="y", visible=False)
         _say(figure, [matters.title, *matters.said])
     return figure  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import NOT_HELPED
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.model import LEAST, Confounded, Design, Fit, Settings, degrees_of, smallest_beforehand
+from ssl_bench.results.model import LEAST, Confounded, Design, Fit, Settings, degrees_of, smallest_before
 from ssl_bench.results.statistics import ERROR, SAME, Estimate, cut, smallest_gap
 from ssl_bench.results.table import Measured, in_order, repr_of, text_of
 
@@ -52,27 +52,17 @@ class Matters:
     said: list[str]
     data: dict[str, Any]
 
-    @property
-    def settings(self) -> list[dict[str, Any]]:
-        """The records of the settings."""
-        return list(self.data["settings"])
-
-    @property
-    def label(self) -> str:
-        """The metric with its unit."""
-        return runs_table.label(self.measured.name, self.measured.metric)
-
     def sheet(self) -> Sheet:
         """A row for each setting, and the sentences below."""
         columns = ["setting", "largest difference", "all together, 95%", "verdict"]
         sheet, scale = Sheet(columns, words=columns[1:], title=self.title), self.measured.metric.scale
         numbers = sheet.numbers(self.data["notes"])
-        for of in self.settings:
+        for of in self.data["settings"]:
             size = f"{_text(of['difference'], scale)}  {text_of(of['from'])} < {text_of(of['to'])}"
             texts = [size, between(of["low"], of["high"], scale), of["verdict"]]
             sheet.rows.append([SheetEntry(of["setting"], numbers), *map(SheetEntry, texts)])
         sheet.below, sheet.data = ["\n".join(self.said), *self.measured.below], self.data
-        sheet.records = self.settings
+        sheet.records = self.data["settings"]
         return sheet
 
 
@@ -114,7 +104,7 @@ def what_matters(table: DataFrame, metric: str | None = None, margin: float | No
     try:
         told = Settings(fit) if settings else None
     except Confounded as confounded:
-        names = " and ".join(settings[factor] for factor in confounded.factors)
+        names = " and ".join(settings[factor] for factor in confounded.args[0])
         what = "vary together: their differences cannot be told apart; name runs that share one of them"
         raise ConfigError(f"{names} {what}") from confounded
     records = [_setting(told, n, name, values[n], margin) for n, name in enumerate(settings) if told]
@@ -132,8 +122,8 @@ def what_matters(table: DataFrame, metric: str | None = None, margin: float | No
     data["diverged"] = int((measured.lost["state"] != "failed").sum())
     data |= {"data_sets": named, "notes": notes[:1], "settings": records}
     data["beyond"] = beyond and {name: plain(value) for name, value in beyond.items() if name != "words"}
-    ends = {"least": int(fit.design.n.min()), "most": int(fit.design.n.max())}
-    data["seeds"] = ends | {"deviation": plain(fit.deviation)}
+    least, most = int(fit.design.n.min()), int(fit.design.n.max())
+    data["seeds"] = {"least": least, "most": most, "deviation": plain(fit.deviation)}
     data["images"] = {"count": min(counts.values(), default=None), "deviation": _by_images(measured)}
     halves = {n: told.smallest(n) for n in sizes if told}
     data["smallest"] = [{"seeds": n, "half": half, "nine_in_ten": 1.5 * half} for n, half in halves.items()]
@@ -152,15 +142,14 @@ def fitted(measured: Measured, cells: Sequence[Hashable], levels: Any) -> Fit:
     for place, cell in enumerate(cells):
         runs_table.refuse_two_recipes(runs[first.setdefault(cell, place)], runs[place])
     number, images = {cell: n for n, cell in enumerate(first)}, [*dict.fromkeys(run.images for run in runs)]
-    design = Design(
-        np.array([levels[place] for place in first.values()], dtype=int),
-        [number[cell] for cell in cells],
-        [-1 if run.seed is None else run.seed for run in runs],
-        [images.index(runs[place].images) for place in first.values()],
+    of_cells, blocks = (
+        np.array([levels[n] for n in first.values()], int),
+        [images.index(runs[n].images) for n in first.values()],
     )
-    every = [[measured.bits(runs[place]) for place in rows] for rows in design.rows] if measured.image_counts else []
-    lengths = [{-1 if right is None else len(right) for right in of} for of in every]
-    known = bool(every) and all(len(of) == 1 and -1 not in of for of in lengths)
+    seeds = [-1 if run.seed is None else run.seed for run in runs]
+    design = Design(of_cells, [number[cell] for cell in cells], seeds, blocks)
+    every: list[list[Any]] = [[measured.bits(runs[place]) for place in rows] for rows in design.rows]
+    known = all(right is not None and len(right) == len(of[0]) for of in every for right in of)
     bits = [np.array(of, dtype=np.float32) for of in every] if known else None
     if not (gap := smallest_gap(values := [*measured.values.values()])):
         raise ConfigError(f"all runs have the same number, {measured.name}: nothing to compare")
@@ -203,9 +192,7 @@ def _beyond(fit: Fit, settings: Sequence[str], values: Sequence[Sequence[Any]], 
     told = {"p": by_chance, "settings": pair, "difference": size, "low": size - half, "high": size + half}
     if by_chance > ERROR:
         return told | {"words": f"beyond their sum: no sign (p = {by_chance:.2f})"}
-    (less, more), (at, than) = [
-        [text_of(values[n][one]) for one in of] for n, of in ((first, (i, j)), (second, (m, k)))
-    ]
+    less, more, at, than = map(text_of, (*(values[first][n] for n in (i, j)), *(values[second][n] for n in (m, k))))
     what = f"{more} minus {less} is {_text(size, scale)} {between(size - half, size + half, scale)}"
     return told | {"words": f"{pair}: {what} higher at {at} than at {than}"}
 
@@ -224,8 +211,8 @@ def _sentences(measured: Measured, data: dict[str, Any], fit: Fit, settings: Seq
     scale, design, lines = measured.metric.scale, fit.design, list[str]()
     for of in (of for of in data["settings"] if of["per_doubling"]):
         slope, low, high = of["per_doubling"].values()
-        ends = between(low, high, scale, "+")
-        lines.append(f"Each doubling of {of['setting']} adds {_text(slope, scale, '+')} {ends}".rstrip() + ".")
+        size = f"{_text(slope, scale, '+')} {between(low, high, scale, '+')}".rstrip()
+        lines.append(f"Each doubling of {of['setting']} adds {size}.")
     if names := data["data_sets"]:
         lines.append(f"Data sets: {'; '.join(names)}. Their numbers are of other test images, and not compared.")
     p, least, largest = fit.uneven()
@@ -258,10 +245,8 @@ def _can_show(measured: Measured, data: dict[str, Any], fit: Fit) -> str:
         return " ".join([*parts, beforehand(count or 0, (fit.design.levels.max(0) + 1).tolist(), len(fit.values))])
     (n, half, most), *others = (of.values() for of in data["smallest"])
     roughly = "roughly" if fit.design.degrees < FEW else "about"
-    found = (
-        f"With {n} seed{'s' * (n > 1)} a difference of {roughly} {half:.2g}{points} is found in half of such grids, "
-    )
-    found += f"one of {most:.2g} in nine of ten"
+    found = f"With {n} seed{'s' * (n > 1)} a difference of {roughly} {half:.2g}{points} is found in half of such "
+    found += f"grids, one of {most:.2g} in nine of ten"
     found += "".join(f"; with {n} seeds about {half:.2g} and {most:.2g}: {MORE}" for n, half, most in others)
     return " ".join([*parts, found + "." * (not others)])
 
@@ -285,7 +270,7 @@ def beforehand(images: int, levels: Sequence[int], count: int, table: DataFrame 
             images = min(measured.image_counts.values(), default=images)
     if math.isnan(deviation) and not images:
         return one_seed.strip()
-    least = smallest_beforehand(images, count / max(levels), len(levels), deviation, degrees)
+    least = smallest_before(images, count / max(levels), len(levels), deviation, degrees)
     if math.isnan(deviation):
         sizes = f"a difference is found from {least:.2g} points on; seeds add to it."
         return f"Of {images} test images alone, {sizes}{one_seed}"
@@ -296,8 +281,7 @@ def beforehand(images: int, levels: Sequence[int], count: int, table: DataFrame 
 
 def _one_cell(measured: Measured) -> str:
     """That nothing varies, with what there is."""
-    values = [*measured.values.values()]
-    form = ".2f" if measured.metric.scale == 100 else ".4g"
+    values, form = [*measured.values.values()], ".2f" if measured.metric.scale == 100 else ".4g"
     spread = f", deviation {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
     runs = f"{len(values)} seed{'s' * (len(values) > 1)}, {measured.name} {np.mean(values):{form}}{spread}"
     return f"all runs have the same settings: {runs}; nothing to compare"
@@ -309,9 +293,8 @@ def gone(table: DataFrame, measured: Measured) -> list[str]:
     for name in runs_table.varying(every, [run.images for run in every["run"]]) if len(measured.lost) else ():
         there, lost = {*map(repr_of, measured.runs[name])}, [*map(repr_of, measured.lost[name])]
         for value in in_order([value for value in measured.lost[name] if repr_of(value) not in there]):
-            sentences.append(
-                f"{name}={text_of(value)} has no number: its {lost.count(repr_of(value))} runs have failed or diverged."
-            )
+            what = f"has no number: its {lost.count(repr_of(value))} runs have failed or diverged."
+            sentences.append(f"{name}={text_of(value)} {what}")
     return sentences
 
 

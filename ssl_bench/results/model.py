@@ -32,11 +32,7 @@ Array = Any  # numbers, or a single one
 
 
 class Confounded(ValueError):
-    """Settings vary together, so that their differences cannot be told apart; ``factors`` are their numbers."""
-
-    def __init__(self, factors: Sequence[int]) -> None:
-        super().__init__(factors)
-        self.factors = factors
+    """Settings vary together, so that their differences cannot be told apart; its argument is their numbers."""
 
 
 class Design:
@@ -181,9 +177,7 @@ class Fit:
         variance: of a run within its cell [...], and its least value ``floor``.
     """
 
-    def __init__(
-        self, design: Design, values: Array, bits: Sequence[np.ndarray] | None, scale: float = 1.0, gap: float = 0.0
-    ) -> None:
+    def __init__(self, design: Design, values: Array, bits: Any, scale: float = 1.0, gap: float = 0.0) -> None:
         self.design, self.values, self.bits, self.scale = design, np.asarray(values, dtype=float), bits, scale
         self._left = design.errors(self.values[..., None])[..., 0]
         degrees, self._joint, self.floor, self.images = max(design.degrees, 1), 0.0, gap**2 / 12, math.inf
@@ -364,13 +358,10 @@ class Settings:
 
 def degrees_of(cells: int, seeds: float) -> float:
     """Degrees of freedom of the errors in a grid of so many cells and seeds of each."""
-    free = (cells - 1) * (seeds - 1)
-    return free if free >= LEAST else cells * (seeds - 1)
+    return (cells - 1 if (cells - 1) * (seeds - 1) >= LEAST else cells) * (seeds - 1)
 
 
-def smallest_beforehand(
-    images: int, runs: float, settings: int, deviation: float = math.nan, degrees: float = 0
-) -> float:
+def smallest_before(images: int, runs: float, settings: int, deviation: float = math.nan, free: float = 0) -> float:
     """A difference in percent that is found in half of grids, before there are numbers.
 
     The variances of an image's share are those within and between cells of 176 runs.
@@ -379,7 +370,7 @@ def smallest_beforehand(
         images: the number of test images; 0: they have no part.
         runs: of a level.
         settings: that vary.
-        deviation: of a run by its seed, with so many ``degrees`` of freedom; NaN: what the images alone give.
+        deviation: of a run by its seed, with so many ``free`` degrees of freedom; NaN: what the images alone give.
     """
     from scipy.special import ndtri
 
@@ -387,4 +378,4 @@ def smallest_beforehand(
     of_images = 100**2 * of_cell / images if images else 0.0
     if math.isnan(deviation):
         return -float(ndtri(ERROR / settings / 2)) * math.sqrt(100**2 * of_run / runs / images + of_images)
-    return float(beyond(ERROR / settings / 2, degrees)) * math.sqrt(2 * deviation**2 / runs + of_images)
+    return float(beyond(ERROR / settings / 2, free)) * math.sqrt(2 * deviation**2 / runs + of_images)

@@ -14,17 +14,17 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench.errors import ConfigError
-from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.results import statistics
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.table import in_order, text_of, varying
+from ssl_bench.results.table import Measured, in_order, text_of, varying
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from ssl_bench.record.runs import Run
 
+Name = str | None
 MOST_TABLES = 12  # that one command prints
 OF_LABELS = r"/labels[0-9.e-]+(?=/)"
 LABELS = "labels"  # of the columns: the shares of the labels with which a network was evaluated, `evaluate.labels`
@@ -36,15 +36,14 @@ class Pivot:
 
     Attributes:
         names: the setting of the rows and that of the columns; empty if there is none.
-        name, metric: of the number.
+        measured: the number.
         of: the settings that distinguish it from the other tables.
         cells: by the values of both, of each run its number; a share is in percent.
         below: sentences on what else varies and what is missing.
     """
 
     names: tuple[str, str]
-    name: str
-    metric: Metric
+    measured: Measured
     of: Mapping[str, Any]
     cells: dict[tuple[Any, Any], dict[Run, float]] = field(default_factory=dict)
     below: list[str] = field(default_factory=list)
@@ -54,23 +53,18 @@ class Pivot:
         return in_order([key[which] for key in self.cells])
 
     @property
-    def label(self) -> str:
-        """The metric with its unit."""
-        return runs_table.label(self.name, self.metric)
-
-    @property
     def title(self) -> str:
         """The metric, and what distinguishes the table."""
-        return ", ".join([self.label, *(f"{name}={text_of(value)}" for name, value in self.of.items())])
+        return ", ".join([self.measured.label, *(f"{name}={text_of(value)}" for name, value in self.of.items())])
 
     def sheet(self) -> Sheet:
         """The table as text: mean ± deviation (runs), the best mean of a column bold."""
         rows, columns, (row_name, column_name) = self.axis(0), self.axis(1), self.names
-        heads = [f"{column_name}={text_of(value)}" if column_name else self.label for value in columns]
-        means = {key: fmean(cell.values()) for key, cell in self.cells.items()}
-        signed = {c: [self.metric.sign * mean for key, mean in means.items() if key[1] == c] for c in columns}
-        top = {column: max(of) for column, of in signed.items() if self.metric.sign and len(of) > 1}
-        high, records = "highest" if self.metric.sign > 0 else "lowest", list[dict[str, Any]]()
+        heads = [f"{column_name}={text_of(value)}" if column_name else self.measured.label for value in columns]
+        means, metric = {key: fmean(cell.values()) for key, cell in self.cells.items()}, self.measured.metric
+        signed = {c: [metric.sign * mean for key, mean in means.items() if key[1] == c] for c in columns}
+        top = {column: max(of) for column, of in signed.items() if metric.sign and len(of) > 1}
+        high, records = "highest" if metric.sign > 0 else "lowest", list[dict[str, Any]]()
         bold = [f"Bold: the {high} mean of a column; `ssl-bench compare` says whether it is better."] * bool(top)
         sheet = Sheet([row_name, *heads], title=self.title, below=[*self.below, *bold], records=records)
         for row in rows:
@@ -79,10 +73,15 @@ class Pivot:
                 if (cell := self.cells.get((row, column))) is None:
                     continue
                 values, mean, footnotes = [*cell.values()], means[row, column], runs_table.notes([*cell])
-                text = spread(values, 2 if self.metric.unit == "share" else 3)
-                best = self.metric.sign * mean == top.get(column)
+                text = spread(values, 2 if metric.unit == "share" else 3)
+                best = metric.sign * mean == top.get(column)
                 sheet.rows[-1][place] = SheetEntry(text, sheet.numbers(footnotes), best)
-                of_cell = {"metric": self.label, "mean": mean, "std": statistics.deviation(values), "n": len(values)}
+                of_cell = {
+                    "metric": self.measured.label,
+                    "mean": mean,
+                    "std": statistics.deviation(values),
+                    "n": len(values),
+                }
                 of_cell |= {"best": best, "notes": "; ".join(footnotes)}
                 settings = {name: of for name, of in ((row_name, row), (column_name, column)) if name}
                 records.append({**self.of, **settings, **of_cell})
@@ -90,11 +89,7 @@ class Pivot:
 
 
 def pivot(
-    table: DataFrame,
-    rows: str | None,
-    columns: str | None,
-    metric: str | None,
-    flags: tuple[str, str] = ("--rows", "--columns"),
+    table: DataFrame, rows: Name, columns: Name, metric: Name, flags: tuple[str, str] = ("--rows", "--columns")
 ) -> list[Pivot]:
     """Tables of means over seeds.
 
@@ -110,7 +105,7 @@ def pivot(
             other numbers of one training.
     """
     given = _full_name(flags[0], rows, table), columns if columns == LABELS else _full_name(flags[1], columns, table)
-    measured = runs_table.Measured(table, metric, ["experiment"] * ("experiment" in given))
+    measured = Measured(table, metric, ["experiment"] * ("experiment" in given))
     done, name, axes = measured.runs, measured.name, _axes(measured.runs, *given)
     keys = list(zip(*(done[axis] if axis in done else [None] * len(done) for axis in axes), strict=True))
     inside = varying(done, keys)
@@ -118,7 +113,7 @@ def pivot(
     for place, run, key in zip(done.index, done["run"], keys, strict=True):
         of = {setting: done.at[place, setting] for setting in inside}
         places.setdefault(repr(of), []).append(place)
-        cells = pivots.setdefault(repr(of), Pivot(axes, name, measured.metric, of)).cells
+        cells = pivots.setdefault(repr(of), Pivot(axes, measured, of)).cells
         values = _by_labels(run, name, measured.names) if columns == LABELS else {key[1]: done.at[place, name]}
         for column, value in values.items():
             if isfinite(value):

@@ -125,9 +125,7 @@ def answers(estimate: Estimate, margin: float | None) -> tuple[np.ndarray, np.nd
     return (decided, *cut(estimate.mean, *estimate.interval(ERROR / count), decided, margin))
 
 
-def cut(
-    mean: Array, low: Array, high: Array, decided: np.ndarray, margin: float | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def cut(mean: Array, low: Array, high: Array, decided: Array, margin: float | None = None) -> tuple[Array, Array]:
     """The ends of intervals that agree with what is decided."""
     low = np.where(decided[..., 0] & (mean > 0), np.maximum(low, 0), low)
     high = np.where(decided[..., 0] & (mean < 0), np.minimum(high, 0), high)

@@ -43,7 +43,6 @@ def screen(table: DataFrame, listed: bool, now: float, width: int, live: bool = 
     from rich.text import Text
 
     left, metrics, parts = time_left(table, now), main_metrics(table), list[str]()
-    text_width = min(width, printing.WIDEST)
     last = (_states(table["state"]) or "there are no runs to show") + ("" if listed else "; --runs lists the runs")
     last += f"; about {clock(total)} to go" if (total := whole_time(left)) is not None else ""
     if len(table) and (table["experiment"].nunique() > 1 or not listed):
@@ -55,8 +54,8 @@ def screen(table: DataFrame, listed: bool, now: float, width: int, live: bool = 
     if len(table) == 1:
         row = table.iloc[0]
         sentences = [*filter(None, [row["reason"]]), *row["run"].warnings]
-        parts += [textwrap.fill(printable(sentence), text_width) for sentence in sentences]
-    last = textwrap.fill(last, text_width)
+        parts += [textwrap.fill(printable(sentence), min(width, printing.WIDEST)) for sentence in sentences]
+    last = textwrap.fill(last, min(width, printing.WIDEST))
     text = Text("\n\n".join([last, *parts] if live else [*parts, last]), no_wrap=True, overflow="ellipsis")
     for state, colour in (*COLOURS.items(), ("training", "cyan"), ("evaluating", "cyan")):
         text.highlight_words([state], colour)
@@ -87,11 +86,9 @@ def experiments(table: DataFrame, left: Left, metrics: Metrics) -> Sheet:
 
 def list_of_runs(table: DataFrame, left: Left, metrics: Metrics) -> Sheet:
     """A row for each run, with the main metric of its experiment; columns that would be empty are left out."""
-    texts = {
-        place: (heading(metric), unit.text(value))  # the name and the value of each run's
-        for metric, unit, values in metrics.values()
-        for place, value in values.items()
-    }
+    texts = dict[Any, tuple[str, str]]()  # the name and the value of each run's
+    for metric, unit, values in metrics.values():
+        texts |= {place: (heading(metric), unit.text(value)) for place, value in values.items()}
     heads = {texts[place][0] for place in table.index if place in texts}
     several, found = table["experiment"].nunique() > 1, list(table["run"])
     busy = [run.progress if run.owner else Progress() for run in found]
@@ -165,7 +162,7 @@ def _state(run: Run, state: str) -> str:
 
 def _epoch(run: Run) -> str:
     epoch = run.end if run.finished else run.progress.epoch
-    return _number(epoch, ".3g") if run.end is None else f"{epoch or 0:.3g}/{run.end:.3g}"
+    return _number(epoch, ".5g") if run.end is None else f"{round(epoch or 0, 2):g}/{round(run.end, 2):g}"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -316,11 +316,10 @@ def left_out(table: DataFrame, name: str, there: Sequence[bool] = ()) -> list[st
 
 def in_lines(missing: Mapping[str, Sequence[str]], count: int) -> list[str]:
     """A paragraph on the runs that are left out, of ``count`` runs, with a line for each why; none of none."""
-    lines = [
-        f"left out, {why}: {len(them)} of {count} runs ({'; '.join(them[:MOST_NAMED])}"
-        f"{f'; and {len(them) - MOST_NAMED} more' if len(them) > MOST_NAMED else ''})"
-        for why, them in missing.items()
-    ]
+    lines = list[str]()
+    for why, them in missing.items():
+        more = [f"and {len(them) - MOST_NAMED} more"] * (len(them) > MOST_NAMED)
+        lines.append(f"left out, {why}: {len(them)} of {count} runs ({'; '.join([*them[:MOST_NAMED], *more])})")
     return ["\n".join(lines)] * bool(lines)
 
 
@@ -610,6 +609,7 @@ class Measured:
 
     Attributes:
         name, metric: the number, and what it means.
+        title, label: its name with the unit, above a table and at an axis.
         names: of all numbers of the runs.
         said: sentences on values all of whose runs have failed, and on what the training has not helped.
         runs: those that have a finite value, each training with its seed once.
@@ -628,6 +628,7 @@ class Measured:
             raise ConfigError(f"no run is finished ({states or 'there is none'}): name others, or wait for these")
         self.name, self.names = choose(done, "--metric", metric), name_numbers(done["run"])
         self.metric, self.said, self.total = meaning(done, self.name), list[str](), len(table)
+        self.title, self.label = self.name + ", percent" * (self.metric.scale == 100), label(self.name, self.metric)
         there = once(done, self.name, apart)
         finite = list(map(math.isfinite, there[self.name]))
         if not any(finite):
@@ -642,21 +643,15 @@ class Measured:
     def not_helped(self) -> list[str]:
         """A sentence on networks that were better before the training, beyond what other test images would change."""
         name = self.name.replace("/", "_init/", 1)
-        rows = self.runs[self.runs[name].notna()] if name in self.runs and self.metric.sign else self.runs[:0]
-        worse = 0
-        for run, value, before in zip(rows["run"], rows[self.name], rows[name] if len(rows) else (), strict=True):
+        if name not in self.runs or not self.metric.sign:
+            return []
+        rows, worse = self.runs[self.runs[name].notna()], 0
+        for run, value, before in zip(rows["run"], rows[self.name], rows[name], strict=True):
             half = self.metric.half_width(value, before, self.image_counts.get(run.images, 0))
             worse += self.metric.sign * (value - before) < -half
-        if not worse:
-            return []
-        mean = self.metric.text(rows[name].mean())
-        what = f"{worse} of {len(rows)} networks are not better than before the training ({mean} on average)"
-        return [f"{what}: train longer before you compare."]
-
-    @property
-    def title(self) -> str:
-        """The number with its unit."""
-        return self.name + ", percent" * (self.metric.scale == 100)
+        what = f"{worse} of {len(rows)} networks are not better than before the training"
+        mean = f"({self.metric.text(rows[name].mean())} on average)"
+        return [f"{what} {mean}: train longer before you compare."] * bool(worse)
 
     @property
     def below(self) -> list[str]:

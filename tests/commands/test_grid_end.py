@@ -60,7 +60,6 @@ def test_the_end_of_a_grid_is_a_table_of_what_it_varies(capfd: Capture) -> None:
         numbers = [f"{mean(values[loss, n]):.2f} ± {stdev(values[loss, n]):.2f} (2)" for n in (64, 128)]
         assert line.split() == [loss, *" ".join(numbers).split()]
     assert "knn/top1, percent: 4 cells of 2 seeds" in text
-    assert text.rstrip().endswith("ssl-bench compare g --by loss")
     one_size = end({cell: folders for cell, folders in grid.items() if cell[1] == 64}, capfd)
     assert re.search(r"^loss +knn/top1 \(%\)$", one_size, re.MULTILINE) and "cells of" not in one_size
 

@@ -156,8 +156,8 @@ def test_what_matters_is_what_the_command_says(page: Page) -> None:
     assert rows == cells and len(rows) > 1
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     ((points,),) = page.locator("#matters .js-plotly-plot").evaluate_all("all => all.map(({ data }) => data)")
-    assert points["x"] == pytest.approx([of["difference"] for of in told.settings])
-    ends = [of["difference"] - of["low"] for of in told.settings]
+    assert points["x"] == pytest.approx([of["difference"] for of in told.data["settings"]])
+    ends = [of["difference"] - of["low"] for of in told.data["settings"]]
     assert points["error_x"]["arrayminus"] == pytest.approx(ends)
 
 
