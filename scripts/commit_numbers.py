@@ -40,10 +40,6 @@ VERSIONS = ("ssl_bench", "python", "torch", "torchvision", "timm", "numpy")
 PLACE = {"row", "column", "metric", "value", "seed", "run_id", "seconds"}  # of a committed number
 MARKS = re.compile("(<!-- decided claims -->\n).*(<!-- end -->\n)", re.DOTALL)  # in README.md, around a table
 Place = tuple[Any, ...]  # row, column, metric and seed of a number
-DROPPED = [  # claims that left the files undecided
-    *("dcl/tuned_rate", "less/snr_relic"),
-    *("intriguing/saturation", "intriguing/large_digit", "intriguing/several_digits"),
-]
 # Claims in README, for someone who has not read the papers: the sentence, and the effects of its first criteria.
 FIRST = {
     "intriguing/few_bits": (
@@ -204,7 +200,7 @@ def measured() -> list[Table]:
 def page() -> str:
     """The page in Markdown."""
     every = judged()
-    claims = markdown(verdicts.sheet(every, brief=False))
+    claims = markdown(verdicts.sheet(every, False, tables.dropped()))
     return "\n".join([f"{HEAD}## Claims\n\n{count(every)}\n\n{claims}", *map(_section, measured())])
 
 
@@ -222,9 +218,9 @@ def count(every: Sequence[verdicts.Judged]) -> str:
     """How many claims there are, how many of them are decided, and which are not."""
     found = decided(every)
     networks = Counter(frozenset(cell["run_id"] for cell in counted(each.claim)) for each in found)
-    lists = {"not run yet": [each.claim.name for each in every if not each.was_run], "dropped undecided": DROPPED}
+    lists = {"not run yet": [each.claim.name for each in every if not each.was_run], "dropped": [*tables.dropped()]}
     lists["undecided"] = [each.claim.name for each in every if each.verdict is ClaimVerdict.UNDECIDED]
-    text = f"Of {len(every) + len(DROPPED)} claims committed runs decide {len(found)}: "
+    text = f"Of {len(every) + len(tables.dropped())} claims committed runs decide {len(found)}: "
     text += f"{sum(not each.claim.ours for each in found)} sentences of the papers, "
     text += f"{max(networks.values(), default=0)} about the same networks"
     return text + "".join(f"; {words}: {', '.join(names)}" for words, names in lists.items() if names) + "."

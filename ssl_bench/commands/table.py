@@ -77,7 +77,7 @@ def _sheets(options: Namespace) -> list[Sheet]:
         claims = verdicts.claims_of(selection.names)
         results = _results(selection, [cell for claim in claims for cell in claim.cells])
         judged = [verdicts.judge(claim, results) for claim in claims]
-        return [verdicts.sheet(judged, options.format in (None, "rich"))]
+        return [verdicts.sheet(judged, options.format in (None, "rich"), tables.dropped(selection.names))]
     results, filled = _filled(selection)
     return [whole(table, cells, results, selection.call(table), selection.changes) for table, cells in filled]
 

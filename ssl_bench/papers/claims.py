@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ssl_bench.papers.cells import Cell, Table
-from ssl_bench.results.statistics import half_width
+from ssl_bench.results.statistics import beyond, half_width, tail
 
 ERROR = 0.05  # of one end of an interval, before Holm's correction
 
@@ -38,7 +38,6 @@ STATISTICS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  
     "largest": lambda y, x: max(y),
     "range": lambda y, x: max(y) - min(y),
     "endpoints": lambda y, x: y[-1] - y[0],
-    "ratio": lambda y, x: y[-1] / y[0] if y[0] else math.nan,
     "slope": lambda y, x: statistics.linear_regression([math.log2(value) for value in x], y).slope,
 }
 
@@ -108,7 +107,7 @@ class PaperClaim(Table):
         says: the claim in words, with "Ours: " before a sentence that is no paper's.
         ours: whether it is no paper's.
         where: the section, table or figure of the paper that it is in or about.
-        kind: exact, trend, comparison or equivalence.
+        kind: exact, trend or comparison.
         seeds_because: why these seeds, and so many.
         criteria: the controls, and then what the claim asks.
         minutes: time of all runs on two cores.
@@ -157,13 +156,11 @@ def failed(findings: Sequence[Tested]) -> list[Tested]:
 
 def judge(criterion: Criterion, numbers: list[float], error: float = ERROR) -> Tested:
     """Judge a criterion by the numbers of its seeds."""
-    from scipy.stats import t
-
     (lower, upper), half = criterion.limits, half_width(numbers, error)
     mean = statistics.fmean(numbers) if numbers else math.nan
     halves = min(abs(mean - lower), abs(mean - upper)) / half  # from the mean to the nearest limit
     degrees = len(numbers) - 1
-    p = float(t.sf(halves * t.isf(error, degrees), degrees)) if degrees > 0 else 1.0
+    p = float(tail(halves * beyond(error, degrees), degrees)) if degrees > 0 else 1.0
     judged = ClaimVerdict.UNDECIDED
     if len(numbers) < len(criterion.seeds):
         judged = ClaimVerdict.NOT_RUN

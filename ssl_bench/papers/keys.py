@@ -13,7 +13,7 @@ from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.files import fits
 
-PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
+PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims", "dropped"}
 TABLE_KEYS = {
     *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing"),
     *("rows", "columns", "each", "x", "y", "best"),
@@ -37,11 +37,12 @@ SHAPES: dict[str, tuple[Any, str]] = {  # what the value of a key is, and in wor
     **dict.fromkeys(("set", "each"), OVERRIDES),
     **dict.fromkeys(("criteria", "controls"), (list[dict], "a list of criteria")),
     **dict.fromkeys(("row", "column"), (str | float, "a name")),
-    "kind": (Literal["exact", "trend", "comparison", "equivalence"], "exact, trend, comparison or equivalence"),
+    "kind": (Literal["exact", "trend", "comparison"], "exact, trend or comparison"),
     "by": (Literal["paper", "ours"], "paper or ours"),
     "best": (Literal["row", "column"], "row or column"),
     "doubling": (bool, "true or false"),
     "columns": (list[str | float] | dict, "a list of names, or a mapping from names to overrides"),
+    "dropped": (dict[str, str], "a mapping from the names of claims to why they were dropped"),
     "theory": (dict[str, list | str], "a mapping from names to numbers, or to row"),
     "metrics": (dict[str, str], "a mapping from names to metrics"),
     "values": (list | dict[str, list], "a list with a number for each column"),

@@ -173,8 +173,6 @@ def read_claim(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[st
             raise ConfigError(f"{name}: theory {curve}: set a number for each column, or row if it is one of the rows")
     criteria = [_criterion(control, table, name, True) for control in node.get("controls") or []]
     criteria += [_criterion(criterion, table, name, False) for criterion in node["criteria"]]
-    if node["kind"] == "equivalence" and not all(one.control or "within" in one.limit for one in criteria):
-        raise ConfigError(f"{name}: kind=equivalence: set within in each of its criteria")
     return PaperClaim(
         **{field.name: getattr(table, field.name) for field in fields(Table)},
         says="Ours: " * ours + line(node["claim"]),

@@ -97,6 +97,13 @@ def _read(path: Path, changed: files.Mark) -> tuple[tuple[Table, ...], tuple[Pap
     return parse(files.read_bytes(path, LARGEST), path)
 
 
+def dropped(names: tuple[str, ...] = ()) -> dict[str, str]:
+    """The claims that have left the files of some papers, or of all, each with the reason."""
+    found = [path_of(paper)[0] for paper in names or paths()]
+    of_papers = [(path.stem, anchors.parse(path.read_bytes()).get("dropped") or {}) for path in found]
+    return {f"{paper}/{claim}": why for paper, of in of_papers for claim, why in of.items()}
+
+
 def parse(text: str | bytes, path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
     """The tables and the claims of a paper from the text of its file, which ``path`` names in errors.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim, Tested, failed, verdict
 from ssl_bench.record.printing import Sheet, SheetEntry
 
+DROPPED = "dropped"  # in place of a verdict
 HEADINGS = ("claim", "verdict", "effect [interval], asked", "control", "n", "hours")
 
 
@@ -37,11 +38,7 @@ class Judged:
     @property
     def words(self) -> str:
         """The verdict in words."""
-        if self.verdict is ClaimVerdict.CONTRADICTED:
-            return self.claim.contradicted
-        margin = max(criterion.limits[1] for criterion in self.claim.criteria if not criterion.control)
-        equal = self.claim.kind == "equivalence" and self.verdict is ClaimVerdict.SHOWN
-        return f"no difference larger than {margin:g}" if equal else self.verdict.value
+        return self.claim.contradicted if self.verdict is ClaimVerdict.CONTRADICTED else self.verdict.value
 
     @property
     def main(self) -> Tested:
@@ -90,7 +87,8 @@ class Judged:
             for finding in self.findings
         ]
         texts = {key: getattr(self.claim, key) for key in ("says", "ours", "where", "kind", "seeds_because", "minutes")}
-        return {"claim": self.claim.name, **texts, "verdict": self.words, "runs": self.source, "criteria": criteria}
+        verdict = {"verdict": self.verdict.value, "words": self.words, "runs": self.source}
+        return {"claim": self.claim.name, **texts, **verdict, "criteria": criteria}
 
 
 def judge(claim: PaperClaim, results: Results) -> Judged:
@@ -129,14 +127,14 @@ def _sentence(finding: Tested) -> str:
     return f"{'control: ' * finding.criterion.control}{finding.criterion.says}: {number(finding)}"
 
 
-def sheet(judged: Sequence[Judged], brief: bool) -> Sheet:
-    """Claims as rows with their sentences; in brief, rows of numbers over the sentences."""
+def sheet(judged: Sequence[Judged], brief: bool, dropped: Mapping[str, str]) -> Sheet:
+    """Claims as rows with their sentences; in brief, rows of numbers over the sentences; then those ``dropped``."""
     rows = [[SheetEntry(text) for text in judgement.row(brief)] for judgement in judged]
-    below = ["The claims, and the effect that is printed; ssl-bench table CLAIM prints what was measured:"]
-    below += [
-        f"{judgement.claim.name}: {judgement.claim.says} ({judgement.claim.where}) "
-        f"Effect: {judgement.main.criterion.says}"
-        for judgement in judged
-    ]
-    records, text = [judgement.record() for judgement in judged], "\n".join(below) if brief else ""
-    return Sheet([*HEADINGS], rows, left=len(HEADINGS), below=[text] if text else [], data=records)
+    about = ["The claims, and the effect that is printed; ssl-bench table CLAIM prints what was measured:"]
+    for one in judged:
+        about.append(f"{one.claim.name}: {one.claim.says} ({one.claim.where}) Effect: {one.main.criterion.says}")
+    gone = ["Dropped:", *(f"{name}: {why}" for name, why in dropped.items())]
+    records = [judgement.record() for judgement in judged]
+    records += [{"claim": name, "verdict": DROPPED, "reason": why} for name, why in dropped.items()]
+    below = ["\n".join(about)] * brief + ["\n".join(gone)] * bool(dropped)
+    return Sheet([*HEADINGS], rows, left=len(HEADINGS), below=below, data=records)
