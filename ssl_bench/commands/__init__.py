@@ -9,7 +9,7 @@ COMMANDS = {
     "check": "is this machine right, and how fast? check [speed]; is a loss right? check --loss FILE.py:NAME",
     "status": "every run and grid under outputs/: status [grid] [loss=dcl] [--sort knn/top1] [--watch]",
     "compare": "what matters in a grid, and is A better than B? compare grid [--by loss --to infonce]",
-    "report": "runs and plots as one HTML file: report [OUTPUTS | NAME ...] [--out FILE] [--open] [--watch]",
+    "report": "runs and plots as one HTML file: report [OUTPUTS | NAME ...] [--out FILE] [--watch]",
     "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",
     "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",
     "figure": "the same as a plot, table with --out: figure dcl/fig3 --out fig3.png",

@@ -14,9 +14,7 @@ from ssl_bench.errors import ConfigError, RunError, one_line, require
 from ssl_bench.files import folder_of_options, given_path
 
 Main = TypeVar("Main", bound=Callable[..., int])
-WORDS = (
-    "an experiment, a run_id or its beginning, a folder, or a condition: loss=dcl,eqco, 'loss!=dcl', 'negatives.k>4'"
-)
+WORDS = "an experiment, a run_id's beginning, a folder, or a condition: loss=dcl,eqco, 'loss!=dcl', 'negatives.k>4'"
 
 
 class Parser(argparse.ArgumentParser):
@@ -138,13 +136,12 @@ def refuse(error: object, code: int = 2) -> int:
 
 
 def progress_bar(text: str, items: Iterable[Any], count: int | None = None) -> Iterable[Any]:
-    """Iterate over items with a progress bar, on a terminal only, and not over fewer than 20: a second or two."""
+    """Iterate over items with a progress bar, on a terminal only."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
-    hidden = not console.is_terminal or (count or 20) < 20
-    return track(items, text, count, console=console, transient=count is not None, disable=hidden)
+    return track(items, text, count, console=console, transient=count is not None, disable=not console.is_terminal)
 
 
 show_progress = functools.partial(progress_bar, "composing configurations")

@@ -7,7 +7,7 @@ ssl-bench compare runs.csv --metric acc --seed seed  the same of any table with 
 
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.errors import ConfigError, require
@@ -15,22 +15,18 @@ from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.results import any_table
 from ssl_bench.results.table import chosen, read_condition, select
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Print what matters or a comparison; return 0, with ``--expect`` 1 or 3 if it is not so or undecided, or 2."""
-    about = "Say what matters in a grid, or compare runs that differ in one setting and the seed."
-    parser = Parser("compare", about)
+    parser = Parser("compare", "Say what matters in a grid, or compare runs that differ in one setting and the seed.")
     parser.add_words()
-    by = "compare the values of this setting; may be repeated; without it: what matters"
-    parser.add_argument("--by", action="append", default=[], metavar="KEY", help=by)
+    parser.add_argument(
+        "--by", action="append", default=[], metavar="KEY", help="compare this setting's values; may be repeated"
+    )
     parser.add_argument("--to", metavar="VALUE", help="what the others are compared with (default: what most have)")
     parser.add_argument("--metric", metavar="NAME", help="such as linear/top1 (default: the main metric of most runs)")
-    seed = "of a CSV file: the column of the seed (default: seed)"
-    parser.add_argument("--seed", metavar="NAME", default="seed", help=seed)
+    parser.add_argument("--seed", metavar="NAME", default="seed", help="the column of the seed in a CSV file")
     parser.add_argument("--margin", type=float, help="a difference that does not matter, of accuracies in percent")
     expect = "end with 0 if the first verdict is this, 1 if it is shown not to be so, 3 if it is undecided"
     parser.add_argument("--expect", choices=("better", "not-worse", "equivalent"), help=expect)
@@ -53,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
-def _table(options: Namespace) -> "DataFrame":
+def _table(options: Namespace) -> Any:
     """The runs that the words select, or the rows of a CSV file for which conditions hold."""
     if not (files := [word for word in options.words if word.endswith(".csv")]):
         return chosen(options.words, options.outputs)

@@ -31,8 +31,8 @@ def show(grid: Grid, skip: bool, as_json: bool) -> None:
         return
     sheet = Sheet(["steps", "time", "run", "directory"], left=0, words=["run", "directory"])
     for run, steps, hours in costs:
-        amounts = ["" if steps is None else f"{steps:,}", "" if hours is None else duration(hours)]
-        sheet.rows.append([SheetEntry(text) for text in (*amounts, run.label, str(run.folder))])
+        amounts = "" if steps is None else f"{steps:,}", "" if hours is None else duration(hours)
+        sheet.rows.append([*map(SheetEntry, (*amounts, run.label, str(run.folder)))])
     sheet.below = [f"{len(left)} run{'s' * (len(left) != 1)} to go{f', {cost}' * bool(left)}"]
     alone = f"already done: {runs[0].folder}" if len(runs) == 1 else sheet.below[0]
     sheet.below += [told] if (told := grid_end.can_show(grid)) else []

@@ -16,9 +16,7 @@ from ssl_bench.config import reference, with_hydra
 from ssl_bench.errors import ConfigError, RunError
 
 CHANGEABLE = ("evaluate=", "evaluate.", "device=", "paths.data=", "dataset.root=", "dataset.path=")
-WEIGHTS = (
-    "a network from a file, timm:NAME or random, for `backbone=...`; which=momentum: the second network of the file"
-)
+WEIGHTS = "a network from a file, timm:NAME or random, for `backbone=...`; which=momentum: its second network"
 
 
 @in_sentences

@@ -46,8 +46,8 @@ class Estimate(NamedTuple):
     def __str__(self) -> str:
         known = [took for took in self.hours if took is not None]
         took = f", about {duration(sum(known))} {self.way}" if self.way and len(known) == len(self.hours) else ""
-        in_turn = ", one run after another" if took and len(known) > 1 else ""
-        return f"{sum(filter(None, self.steps)):,} steps of pre-training{took}{in_turn}"
+        took += ", one run after another" if took and len(known) > 1 else ""
+        return f"{sum(filter(None, self.steps)):,} steps of pre-training{took}"
 
 
 def estimate(configs: Iterable[Config], here: bool = True) -> Estimate:

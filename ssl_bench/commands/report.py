@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import json
 import time
-import webbrowser
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,17 +46,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("report", "Show runs, plots and comparisons in a browser.")
     parser.add_words()
     parser.add_argument("--out", type=Path, metavar="FILE", help="an .html file (default: report.html)")
-    parser.add_argument("--open", action="store_true", help="open it in the browser")
-    watch = "write it again when a run has changed, until Ctrl-C; a browser that shows it follows"
-    parser.add_argument("--watch", action="store_true", help=watch)
+    parser.add_argument("--watch", action="store_true", help="write it again when a run has changed, until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="print the data of the file, and write none")
     options = parser.read_words(arguments)
     if options.json:
-        if options.out or options.open or options.watch:
-            raise ConfigError("--json writes no file: leave --out, --open and --watch out")
+        if options.out or options.watch:
+            raise ConfigError("--json writes no file: leave --out and --watch out")
         data = collect(options.words, options.outputs, Path.cwd())
-        for run in data["runs"]:
-            del run["pictures"]  # files in its folder, as text
+        data["runs"] = [{n: of for n, of in run.items() if n != "pictures"} for run in data["runs"]]  # files as text
         print(json.dumps(data, indent=2, allow_nan=False))
         return 0
     path = output(options.out, "report.html", b": ssl_bench report</title>")
@@ -65,8 +61,6 @@ def main(arguments: Sequence[str]) -> int:
     data = collect(options.words, options.outputs, path.parent.absolute())
     files.write_text(path, html.render(data, options.watch))
     print(f"{path}: {len(data['runs'])} runs, {path.stat().st_size / 1e6:.1f} MB", flush=True)
-    if options.open:
-        webbrowser.open(path.absolute().as_uri())
     if options.watch:
         _watch(options, path, data)
     return 0

@@ -37,7 +37,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_config_dir()
     parser.epilog = f"{HELP} seed=0,1 replaces the seeds."
     options = parser.read(arguments)
-    typed = shlex.join(["ssl-bench", "reproduce", *arguments])
     skip = taken_skip(options.overrides)
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     planned = plan(selection, show_progress)
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     for folder in {folder for runs in planned for folders in runs.done.values() for folder in folders}:
         lease.remove_left(folder)
-    return _train(selection, todo, command, typed) if todo else 0
+    return _train(selection, todo, command, shlex.join(["ssl-bench", "reproduce", *arguments])) if todo else 0
 
 
 def _train(selection: Selection, todo: Sequence[PlannedRuns], command: Command, typed: str) -> int:

@@ -60,10 +60,11 @@ def main(arguments: Sequence[str]) -> int:
     forms.add_argument("--json", action="store_true", help="print a list of objects, one for each run")
     forms.add_argument("--csv", action="store_true", help="print a table of these fields, settings and metrics")
     options = parser.read_words(arguments)
+    given = options.words, options.outputs, options.sort
     if options.json:
-        print(json.dumps(records(_table(options)), indent=2))
+        print(json.dumps(records(chosen(*given)), indent=2))
     elif options.csv:
-        print(text_of([Sheet([], records=_rows(_table(options)))], "csv"), end="")
+        print(text_of([Sheet([], records=_rows(chosen(*given)))], "csv"), end="")
     else:
         from rich.console import Console
 
@@ -76,13 +77,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _table(options: Namespace) -> DataFrame:
-    return chosen(options.words, options.outputs, options.sort)
-
-
 def _screen(options: Namespace, console: Console, live: bool = False) -> Text:
     """The text with experiments, runs and totals; a terminal has all runs only if they are few or asked for."""
-    table = _table(options)
+    table = chosen(options.words, options.outputs, options.sort)
     listed = bool(options.runs or options.sort) or len(table) <= LISTED or not console.is_terminal
     width = console.width if live else get_terminal_size((LONGEST, 0)).columns  # a file needs no line breaks
     return screen(table, listed, time.time(), width, live)

@@ -45,8 +45,7 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
     text = "of runs: a column or place on the x axis for each value, such as k; labels; or epoch: curves"
     parser.add_argument("--columns", "--x", metavar="KEY", help=text)
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
-    text = "of runs: the largest difference of each setting, with its interval"
-    parser.add_argument("--what-matters", action="store_true", help=text)
+    parser.add_argument("--what-matters", action="store_true", help="of runs: the largest difference of each setting")
     parser.add_outputs()
     parser.add_config_dir()
     parser.epilog = f"{ABOUT_NUMBERS} {HELP}"
