@@ -90,7 +90,7 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
     if name in ("evaluate", "export", "status") and "--weights" not in words:
         words = [re.sub(r"RUN_DIR|outputs/default/<run_id>|^default$", str(trained), word) for word in words]
         if name == "status":  # other commands evaluate the run with another k
-            words = [word.replace("knn/top1", "epoch") for word in words if word != "grid"]
+            words = [word.replace("knn/top1", "seed") for word in words if word != "grid"]
         short = ["evaluate.npc.batches=1", "evaluate.npc.batch_sizes=[32]"] if "npc" in " ".join(words) else []
         return [*(word for word in words if word != "--watch"), *short]
     if name in ("train", "prepare") and re.search(r"dataset=(hf|folder|arrays)|dataset\.\w+=", " ".join(words)):
