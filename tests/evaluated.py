@@ -1,10 +1,15 @@
-"""The evaluations of ``results.json`` files that tests write by hand, of their metrics."""
+"""Evaluations: of ``results.json`` files that tests write by hand, and what evaluators are run on."""
 
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from ssl_bench.config.identity import evaluation_id
+from ssl_bench.evaluate.target import Target
 from ssl_bench.record.evaluations import NETWORKS, asked, evaluator_of, filled
+from ssl_bench.training import build
+from ssl_bench.training.precision import Precision
 
 
 def with_evaluations(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,3 +26,9 @@ def with_evaluations(content: Mapping[str, Any]) -> dict[str, Any]:
         same = next((entry for entry in entries if entry["evaluator"] == evaluator), plain)
         entries.append({**same, "network": network, "metrics": {name: value}})
     return {**content, "evaluations": entries}
+
+
+def targets_of(run: build.Run, networks: Mapping[str, Any]) -> dict[str, Target]:
+    """What the evaluators of a run are run on, on the CPU, by the infix of their metrics."""
+    cells = build.cells(run, networks, torch.device("cpu"), Precision.of("fp32", False))
+    return {infix: target for _, _, targets in cells for infix, target in targets}

@@ -18,7 +18,8 @@ from ssl_bench.config.build import find_target
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import global_mean
 from ssl_bench.methods.base import Method
-from ssl_bench.training.parts import OBJECTIVE, Parts
+from ssl_bench.training import build
+from ssl_bench.training.build import OBJECTIVE
 from tests.methods.test_contrastive import SIZE, OneLayer, combinations, configuration, option, with_objective
 from tests.methods.training import local_batches, options, train, train_in_chunks
 from tests.ranks import on_ranks, on_two_ranks
@@ -67,7 +68,7 @@ def negatives_for(loss: str) -> str:
 def method_of(config: dict[str, Any]) -> Method:
     torch.manual_seed(0)
     with patch("ssl_bench.networks.backbones.DigitsResNet", OneLayer):
-        return Parts(config).method.double()
+        return build.method(build.build(config)).double()
 
 
 def without_norms(module: Any) -> Any:

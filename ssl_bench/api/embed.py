@@ -35,8 +35,8 @@ from ssl_bench.record.evaluations import digest
 from ssl_bench.record.feature_plots import write_picture
 from ssl_bench.seeding import seed_everything
 from ssl_bench.signals import stop_if_asked
+from ssl_bench.training import build
 from ssl_bench.training.finished import load_run, read_again, read_config
-from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision, set_matmul_options
 
 FEATURES, RECORD = "features.npy", "embed.json"
@@ -129,8 +129,9 @@ def opened(source: nn.Module | Path | dict[str, Any], words: Sequence[str]) -> t
         elif isinstance(source, nn.Module):  # which has a device and formats of its own
             schema.check(config := compose.load([*words, "framework=frozen", "evaluate=[]", "device=cpu"]))
         device = local_device(0, config["device"])
-        parts = load_run(source, config, device).parts if isinstance(source, Path) else Parts(config)
-        ((_, name, data),) = parts.evaluated
+        loaded = load_run(source, config, device) if isinstance(source, Path) else None
+        run = loaded.run if loaded else build.build(config)
+        ((_, name, data),) = run.evaluated
     except ConfigError as error:  # other images have other keys on the command line
         raise ConfigError(str(error).replace("evaluate.on", "dataset")) from error
     require(data.has_images, "dataset", name, "one that has images")
@@ -140,8 +141,9 @@ def opened(source: nn.Module | Path | dict[str, Any], words: Sequence[str]) -> t
         check_devices(1, config["device"])
         set_matmul_options(config["tf32"])
         seed_everything(config["seed"])  # weights from nowhere are drawn
-        source = move(parts.method.encoder.get_submodule("backbone").to(precision.weights), device)
-    target = parts.target(source, next(iter(data.probes().values())), device, precision, data)
+        method = loaded.method if loaded else build.method(run)
+        source = move(method.encoder.get_submodule("backbone").to(precision.weights), device)
+    target = build.target(run, source, next(iter(data.probes().values())), device, precision, data)
     name = name or str(config["choices"]["dataset"]).rpartition(":")[2]
     return name, target, {split: target.split(split) for split in ("train", "test")}
 

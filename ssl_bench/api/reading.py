@@ -268,7 +268,7 @@ def load(run: Named) -> nn.Module:
 
     folder = folder_of(run)
     loaded = load_run(folder, read_config(folder) | {"precision": "fp32"}, torch.device("cpu"))
-    return loaded.parts.method.encoder.get_submodule("backbone").eval()
+    return loaded.method.encoder.get_submodule("backbone").eval()
 
 
 def folder_of(run: Named) -> Path:

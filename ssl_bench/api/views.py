@@ -58,13 +58,12 @@ def show_views(overrides: Sequence[str] = ()) -> "Image":
     """
     from ssl_bench.config import compose, schema
     from ssl_bench.data.prepare import sheet
-    from ssl_bench.training.parts import Parts
+    from ssl_bench.training import build
 
     config = compose.load(*conf.parted(overrides))
     schema.check(config)
-    parts = Parts(config)
-    images = parts.dataset.pretrain()
-    return sheet(images, parts.views, config["seed"], min(8, len(images)))
+    images = build.dataset(config).pretrain()
+    return sheet(images, build.views(config), config["seed"], min(8, len(images)))
 
 
 class BatchViews:

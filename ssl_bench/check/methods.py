@@ -26,7 +26,7 @@ from ssl_bench.data.batch import Batch
 from ssl_bench.hardware import move
 from ssl_bench.methods.base import Method
 from ssl_bench.seeding import seed_everything
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 
 # Largest relative error of a loss and of a gradient in each format: about ten times what a right machine has, and three
 # times in formats of 16 bits. A loss whose backward pass is off by a thousandth is found in fp32.
@@ -142,7 +142,7 @@ def reference(words: list[str]) -> Step64:
         part = config[group] or {}
         part |= {key: value for key, value in SMALL.items() if part.get(key)}
     seed_everything(0)
-    method = smooth(Parts(config).method)
+    method = smooth(build.method(build.build(config)))
     batch = noise_batch(config["dataset"], method.views)
     return Step64(words[0], method, batch, *stepped(copy.deepcopy(method).double(), batch, torch.float64))
 

@@ -68,8 +68,8 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     from ssl_bench.record import evaluations
     from ssl_bench.record.runs import is_complete, read_results
     from ssl_bench.record.terminal import print_run
+    from ssl_bench.training.build import InitialWeights, has_no_checkpoint
     from ssl_bench.training.finished import read_again
-    from ssl_bench.training.parts import InitialWeights, Parts, has_no_checkpoint
     from ssl_bench.training.validate import validate
 
     config, run = read_again(folder, overrides), folder.resolve()  # the name of "." or a link: the run_id
@@ -79,13 +79,13 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         if not os.access(run, os.W_OK):
             raise ConfigError(f"{run} cannot be written, and its new numbers go there: evaluate a copy of it")
         try:
-            validate(Parts(config), 1)
+            validate(config, 1)
         except InitialWeights:  # are needed for the baseline only
             left = evaluations.missing(results["evaluations"], config)
             if any(entry["network"] == "_init" for entry in left) or has_no_checkpoint(config, run):
                 raise
             config = config | {"init": None}
-            validate(Parts(config), 1)
+            validate(config, 1)
         with lease.held(run, wait=True) as claim:
             outcome = Outcome(State.DONE_BEFORE)
             if not is_complete(run, config):  # another process has not evaluated it meanwhile

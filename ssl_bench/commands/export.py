@@ -66,7 +66,7 @@ def export(folder: Path, form: str | None = None, out: Path | None = None) -> Pa
     if form == "card":
         contents = _card(config, run)
     else:
-        weights = run.parts.method.encoder.get_submodule("backbone").state_dict()
+        weights = run.method.encoder.get_submodule("backbone").state_dict()
         contents = libraries.export(form, config, weights, run.run_id, run.step)
     for name in contents:
         require(out is None or not os.path.lexists(out / name), "--out", out, f"a folder without {name}")
@@ -83,10 +83,10 @@ def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
     from ssl_bench.papers.card import card
     from ssl_bench.record import runs
 
-    backbone = run.parts.method.encoder.get_submodule("backbone")
+    backbone = run.method.encoder.get_submodule("backbone")
     if libraries.is_of_timm(config):
         args = config["backbone"].get("args")
-        contents = libraries.timm_files(backbone, config["dataset"], run.parts.dataset.eval_view, args)
+        contents = libraries.timm_files(backbone, config["dataset"], run.run.dataset.eval_view, args)
         load = _load(config["backbone"], backbone.state_dict())
     else:
         contents = libraries.package_files(backbone, libraries.our_config(config))

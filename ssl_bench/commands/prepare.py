@@ -21,21 +21,21 @@ def main(arguments: Sequence[str]) -> int:
     from ssl_bench.config.compose import load
     from ssl_bench.config.schema import check
     from ssl_bench.data.prepare import drawn_channels, prepare, sheet
-    from ssl_bench.training.parts import Parts
+    from ssl_bench.training import build
 
     config, picture = load(options.overrides), options.show
     check(config)
     if picture:
         require(picture.suffix == ".png", "--show", picture, "a .png file")
         require(picture.parent.is_dir(), "--show", picture, f"a file in a folder that exists: no {picture.parent}")
-    parts, name = Parts(config), config["choices"]["dataset"]
-    print(prepare(parts.dataset, name, options.source, progress_bar))
+    dataset, name = build.dataset(config), config["choices"]["dataset"]
+    print(prepare(dataset, name, options.source, progress_bar))
     if picture:
-        images, views = parts.dataset.pretrain(), parts.views
+        images, views = dataset.pretrain(), build.views(config)
         count = min(8, len(images))
         drawn = sheet(images, views, config["seed"], count)
         files.write(picture, lambda file: drawn.save(file, "PNG"))
-        shown, channels = drawn_channels(parts.dataset.channels), parts.dataset.channels
+        shown, channels = drawn_channels(dataset.channels), dataset.channels
         part = f", with the first {shown} of {channels} channels" if shown < channels else ""
         print(f"{picture} shows {count} images of dataset={name}, each above its {len(views)} views{part}")
     return 0

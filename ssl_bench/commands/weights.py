@@ -26,13 +26,12 @@ def configuration(given: str, overrides: Sequence[str]) -> dict[str, Any]:
     """
     from ssl_bench.config import compose, schema
     from ssl_bench.config.from_disk import find_prepared
-    from ssl_bench.training.parts import Parts
     from ssl_bench.training.validate import validate
 
     with network(given, overrides) as words:
         config = find_prepared(compose.load(words))
         schema.check(config)
-        validate(Parts(config), 1)
+        validate(config, 1)
     return config
 
 

@@ -25,11 +25,10 @@ from ssl_bench.record import checkpoint, runs
 from ssl_bench.record.dashboard import Tracker
 from ssl_bench.record.terminal import Progress
 from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
-from ssl_bench.training import graph
+from ssl_bench.training import build, graph
 from ssl_bench.training.evaluation import Evaluation
 from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
-from ssl_bench.training.parts import Parts, has_no_checkpoint
 from ssl_bench.training.precision import Precision, bf16_is_slow, set_matmul_options
 from ssl_bench.training.state import TrainingState
 from ssl_bench.training.step import Stepper
@@ -82,17 +81,17 @@ class Training:
             torch.cuda.reset_peak_memory_stats(device)  # that of a former run of this process is not this one's
         self.precision = Precision.of(config["precision"], device.type == "cuda")
         set_matmul_options(config["tf32"])
-        self.parts = Parts(config)
-        self.state = TrainingState(self.parts, self.precision, device)
+        self.run = build.build(config)
+        self.state = TrainingState(self.run, self.precision, device)
         size, chunk = config["batch_size"]["size"], config["batch_size"]["chunk"]
         size = world() if untrained(config) else size  # no batch is ever made, and there may be fewer images than size
-        images = self._on_device(self.parts.dataset.pretrain())
-        self.loader = Loader(images, self.parts.views, size, device, config["seed"], self.precision.weights)
+        images = self._on_device(self.run.dataset.pretrain())
+        self.loader = Loader(images, self.run.views, size, device, config["seed"], self.precision.weights)
         per_epoch = self.loader.steps_per_epoch
-        self.schedule = Schedule.of(self.parts.recipe, size, config["epochs"], per_epoch, config["max_steps"])
+        self.schedule = Schedule.of(self.run.recipe, size, config["epochs"], per_epoch, config["max_steps"])
         self.chunk = chunk and chunk // world()
-        self.evaluation = Evaluation(self.parts, self.state, self.schedule, self.precision)
-        self.watch = Watch(self.parts, self.state, self.loader, self.precision)
+        self.evaluation = Evaluation(self.run, self.state, self.schedule, self.precision)
+        self.watch = Watch(self.run, self.state, self.loader, self.precision)
 
     # ---- training
 
@@ -111,7 +110,7 @@ class Training:
                 not be trained, or cannot be from a checkpoint that has networks only.
         """
         state, last = self.state, self.schedule.last_step
-        as_given = has_no_checkpoint(self.config, self.folder)
+        as_given = build.has_no_checkpoint(self.config, self.folder)
         resumed = not as_given and state.resume(self.folder, self.run_id, trains)
         if former is not None and not (resumed or as_given):
             remedy = checkpoint.anew(self.folder)
@@ -162,7 +161,7 @@ class Training:
         step, row = self.state.step, self._row(diagnostics)
         row["images_per_second"] = progress.rate(step) * self.loader.batch_size
         row["seconds"] = self.state.seconds()
-        if self.watch.see(step, row):
+        if self.watch.measure_if_due(step, row):
             progress.restart(step)
         progress.show(step, row)
         if tracker is not None:
@@ -228,7 +227,7 @@ class Training:
     def announce(self) -> dict[str, Any]:
         """Log a summary of the run before its first step; return its facts."""
         size, share, schedule = self.loader.batch_size, self.loader.batch_size // world(), self.schedule
-        images, recipe, method = len(self.loader.images), self.parts.recipe, self.state.method
+        images, recipe, method = len(self.loader.images), self.run.recipe, self.state.method
         facts: dict[str, Any] = method.facts(size) | {
             "images_per_rank": share,
             "ranks": world(),
@@ -243,8 +242,8 @@ class Training:
             facts["negatives_per_anchor_at_end"] = method.negatives.count(size, last)
         at_end = facts.get("negatives_per_anchor_at_end", negatives)
         option = chosen.get("negatives")
-        if self.parts.taken:
-            facts["init"] = self.parts.taken
+        if weights := getattr(getattr(method.encoder, "backbone", None), "initial_weights", ""):
+            facts["init"] = weights
         log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
         if not schedule.last_step:
             return facts

@@ -20,8 +20,8 @@ from ssl_bench.record.dashboard import Tracker
 from ssl_bench.record.environment import environment, now, peak_memory
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.seeding import rng_state, set_rng_state
+from ssl_bench.training import build
 from ssl_bench.training.optim import Schedule
-from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
 from ssl_bench.training.state import TrainingState
 from ssl_bench.training.watch import warnings_of
@@ -32,8 +32,8 @@ log = logging.getLogger("ssl_bench")
 class Evaluation:
     """The evaluations of one run."""
 
-    def __init__(self, parts: Parts, state: TrainingState, schedule: Schedule, precision: Precision) -> None:
-        self.config, self.parts, self.state = parts.config, parts, state
+    def __init__(self, run: build.Run, state: TrainingState, schedule: Schedule, precision: Precision) -> None:
+        self.config, self.run, self.state = run.config, run, state
         self.schedule, self.precision = schedule, precision
         self._kept = set[Path]()  # states of the evaluations that this call carries out
 
@@ -74,12 +74,12 @@ class Evaluation:
         entries = [*recorded, *(evaluations.write_hits(folder, entry) for entry in evaluated)]
         content = self._results(run_id, entries, facts, trained or {})
         networks = {"": self.state.method.encoder}
-        by_data = list(self.parts.targets_by_data(networks, self.state.device, self.precision))
-        _write_labels(folder, (target for _, some in by_data for target in some))
-        of_labels = [s for data, some in by_data for s in doubts(self.parts.evaluators_for(*data), some)]
-        recorded_rows, warmup = runs.read_rows(tracker.path), self.parts.recipe.warmup_epochs
-        of_images = [f"{name}: {s}" if name else s for _, name, data in self.parts.evaluated for s in data.doubts()]
-        of_images += self.parts.copied
+        cells = list(build.cells(self.run, networks, self.state.device, self.precision))
+        _write_labels(folder, (target for _, _, targets in cells for target in targets))
+        of_labels = [sentence for _, evaluators, targets in cells for sentence in doubts(evaluators, targets)]
+        recorded_rows, warmup = runs.read_rows(tracker.path), self.run.recipe.warmup_epochs
+        of_images = [f"{name}: {s}" if name else s for _, name, data in self.run.evaluated for s in data.doubts()]
+        of_images += build.copied(self.run)
         of_weights = footnotes(facts.get("init", ""))
         of_numbers = warnings_of(recorded_rows, content, warmup)
         content["warnings"] = [*of_weights, *of_images, *of_labels, *of_numbers]
@@ -108,9 +108,11 @@ class Evaluation:
         """
         kept, evaluated, artifacts = rng_state(), list[Entry](), dict[str, Artifact]()
         initial = self.state.initial if any(entry["network"] == "_init" for entry in wanted) else None
-        networks = self.parts.networks(
-            self.state.method.encoder, None if initial is None else move(initial, self.state.device)
-        )
+        networks: dict[str, nn.Module | None] = {"": self.state.method.encoder}
+        if initial is not None:
+            networks["_init"] = move(initial, self.state.device)
+        if "raw" in self.config["evaluate"]["baselines"]:
+            networks["_raw"] = None
         for suffix, network in networks.items():
             entries = [entry for entry in wanted if entry["network"] == suffix]
             paths = self._baseline_paths(entries, network) if suffix else {}
@@ -141,8 +143,7 @@ class Evaluation:
         if not entries:
             return
         networks = {entries[0]["network"]: network}
-        for data, targets in self.parts.targets_by_data(networks, self.state.device, self.precision):
-            of_labels = self.parts.evaluators_for(*data)
+        for data, evaluators, targets in build.cells(self.run, networks, self.state.device, self.precision):
             for entry in entries:
                 if (entry["settings"].get("on"), entry["settings"].get("labels", 1.0)) != data:
                     continue
@@ -150,7 +151,7 @@ class Evaluation:
                     what = f"{self.state.step} {evaluations.mark(entry)} {infix}".replace("/", " ").split()
                     target.kept = folder and folder / "checkpoints" / f"evaluation-{'-'.join(what)}.pt"
                     self._kept |= {target.kept} if target.kept else set()
-                metrics, artifacts = run_evaluators({entry["evaluator"]: of_labels[entry["evaluator"]]}, targets)
+                metrics, artifacts = run_evaluators({entry["evaluator"]: evaluators[entry["evaluator"]]}, targets)
                 yield evaluations.filled(entry, metrics), artifacts
 
     def _results(
@@ -159,7 +160,7 @@ class Evaluation:
         """Content of ``results.json`` with all evaluations of the run, ``entries``; ``trained``: as it was before."""
         config = trained.get("config", self.config)
         metrics = evaluations.flat(entries, self.config["epochs"])
-        declared = {name: evaluator.metrics for name, evaluator in self.parts.evaluators.items()}
+        declared = {name: evaluator.metrics for name, evaluator in self.run.evaluators.items()}
         return {
             "run_id": run_id,
             "name": config["name"],
@@ -183,7 +184,7 @@ class Evaluation:
 
     def _classes(self) -> dict[str, list[str]]:
         """Names of the classes, which metrics have by number, as ``classes``, of another dataset ``classes/<name>``."""
-        by_dataset = ((name, dataset.class_names()) for _, name, dataset in self.parts.evaluated)
+        by_dataset = ((name, dataset.class_names()) for _, name, dataset in self.run.evaluated)
         return {"/".join(filter(None, ("classes", name))): names for name, names in by_dataset if names}
 
 

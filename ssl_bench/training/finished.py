@@ -16,9 +16,10 @@ from ssl_bench.config.compose import evaluated_again
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import RETIRED, run_id
 from ssl_bench.errors import ConfigError, RunError, in_one_line
+from ssl_bench.methods.base import Method
 from ssl_bench.record import checkpoint, runs
 from ssl_bench.seeding import seed_everything
-from ssl_bench.training.parts import InitialWeights, Parts, has_no_checkpoint
+from ssl_bench.training import build
 from ssl_bench.training.precision import Precision
 
 log = logging.getLogger("ssl_bench")
@@ -29,14 +30,16 @@ class LoadedRun:
     """A run from its directory, with the weights of its last checkpoint.
 
     Attributes:
-        parts: of the run; ``parts.method`` has the weights.
+        run: what its configuration describes.
+        method: has the weights.
         initial: the encoder at initialisation, if ``evaluate.baselines`` has ``init``, and the weights of the key
             ``init`` are still there.
         step: optimiser steps that the checkpoint has seen.
     """
 
     folder: Path
-    parts: Parts
+    run: build.Run
+    method: Method
     precision: Precision
     initial: nn.Module | None
     run_id: str
@@ -113,24 +116,25 @@ def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> Load
         ConfigError: the configuration cannot be built.
         RunError: there is no checkpoint, or it cannot be read, or it is not the one of the run's results.
     """
-    kept = not has_no_checkpoint(config, folder)
+    kept = not build.has_no_checkpoint(config, folder)
     state: dict[str, Any] = checkpoint.final(folder) if kept else {"run_id": folder.resolve().name, "step": 0}
     precision = Precision.of(config["precision"], device.type == "cuda")
     seed_everything(config["seed"])  # the weights at initialisation are drawn again
+    run, drawn = build.build(config), "init" in config["evaluate"]["baselines"]
     try:
-        parts, begun = Parts(config), True
-        method = parts.method.to(precision.weights)
-    except InitialWeights as error:
+        method = build.method(run)
+    except build.InitialWeights as error:
         if not kept:
             raise
         log.warning("%s; the network at initialisation is left out", error)
-        parts, begun = Parts(config | {"init": None}), False
-        method = parts.method.to(precision.weights)
-    initial = copy.deepcopy(method.encoder) if "init" in config["evaluate"]["baselines"] and begun else None
+        run, drawn = build.build(config | {"init": None}), False
+        method = build.method(run)
+    method.to(precision.weights)
+    initial = copy.deepcopy(method.encoder) if drawn else None
     try:
         if kept:  # the checkpoint has all weights of the end
             method.load_state_dict(state["method"])
     except (AttributeError, LookupError, RuntimeError, TypeError) as error:
         why = f"does not fit its config.yaml ({in_one_line(error)})"
         raise RunError(f"the checkpoint of {folder} {why}") from error
-    return LoadedRun(folder, parts, precision, initial, state["run_id"], state["step"])
+    return LoadedRun(folder, run, method, precision, initial, state["run_id"], state["step"])

@@ -18,8 +18,8 @@ from ssl_bench.record import checkpoint
 from ssl_bench.record.environment import commit, conditions, now
 from ssl_bench.record.runs import COMPUTED, OF_GPUS
 from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
+from ssl_bench.training import build
 from ssl_bench.training.meter import Meter, raise_bad_loss
-from ssl_bench.training.parts import Parts
 from ssl_bench.training.precision import Precision
 from ssl_bench.training.snr import GradientSNR
 
@@ -40,16 +40,16 @@ class TrainingState:
         peak: the most memory of the GPU in bytes until torch began to count anew, 0 if it never did.
     """
 
-    def __init__(self, parts: Parts, precision: Precision, device: torch.device) -> None:
-        config = parts.config
+    def __init__(self, run: build.Run, precision: Precision, device: torch.device) -> None:
+        config = run.config
         self._earlier_seconds, self._started = 0.0, time.monotonic()
         seed_everything(config["seed"])
-        self.method = parts.method.to(precision.weights)
+        self.method = build.method(run).to(precision.weights)
         baselines = config["evaluate"]["baselines"]
         self.initial: nn.Module | None = copy.deepcopy(self.method.encoder) if "init" in baselines else None
         group_statistics(self.method, self.method.groups)
         move(self.method, device)
-        self.optimizer: torch.optim.Optimizer = parts.recipe.optimizer(self.method)
+        self.optimizer: torch.optim.Optimizer = run.recipe.optimizer(self.method)
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision.scaled)
         self._one = torch.ones((), device=device)
         decay = config["diagnostics"]["gradient_snr"]

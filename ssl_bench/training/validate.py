@@ -20,8 +20,10 @@ from ssl_bench.data.dataset import MissingData
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.run import check_evaluators
 from ssl_bench.hardware import check_devices
+from ssl_bench.methods.base import Method
 from ssl_bench.networks.trial import try_on_meta
-from ssl_bench.training.parts import NETWORKS, OBJECTIVE, Parts, text_without_seed
+from ssl_bench.training import build
+from ssl_bench.training.build import NETWORKS, OBJECTIVE, Run, Shared
 from ssl_bench.training.precision import Precision
 
 EVALUATED = (*NETWORKS, "evaluate", "augment")  # on which checks of the networks depend
@@ -38,19 +40,18 @@ def refusals(
         here: whether this machine is to carry them out.
         ranks: the number of a run's processes on this machine, if so.
     """
-    made: dict[str, dict[str, Any]] = {}
-    reasons: list[ConfigError | None] = [None] * len(configs)
-    texts = [text_without_seed(config, (*NETWORKS, "negatives", "positives")) for config in configs]
+    shared, reasons = Shared(), list[ConfigError | None]([None] * len(configs))
+    texts = [build.text_without_seed(config, (*NETWORKS, "negatives", "positives")) for config in configs]
     for number in sorted(range(len(configs)), key=lambda number: texts[number]):
         try:
             schema.check(configs[number])
-            validate(Parts(configs[number], made), ranks(configs[number]) if here else None)
+            validate(configs[number], ranks(configs[number]) if here else None, shared)
         except ConfigError as error:
             reasons[number] = copy.copy(error)  # without the networks in its traceback and its causes
     return reasons
 
 
-def validate(parts: Parts, local_processes: int | None) -> None:
+def validate(config: dict[str, Any], local_processes: int | None, shared: Shared | None = None) -> None:
     """Build and check everything without opening images or a device.
 
     Args:
@@ -60,44 +61,34 @@ def validate(parts: Parts, local_processes: int | None) -> None:
     Raises:
         ConfigError: naming the key and what to set.
     """
-    config, size = parts.config, parts.config["batch_size"]["size"]
     if local_processes is not None:
         check_devices(local_processes, config["device"])
         cuda = config["device"] != "cpu" and torch.cuda.is_available()
         require(config["graph"] is not True or cuda, "graph", True, "auto or false: there is no GPU")
         Precision.of(config["precision"], cuda)
-    check_values(parts)
-    _check_shapes(parts)
+    run = build.build(config, shared)
+    for check in (_check_numbers, _check_objective, _check_images, _check_shapes):
+        check(run)
     with torch.random.fork_rng(devices=[]):
-        parts.once("tried", EVALUATED, lambda: _try_backbone(parts))
-        method = parts.method
+        run.shared.once("tried", config, EVALUATED, lambda: _try_backbone(run))
+        method = build.method(run)
+    _check_method(run, method)
     try:
-        parts.recipe.groups(method)
-    except InvalidValue as refusal:
-        raise refusal.within("optimizer") from refusal
-    method.check_groups(config["devices"], config["batch_size"]["chunk"] or size)
-    method.facts(size)
-    try:
-        images = parts.dataset.check()
+        images = run.dataset.check()
     except MissingData:
         if local_processes is None:
             return
         raise
-    if "raw" in config["evaluate"]["baselines"]:
-        _check_pixels(parts)
-    remedy = f"{images} or less, the images of {parts.choices.get('dataset', 'dataset')}"
+    size, remedy = config["batch_size"]["size"], f"{images} or less, the images of {config['choices'].get('dataset')}"
+    _check_pixels(run)
     require(size <= images or untrained(config), "batch_size.size", size, remedy)
-    parts.once("evaluated", EVALUATED, lambda: _check_evaluators(parts))
+    run.shared.once("evaluated", config, EVALUATED, lambda: _check_evaluators(run, method))
 
 
-def check_values(parts: Parts) -> None:
-    """Refuse values that a constructor refuses, of all parts that need neither networks nor files.
-
-    Raises:
-        ConfigError: naming the key and what to set.
-    """
-    config, option = parts.config, parts.choices.get("framework")
-    framework, chosen = find_target(config["framework"], "framework"), f"framework={option}"
+def _check_numbers(run: Run) -> None:
+    """Refuse a batch, epochs or baselines that do not fit the ranks or the framework."""
+    config = run.config
+    framework, chosen = find_target(config["framework"], "framework"), f"framework={config['choices'].get('framework')}"
     size, devices, epochs = config["batch_size"]["size"], config["devices"], config["epochs"]
     multiple = math.ceil(size / devices) * devices
     remedy = f"a multiple of devices={devices}, such as {multiple}, or devices to a divisor of {size}"
@@ -109,23 +100,31 @@ def check_values(parts: Parts) -> None:
         baselines = config["evaluate"]["baselines"]
         remedy = f"[raw] or []: {chosen} evaluates the network as it is, and init=null one without weights"
         require("init" not in baselines, "evaluate.baselines", baselines, remedy)
-    _ = parts.dataset, parts.views, parts.recipe
-    for name, evaluator in parts.evaluators.items():
+    for name, evaluator in run.evaluators.items():
         remedy = f"evaluators of the backbone: {name} needs a projection, and {chosen} has no head"
-        require(framework.projects or not evaluator.needs_projection, "evaluate", [*parts.evaluators], remedy)
+        require(framework.projects or not evaluator.needs_projection, "evaluate", [*run.evaluators], remedy)
+
+
+def _check_objective(run: Run) -> None:
+    """Refuse what the constructors of the objective refuse, before there are networks."""
     for group in (*OBJECTIVE, "positives"):
-        if config[group] is not None and not has_argument(config[group], group, "instances"):
-            parts.part(group)
-    if not parts.dataset.has_images:
-        name = f"dataset={parts.choices.get('dataset')}"
-        require(untrained(config), "framework", option, f"frozen: {name} has no images to train on")
-        readers = [name for name, evaluator in parts.evaluators.items() if evaluator.reads_images]
+        if run.config[group] is not None and not has_argument(run.config[group], group, "instances"):
+            build.part(run, group)
+
+
+def _check_images(run: Run) -> None:
+    """Refuse trainings and evaluators of images on a dataset that has none."""
+    if not run.dataset.has_images:
+        choices, name = run.config["choices"], f"dataset={run.config['choices'].get('dataset')}"
+        remedy = f"frozen: {name} has no images to train on"
+        require(untrained(run.config), "framework", choices.get("framework"), remedy)
+        readers = [name for name, evaluator in run.evaluators.items() if evaluator.reads_images]
         require(not readers, "evaluate", readers, f"mutual_information: {name} has no images")
 
 
-def _check_shapes(parts: Parts) -> None:
+def _check_shapes(run: Run) -> None:
     """Refuse shapes of one part that another one does not have. The files in conf/ take them from each other."""
-    config, size, dtype = parts.config, parts.views[0].size, parts.dataset.dtype
+    config, size, dtype = run.config, run.views[0].size, run.dataset.dtype
     channels, width = config["dataset"]["channels"], (config["head"] or {}).get("out")
     of_images, of_views = f"{channels}, the channels of the images", f"{size}, the size of the views"
     shapes = [
@@ -146,40 +145,51 @@ def _check_shapes(parts: Parts) -> None:
         require(bright == 0, f"{key}.solarize", bright, f"0: {of} have no brightest value to invert them at")
     bounded = "uint8" in getattr(find_target(config["framework"], "framework"), "needs", ())
     remedy = f"another one: its objective is for images of uint8, not for {of}"
-    require(not bounded, "framework", parts.choices.get("framework"), remedy)
+    require(not bounded, "framework", config["choices"].get("framework"), remedy)
     photos = [name for name, node in evaluators(config["evaluate"]).items() if "images" in node]
     require(not photos, "evaluate", photos, f"others: these have photos of their own, in uint8, and not {of}")
 
 
-def _try_backbone(parts: Parts) -> None:
+def _try_backbone(run: Run) -> None:
     """Refuse a backbone that computes no features of the views, or of the images that it is evaluated on."""
-    config, channels = parts.config, parts.config["dataset"]["channels"]
+    config, choices = run.config, run.config["choices"]
     crops = {name: crop for name, crop in config["augment"].items() if isinstance(crop, Mapping)}
     keys = {crop.get("size"): f"augment.{name}.size" for name, crop in crops.items()}
-    keys[parts.dataset.size] = "dataset.size"
-    sizes = {view.size: keys.get(view.size, "augment.size") for view in parts.views}
-    if parts.evaluators:
-        sizes[parts.dataset.size] = "dataset.size"
+    keys[run.dataset.size] = "dataset.size"
+    sizes = {view.size: keys.get(view.size, "augment.size") for view in run.views}
+    if run.evaluators:
+        sizes[run.dataset.size] = "dataset.size"
     maps = "map" in getattr(find_target(config["framework"], "framework"), "needs", ())
-    needs_map = f"framework={parts.choices.get('framework')}" if maps else ""
-    try_on_meta(config["backbone"], channels, sizes, needs_map, parts.choices.get("backbone", ""))
+    needs_map = f"framework={choices.get('framework')}" if maps else ""
+    try_on_meta(config["backbone"], config["dataset"]["channels"], sizes, needs_map, choices.get("backbone", ""))
 
 
-def _check_pixels(parts: Parts) -> None:
+def _check_method(run: Run, method: Method) -> None:
+    """Refuse an optimiser, groups of batch statistics or a batch that the method cannot have."""
+    batch = run.config["batch_size"]
+    try:
+        run.recipe.groups(method)
+    except InvalidValue as refusal:
+        raise refusal.within("optimizer") from refusal
+    method.check_groups(run.config["devices"], batch["chunk"] or batch["size"])
+    method.facts(batch["size"])
+
+
+def _check_pixels(run: Run) -> None:
     """Refuse raw pixels of the centres of photos that take more than half of this machine's memory."""
-    for _, _, dataset in parts.evaluated:
-        if dataset.eval_view and not dataset.has_pixels:
-            count, size = dataset.check(), dataset.eval_view["size"]
-            needed = 4 * count * dataset.channels * size**2
+    baselines = run.config["evaluate"]["baselines"]
+    for _, _, images in run.evaluated if "raw" in baselines else ():
+        if images.eval_view and not images.has_pixels:
+            count, size = images.check(), images.eval_view["size"]
+            needed = 4 * count * images.channels * size**2
             remedy = f"[init]: the pixels of {count:,} images of {size} x {size} take {needed / 1e9:,.0f} GB"
             fits = needed < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
-            require(fits, "evaluate.baselines", parts.config["evaluate"]["baselines"], remedy)
+            require(fits, "evaluate.baselines", baselines, remedy)
 
 
-def _check_evaluators(parts: Parts) -> None:
+def _check_evaluators(run: Run, method: Method) -> None:
     """Refuse evaluators that cannot work with the images or the network."""
-    networks, cpu = {"": parts.method.encoder}, torch.device("cpu")
-    for data, targets in parts.targets_by_data(networks, cpu, Precision.of("fp32", False)):
-        check_evaluators(parts.evaluators_for(*data), targets)
-    for sentence in parts.copied:
+    for _, made, targets in build.cells(run, {"": method.encoder}, torch.device("cpu"), Precision.of("fp32", False)):
+        check_evaluators(made, targets)
+    for sentence in build.copied(run):
         files.say_once(sentence)

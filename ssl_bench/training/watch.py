@@ -1,4 +1,4 @@
-"""Look at the network of a training every few epochs, at little cost, and warn if something goes wrong."""
+"""Measure the network of a training every few epochs, at little cost, and warn if something goes wrong."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -17,70 +17,71 @@ from ssl_bench.evaluate.knn import leave_one_out
 from ssl_bench.evaluate.metric import NOT_HELPED
 from ssl_bench.record import evaluations
 from ssl_bench.seeding import rng_state, set_rng_state, stream
-from ssl_bench.training.parts import Parts
+from ssl_bench.training.build import Run, target
 from ssl_bench.training.precision import Precision
 from ssl_bench.training.state import TrainingState
 
 log = logging.getLogger("ssl_bench")
 
-MOST_IMAGES = 2000  # images of a look
-# Images that were trained on since the last look for each image of a look. A look reads an image and passes it forward
-# once, a step does so at least once and backward too: a look takes less than 1 / SHARE of the time.
+MOST_IMAGES = 2000  # images of a measurement
+# Images that are trained on between two measurements for each image of one. It is read and passed forward once, in a
+# step at least once and backward too: measuring takes less than 1 / SHARE of the time.
 SHARE = 20
 NEIGHBOURS, TEMPERATURE = 20, 0.1
-LEAST_EPOCHS = 3  # before anything is said
-LEAST_STEPS = 100  # before anything is said about the loss
+LEAST_EPOCHS = 3  # before any warning
+LEAST_STEPS = 100  # before a warning about the loss
 COLLAPSED = 0.995  # mean cosine: a BYOL without its predictor has 0.999, NPID after its first epochs 0.94
 
 
 class Watch:
-    """Looks at a sample of the training images every ``evaluate.watch`` epochs, on all ranks together."""
+    """Measures a sample of the training images every ``evaluate.watch`` epochs, on all ranks together."""
 
-    def __init__(self, parts: Parts, state: TrainingState, loader: Loader, precision: Precision) -> None:
-        self.parts, self.state, self.images, self.precision = parts, state, loader.images, precision
-        self._alarm, self._warned = Alarm(parts.recipe.warmup_epochs), False
-        self.every = parts.config["evaluate"]["watch"] * loader.steps_per_epoch
-        self.log_every = parts.config["log_every"]
-        self.images_at_once = (parts.config["batch_size"]["chunk"] or loader.batch_size) // world()
-        # A sample of labelled images, if there are any: the same in all looks.
+    def __init__(self, run: Run, state: TrainingState, loader: Loader, precision: Precision) -> None:
+        self.run, self.state, self.images, self.precision = run, state, loader.images, precision
+        self._detector, self._warned = CollapseDetector(run.recipe.warmup_epochs), False
+        self.every = run.config["evaluate"]["watch"] * loader.steps_per_epoch
+        self.log_every = run.config["log_every"]
+        self.images_at_once = (run.config["batch_size"]["chunk"] or loader.batch_size) // world()
+        # A sample of labelled images, if there are any: the same each time.
         labels = self.images.labels.cpu()
         labelled = (labels >= 0).nonzero().flatten() if labels.ndim == 1 else labels.new_zeros(0)
         self.labelled = len(labelled) > 0
         ids = labelled if self.labelled else torch.arange(len(labels))
-        generator = torch.Generator().manual_seed(stream("watch", parts.config["seed"]))
+        generator = torch.Generator().manual_seed(stream("watch", run.config["seed"]))
         count = min(MOST_IMAGES, self.every * loader.batch_size // SHARE)
         self.ids = ids[torch.randperm(len(ids), generator=generator)[:count]].to(self.images.labels.device)
 
-    def see(self, step: int, row: dict[str, Any]) -> bool:
-        """Add a look to the row of metrics at ``step`` if one is due, and warn once; return whether it was due."""
-        due = self._is_due(step)
+    def measure_if_due(self, step: int, row: dict[str, Any]) -> bool:
+        """Add a measurement to the row of metrics at ``step`` if it is the first after ``evaluate.watch`` epochs.
+
+        The first row in which something is wrong gives a warning.
+
+        Returns:
+            Whether it was due.
+        """
+        former = (step - 1) // self.log_every * self.log_every
+        due = len(self.ids) > 1 and step // self.every > former // self.every
         if due:
-            row |= self._look()
-        sentence = self._alarm.add(row | {"step": step})
+            row |= self._measure()
+        sentence = self._detector.add(row | {"step": step})
         if sentence and not self._warned:
             log.warning("%s", sentence)
             self._warned = True
         return due
 
-    def _is_due(self, step: int) -> bool:
-        """Whether the row of metrics at ``step`` is the first one after a multiple of ``evaluate.watch`` epochs."""
-        former = (step - 1) // self.log_every * self.log_every
-        return len(self.ids) > 1 and step // self.every > former // self.every
-
-    def _look(self) -> dict[str, float]:
+    def _measure(self) -> dict[str, float]:
         """The effective rank of the sample's projections and, of labelled images, kNN in the backbone's features.
 
         The network is the trained one, as in the evaluation at the end; a momentum network is many epochs behind it.
         The random state is restored.
         """
-        kept, classes = rng_state(), self.parts.dataset.num_classes
-        probe = Probe(self.images, self.images, classes)
-        target = self.parts.target(self.state.method.encoder, probe, self.state.device, self.precision)
-        target.batch_size = min(target.batch_size, self.images_at_once)  # no more memory than a step
+        kept, dataset, device = rng_state(), self.run.dataset, self.state.device
+        classes, encoder = dataset.num_classes, self.state.method.encoder
+        sample = target(self.run, encoder, Probe(self.images, self.images, classes), device, self.precision, dataset)
+        sample.batch_size = min(sample.batch_size, self.images_at_once)  # no more memory than a step
         # A compiled network would be compiled again. The stance imports the compiler, which takes seconds.
-        eager = torch.compiler.set_stance("force_eager") if self.parts.config["compile"] else nullcontext()
-        with eager:
-            outputs = target.outputs(self.images, self.ids)
+        with torch.compiler.set_stance("force_eager") if self.run.config["compile"] else nullcontext():
+            outputs = sample.outputs(self.images, self.ids)
         projections, images = outputs["projection"], len(self.ids)
         total = F.normalize(projections.double(), dim=1).sum(0)
         values = {
@@ -88,7 +89,7 @@ class Watch:
             "watch/mean_cosine": (float(total @ total) - images) / (images * (images - 1)),  # of different images
         }
         if self.labelled:
-            labels = self.images.labels[self.ids].to(self.state.device)
+            labels = self.images.labels[self.ids].to(device)
             k = max(1, min(NEIGHBOURS, images // (2 * classes)))
             accuracy = leave_one_out(outputs["backbone"], labels, k=k, temperature=TEMPERATURE, num_classes=classes)
             values["watch/knn_top1"] = accuracy
@@ -96,7 +97,7 @@ class Watch:
         return values
 
 
-class Alarm:
+class CollapseDetector:
     """Reads the rows of a training in their order, and says what is wrong in a sentence.
 
     Args:
@@ -105,13 +106,13 @@ class Alarm:
 
     def __init__(self, warmup_epochs: float) -> None:
         self._patience = max(LEAST_EPOCHS, warmup_epochs)
-        self._former: str | None = None  # at the last look
-        self._bounds = list[float]()  # on the information, since the last look
+        self._former: str | None = None  # at the last measurement
+        self._bounds = list[float]()  # on the information, since the last measurement
 
     def add(self, row: Mapping[str, Any]) -> str | None:
-        """A sentence about what is wrong in a row with a look; None if nothing is.
+        """A sentence about what is wrong in a row with a measurement; None if nothing is.
 
-        Without negatives it must have been wrong at the look before, too: NPID begins with nearly one projection.
+        Without negatives it must have been wrong at the one before, too: NPID begins with nearly one projection.
         """
         if "information" in row:
             self._bounds.append(row["information"])
@@ -147,8 +148,8 @@ def warnings_of(rows: Iterable[Mapping[str, Any]], results: Mapping[str, Any], w
         rows: of ``metrics.jsonl``.
         results: content of ``results.json``.
     """
-    alarm = Alarm(warmup_epochs)
-    sentences = [sentence for row in rows if (sentence := alarm.add(row))][-1:]
+    detector = CollapseDetector(warmup_epochs)
+    sentences = [sentence for row in rows if (sentence := detector.add(row))][-1:]
     metrics, declared = results["metrics"], results.get("units")
     for name in evaluations.main(metrics, declared):
         metric, value = evaluations.metric_of(name, declared), metrics[name]

@@ -6,7 +6,7 @@ import torch
 from ssl_bench.api import options
 from ssl_bench.api.views import views
 from ssl_bench.config.compose import load
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.door.door import refused
 
 IMAGES = torch.randint(256, (6, 3, 40, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -15,11 +15,11 @@ IMAGES = torch.randint(256, (6, 3, 40, 40), dtype=torch.uint8, generator=torch.G
 @pytest.mark.parametrize("name", options.names("augment"))
 def test_an_option_makes_the_views_of_a_run(name: str) -> None:
     """Bit for bit, with each image's draws from one generator."""
-    parts = Parts(load([f"augment={name}", "dataset=cifar10", "framework=simclr"]))
-    colours = {key: parts.config["dataset"][key] for key in ("mean", "std")}
+    run = build.build(load([f"augment={name}", "dataset=cifar10", "framework=simclr"]))
+    colours = {key: run.config["dataset"][key] for key in ("mean", "std")}
     generators = [torch.Generator().manual_seed(1) for _ in range(2)]
     found = views(name, size=32, **colours)(IMAGES, generators[0])
-    expected = [make(IMAGES, generators[1]) for make in parts.views]
+    expected = [make(IMAGES, generators[1]) for make in run.views]
     assert len(found) == len(expected) == (8 if "multicrop" in name else 2)
     for x, y in zip(found, expected, strict=True):
         assert torch.equal(x, y)

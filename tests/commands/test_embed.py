@@ -18,7 +18,7 @@ from ssl_bench.api.embed import FEATURES
 from ssl_bench.commands.embed import main
 from ssl_bench.config.compose import load
 from ssl_bench.record.feature_plots import nearest
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.conftest import SMALL, no_pictures, only_run
 from tests.data.photos import photos
 from tests.door.door import refuses
@@ -50,7 +50,7 @@ def table(folder: Path) -> list[dict[str, str]]:
 def test_the_features_are_those_of_the_network_for_each_image_alone(run: Path, whole: Path) -> None:
     features, rows = np.load(whole / FEATURES), table(whole)
     assert features.dtype == np.float32 and len(features) == len(rows) == 1797 and 1347 % BATCH != 0
-    backbone, data = ssl_bench.load(run).double(), Parts(load(["dataset.size=12"])).dataset
+    backbone, data = ssl_bench.load(run).double(), build.dataset(load(["dataset.size=12"]))
     sources = {split: data.split(split) for split in ("train", "test")}
     for i in (0, BATCH, 1346, 1347, 1796):  # of both splits, and on both sides of a batch
         split, row = rows[i]["split"], int(rows[i]["image"])

@@ -21,7 +21,7 @@ from ssl_bench.networks.backbones import timm_backbone
 from ssl_bench.networks.export import lines_to_build, load
 from ssl_bench.papers.card import card
 from ssl_bench.record import checkpoint
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.door.door import refuses
 from tests.evaluated import with_evaluations
 
@@ -33,7 +33,7 @@ VIT = ["backbone=timm", "backbone.name=test_vit"]
 def run_directory(folder: Path, *overrides: str) -> nn.Module:
     """Make the directory of a run after its first step; return the run's backbone."""
     config = compose(["dataset=cifar10", *overrides])
-    method = Parts(config).method
+    method = build.method(build.build(config))
     with torch.no_grad():
         for name, buffer in method.named_buffers():
             if name.endswith("running_mean"):

@@ -17,7 +17,7 @@ import ssl_bench
 from ssl_bench.commands.evaluate import main
 from ssl_bench.commands.export import export
 from ssl_bench.config.compose import load
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.conftest import only_run
 from tests.data.photos import arrays_in
 from tests.door.door import refused, refuses
@@ -137,7 +137,7 @@ def test_an_export_has_the_numbers_of_its_run_on_images_as_in_its_training(
 
 def test_a_network_is_a_row_that_is_found_again_and_evaluated_further(capfd: pytest.CaptureFixture[str]) -> None:
     small = ["backbone.width=4", "tracking=off", "evaluate=[knn]", "evaluate.knn.k=10"]
-    network = Parts(load(["framework=frozen", "backbone.width=4"])).backbone
+    network = build.backbone(load(["framework=frozen", "backbone.width=4"]))
     torch.save({"state_dict": {f"backbone.{k}": v for k, v in network.state_dict().items()}}, "a.pth")
     assert main(["--weights", "a.pth", *small]) == 0
     run = only_run()

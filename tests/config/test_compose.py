@@ -22,7 +22,7 @@ from ssl_bench.config.reference import explained
 from ssl_bench.config.schema import check
 from ssl_bench.config.with_hydra import TEXT_KEY, as_typed
 from ssl_bench.launch.slurm import script
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build as of_run
 from tests.door.door import refused
 
 Train = Callable[..., tuple[int, str]]
@@ -45,8 +45,8 @@ def test_every_option_of_a_group_composes_and_builds(chosen: tuple[str | None, .
     choices = {group: option for group, option in zip(GROUPS, chosen, strict=True) if option}
     config = load([f"{group}={option}" for group, option in choices.items()])
     check(config)
-    parts = Parts(config)
-    assert parts.views and parts.recipe and parts.dataset
+    run = of_run.build(config)
+    assert run.views and run.recipe and run.dataset
     assert choices.items() <= config["choices"].items()
 
 
@@ -57,7 +57,7 @@ def test_every_evaluator_composes_and_builds(tmp_path: Path) -> None:
     config = load([f"evaluate=[{','.join(options('evaluate'))}]", *images, *objective])
     check(config)
     nodes = [name for name, node in config["evaluate"].items() if isinstance(node, dict)]
-    assert list(Parts(config).evaluators) == nodes
+    assert list(of_run.evaluators(config)) == nodes
     assert {*options("evaluate")} - {"auto", "protocols"} <= {*nodes}
 
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from ssl_bench.config.compose import load
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 
 SIZE = ["dataset.size=16", "dataset.workers=2"]
 
@@ -33,7 +33,7 @@ def own(root: Path, *overrides: str) -> dict[str, Any]:
 
 
 def dataset(root: Path, *overrides: str) -> Any:
-    return Parts(own(root, *overrides)).dataset
+    return build.dataset(own(root, *overrides))
 
 
 def names(source: Any) -> list[str]:

@@ -22,7 +22,7 @@ from ssl_bench.data.reader import Loader
 from ssl_bench.data.source import Images, Source
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.supervised import Supervised
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 
 CPU = torch.device("cpu")
 TRAIN, TEST = 96, 40  # images of the small MNIST
@@ -64,7 +64,7 @@ def write_photos(root: Path) -> None:
 
 
 def dataset(root: Path, *overrides: str) -> Dataset:
-    return Parts(load([*overrides, f"paths.data={root}"])).dataset
+    return build.dataset(load([*overrides, f"paths.data={root}"]))
 
 
 def canvases(root: Path, *overrides: str) -> Canvases:
@@ -242,12 +242,12 @@ def test_a_network_takes_the_picture_and_the_bits(tmp_path: Path, name: str, pic
     write_mnist(tmp_path)
     write_cifar10(tmp_path)
     config = load([f"dataset={name}", f"dataset.bits={k}", f"paths.data={tmp_path}"])
-    parts = Parts(config)
-    source = parts.dataset.split("test")
+    run = build.build(config)
+    source = run.dataset.split("test")
     assert config["dataset"]["channels"] == picture + k
     assert taken(source).shape == (len(source), picture + k, size, size)
     x = EvalView(mean=config["dataset"]["mean"], std=config["dataset"]["std"])(taken(source, torch.arange(4)))
-    assert parts.method.encoder(x)["backbone"].shape[0] == 4
+    assert build.method(run).encoder(x)["backbone"].shape[0] == 4
     plain = dataset(tmp_path, f"dataset={name.removeprefix('randbit_')}").split("test")
     assert torch.equal(taken(source)[:, :picture], taken(plain))  # the picture is unchanged
 
@@ -265,14 +265,14 @@ def test_photos_of_many_sizes_have_bits_too(tmp_path: Path) -> None:
 
 def test_images_that_are_only_bits() -> None:
     config = load(["dataset=bits", "dataset.bits=8", "dataset.images=600", "batch_size.size=20"])
-    parts = Parts(config)
-    assert parts.evaluators == {} and config["dataset"]["train_images"] == parts.dataset.check() == 600
-    source = parts.dataset.pretrain()
+    run = build.build(config)
+    assert run.evaluators == {} and config["dataset"]["train_images"] == run.dataset.check() == 600
+    source = run.dataset.pretrain()
     assert isinstance(source, WithBits) and len(source) == 600 and (source.labels == -1).all()
-    batch = next(Loader(source, parts.views, 20, CPU, 0, torch.float32).steps(2, 3)).batch()
+    batch = next(Loader(source, run.views, 20, CPU, 0, torch.float32).steps(2, 3)).batch()
     assert batch.views[0].shape == (20, 8, 32, 32) and torch.equal(*batch.views)  # no augmentation
     assert torch.equal(bits_of(batch.views[0], 0), binary(source.values[batch.ids], 8).float())
-    assert parts.method.encoder(batch.views[0][:2])["backbone"].shape == (2, 512)
+    assert build.method(run).encoder(batch.views[0][:2])["backbone"].shape == (2, 512)
 
 
 # ---- DigitOnImageNet
@@ -321,7 +321,7 @@ def test_photo_and_digit_are_separate_probes(tmp_path: Path) -> None:
 
 def test_the_correlation_of_a_pair_gives_its_mutual_information() -> None:
     """-d/2 log(1 - rho^2) nats; different coordinates are independent, and both vectors have variance 1."""
-    made = Parts(load(["dataset=gaussians", "dataset.information=3", "dataset.dimensions=2"])).dataset
+    made = build.dataset(load(["dataset=gaussians", "dataset.information=3", "dataset.dimensions=2"]))
     assert isinstance(made, Gaussians) and made.check() == len(made.pretrain()) > 0
     source = made.split("train")
     x, y = source.draw(200_000, torch.Generator().manual_seed(0))

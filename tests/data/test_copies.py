@@ -14,7 +14,7 @@ from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.data.dataset import content_of
 from ssl_bench.data.source import Chosen, without_copies
 from ssl_bench.errors import ConfigError
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.data.photos import SIZE, dataset, names, own, photos, picture
 
 
@@ -31,7 +31,7 @@ def test_copies_of_one_image_are_on_one_side_of_the_split(tmp_path: Path, capfd:
     shutil.copyfile(root / "a" / "0.jpg", root / "b" / "from_a.jpg")
     config = own(root)
     assert "61 are copies of" in capfd.readouterr().err
-    made: Any = Parts(config).dataset
+    made: Any = build.dataset(config)
     train, test = ({Path(name).read_bytes() for name in names(made.split(split))} for split in ("train", "test"))
     assert not train & test and len(train | test) == 30 and len(made.doubts()) == 1
     assert len(made.split("test")) in (9, 10, 12, 13) and {*made.split("test").labels.tolist()} == {0, 1}
@@ -115,7 +115,7 @@ def test_copies_in_prepared_arrays_are_held_out_together(arrays: Path, capfd: py
     part = {i: max(drawn[i], drawn[twin[i]]) for i in order}
     moved = sum(part[i] != drawn[i] for i in order)
     config = find_prepared(load(MNIST))
-    made = Parts(config).dataset
+    made = build.dataset(config)
     assert moved > 0 and f"{moved} images are copies of" in capfd.readouterr().err
     for place, name in enumerate(("train", "choose", "test")):
         source: Any = made.split(name)
@@ -126,7 +126,7 @@ def test_copies_in_prepared_arrays_are_held_out_together(arrays: Path, capfd: py
     assert config["dataset"]["content"] != content_of(paths, Path("data"), False)
     np.save(arrays / "train_images.npy", np.random.default_rng(1).integers(0, 256, images.shape, np.uint8))
     assert find_prepared(load(MNIST))["dataset"]["content"] == content_of(paths, Path("data"), False)
-    assert [len(Parts(load(MNIST)).dataset.split(name)) for name in ("train", "choose", "test")] == [20, 10, 15]
+    assert [len(build.dataset(load(MNIST)).split(name)) for name in ("train", "choose", "test")] == [20, 10, 15]
 
 
 # Between the images of a training and those of evaluate.on
@@ -141,24 +141,24 @@ def test_images_to_train_on_are_counted_among_those_of_another_set_and_a_whole_c
     shutil.copyfile(first / "train" / "b" / "3.jpg", second / "test" / "b" / "other.jpg")
     words = ["dataset=folder", f"dataset.root={first}", *SIZE, "evaluate=[knn]", "evaluate.knn.k=1"]
     words += [f"evaluate.on={{dataset: folder, root: {second}, size: 16}}"]
-    (sentence,) = Parts(load(words)).copied
+    (sentence,) = build.copied(build.build(load(words)))
     assert sentence.startswith("second: 1 of 21 ") and "test/b/other.jpg is train/b/3.jpg" in sentence
     shutil.rmtree(second)
     shutil.copytree(first / "train", second / "test")
     shutil.copytree(first / "test", second / "train")
     with pytest.raises(ConfigError, match=r"^evaluate\.on=second: all 20 "):
-        _ = Parts(load(words)).copied
+        _ = build.copied(build.build(load(words)))
 
 
 def test_prepared_arrays_are_compared_with_such_and_a_share_counts_its_own_images(arrays: Path) -> None:
     shutil.copytree("data/mnist", "data/fashion")
     words = ["dataset=mnist", "paths.data=data", "evaluate=knn", "evaluate.knn.k=1"]
     with pytest.raises(ConfigError, match=r"^evaluate\.on=mnist: all 20 "):
-        _ = Parts(load([*words, "evaluate.on=mnist"])).copied
-    (sentence,) = Parts(load([*words, "evaluate.on=mnist", "dataset.share=0.5"])).copied
-    ids: Any = Parts(load([*words, "dataset.share=0.5"])).dataset.pretrain()
+        _ = build.copied(build.build(load([*words, "evaluate.on=mnist"])))
+    (sentence,) = build.copied(build.build(load([*words, "evaluate.on=mnist", "dataset.share=0.5"])))
+    ids: Any = build.dataset(load([*words, "dataset.share=0.5"])).pretrain()
     images, tested = np.load(arrays / "train_images.npy"), np.load(arrays / "test_images.npy")
     trained = {images[i].tobytes() for i in ids.ids.tolist()}
     count = sum(image.tobytes() in trained for image in tested)
     assert 0 < count < 20 and sentence.startswith(f"mnist: {count} of 20 ")
-    assert Parts(load([*words, "evaluate.on=scattered_digits"])).copied == []
+    assert build.copied(build.build(load([*words, "evaluate.on=scattered_digits"]))) == []

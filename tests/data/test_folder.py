@@ -19,9 +19,9 @@ from ssl_bench.data.pixels import EvalView
 from ssl_bench.data.prepare import box
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.files import open_regular
-from ssl_bench.training.parts import Parts
-from ssl_bench.training.precision import Precision
+from ssl_bench.training import build
 from ssl_bench.training.validate import _check_pixels
+from tests.evaluated import targets_of
 
 CLASSES = ["n01", "n02", "n03"]
 
@@ -49,7 +49,7 @@ def imagenet(root: Path, train: int = 8, val: int = 3, classes: list[str] = CLAS
 
 def dataset(root: Path, *overrides: str, name: str = "imagenet", classes: int = 3) -> FolderDataset:
     small = ["dataset.size=16", "dataset.resize=20", f"dataset.num_classes={classes}", "dataset.workers=2"]
-    opened = Parts(load([f"dataset={name}", f"paths.data={root}", *small, *overrides])).dataset
+    opened = build.dataset(load([f"dataset={name}", f"paths.data={root}", *small, *overrides]))
     assert isinstance(opened, FolderDataset)
     return opened
 
@@ -95,7 +95,7 @@ def test_the_orientation_in_exif_is_ignored() -> None:
 
 
 def test_imagenet100_selects_its_classes(tmp_path: Path) -> None:
-    made = Parts(load(["dataset=imagenet100", f"paths.data={tmp_path}"])).dataset
+    made = build.dataset(load(["dataset=imagenet100", f"paths.data={tmp_path}"]))
     assert isinstance(made, FolderDataset) and made.class_file is not None
     names = made.class_file.read_text().split()
     assert len(set(names)) == len(names) == 100 and all(len(n) == 9 and n[0] == "n" for n in names)
@@ -123,18 +123,22 @@ def test_hidden_files_are_no_images(tmp_path: Path) -> None:
 def test_raw_pixels_of_photos_are_those_of_their_centres(tmp_path: Path) -> None:
     imagenet(tmp_path, 2, 1)
     words = ["dataset=imagenet", f"paths.data={tmp_path}", "dataset.num_classes=3", "dataset.resize=24"]
-    parts = Parts(load([*words, "dataset.size=16", "evaluate.baselines=[raw]"]))
+    run = build.build(load([*words, "dataset.size=16", "evaluate.baselines=[raw]"]))
 
     class Pixels(nn.Module):
         def forward(self, x: Tensor) -> dict[str, Tensor]:
             return {"backbone": x.flatten(1)}
 
-    targets = parts.targets({"": Pixels(), "_raw": None}, torch.device("cpu"), Precision.of("fp32", False))
-    normalised, raw = (target.features("train")["backbone"].view(6, 3, -1) for _, target in targets)
-    mean, std = (torch.tensor(parts.config["dataset"][name])[:, None] for name in ("mean", "std"))
+    targets = targets_of(run, {"": Pixels(), "_raw": None}).values()
+    normalised, raw = (target.features("train")["backbone"].view(6, 3, -1) for target in targets)
+    mean, std = (torch.tensor(run.config["dataset"][name])[:, None] for name in ("mean", "std"))
     torch.testing.assert_close(raw, normalised * std + mean, rtol=0, atol=1e-6)
     assert 0 <= raw.min() < 0.2 and 0.8 < raw.max() <= 1
-    large = Parts(load([*words[:3], "dataset.size=200000", "dataset.resize=200000", "evaluate.baselines=[raw]"]))
+    large = build.build(
+        load(
+            [*words[:3], "dataset.size=200000", "dataset.resize=200000", "augment.size=32", "evaluate.baselines=[raw]"]
+        )
+    )
     with pytest.raises(ConfigError, match=r"baselines=\[raw\].*\[init\].* 6 .* 200000 x 200000 .*2,880 GB"):
         _check_pixels(large)
 

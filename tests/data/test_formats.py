@@ -14,7 +14,7 @@ from PIL import Image
 from ssl_bench.config.identity import run_id
 from ssl_bench.data import photos as photos_module
 from ssl_bench.errors import ConfigError
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.data.photos import own, photos, picture
 
 
@@ -84,7 +84,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     assert text.startswith("dataset.skip_broken=0: 3 of 100 ")
     assert all(each in text for each in (str(root), "a/0.jpg", "a/1.jpg", "b/0.jpg", "dataset.skip_broken to 0.03"))
     without = own(root, "dataset.skip_broken=0.03")
-    made = Parts(without).dataset
+    made = build.dataset(without)
     assert made.check() + len(made.split("test")) == 97
     for name in ("a/0", "a/1", "b/0"):
         (root / f"{name}.jpg").unlink()

@@ -13,7 +13,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data.source import Joined
 from ssl_bench.errors import ConfigError
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.data.photos import SIZE, photos
 from tests.door.door import refused
 
@@ -39,7 +39,7 @@ def test_a_dataset_of_hugging_face_is_read_from_disk(tmp_path: Path, monkeypatch
     paths = stored(tmp_path)
     configs = {kind: load(["dataset=hf", path, *SIZE]) for kind, path in paths.items()}
     assert run_id(configs["saved"]) == run_id(configs["parquet"])
-    made = Parts(configs["saved"]).dataset
+    made = build.dataset(configs["saved"])
     train, test = made.split("train"), made.split("test")
     assert (made.num_classes, len(train), len(test)) == (2, 15, 5)
     files = {(tmp_path / "files" / f"{'ab'[label]}").as_posix() for label in train.labels.tolist()}
@@ -74,7 +74,7 @@ def test_a_folder_that_is_written_again_is_another_dataset(
             rows.to_parquet(str(place / "train.parquet"))
             os.utime(place / "train.parquet", (1e9, 1e9))  # as an archive has it
         config = load(["dataset=hf", f"dataset.path={place}", *SIZE])
-        return config["dataset"]["content"], len(Parts(config).dataset.split("train"))
+        return config["dataset"]["content"], len(build.dataset(config).split("train"))
 
     first, second = written(10), written(20)
     assert (first[1], second[1]) == (8, 18) and first[0] != second[0]
@@ -108,7 +108,7 @@ def saved(
 
 
 def listed(words: list[str]) -> Any:
-    made: Any = Parts(load(words)).dataset
+    made: Any = build.dataset(load(words))
     return made._listing
 
 
@@ -211,7 +211,7 @@ def test_a_column_of_splits_is_used_or_refused(
         with refused("dataset.path="):
             load(words)
     else:
-        made = Parts(load(words)).dataset
+        made = build.dataset(load(words))
         assert [len(made.split(name)) for name in ("train", "test")] == splits
 
 

@@ -19,7 +19,7 @@ from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.knn import knn_predict
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.ranks import on_two_ranks
 
 
@@ -32,7 +32,7 @@ def arrays(folder: Path, split: str, n: int, size: int = 32, seed: int = 0) -> n
 
 
 def dataset(root: Path, name: str) -> Dataset:
-    return Parts(load([f"dataset={name}", f"paths.data={root}"])).dataset
+    return build.dataset(load([f"dataset={name}", f"paths.data={root}"]))
 
 
 def loader(n: int, batch_size: int, seed: int = 0) -> Loader:
@@ -52,7 +52,7 @@ def test_each_dataset_has_its_images_or_names_what_is_missing(tmp_path: Path, na
     assert isinstance(stated, int) and config["epochs"] > 0 and config["dataset"]["knn_k"] > 0
     command = rf"`ssl-bench prepare dataset=\w+ paths\.data={tmp_path}`"
     try:
-        assert Parts(config).dataset.check() == stated
+        assert build.dataset(config).check() == stated
     except ConfigError as error:
         assert re.search(f"{command}|{tmp_path}/imagenet/train is missing; .* set SSL_BENCH_DATA", str(error))
 
@@ -127,7 +127,7 @@ def test_scattered_digits() -> None:
 
 def test_a_split_of_the_digits_may_be_written_to() -> None:
     """They are made once in a process."""
-    dataset: Any = Parts(load([])).dataset
+    dataset: Any = build.dataset(load([]))
     for split in ("train", "test"):
         first, second = dataset.split(split), dataset.split(split)
         expected = first.parts[0].clone(), first.labels.clone()

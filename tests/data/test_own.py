@@ -16,7 +16,7 @@ from ssl_bench.config.identity import run_id
 from ssl_bench.data.folder import OwnFolder
 from ssl_bench.data.splits import held_out
 from ssl_bench.errors import ConfigError
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.data.photos import SIZE, dataset, names, own, photos, picture
 
 
@@ -37,7 +37,7 @@ def test_classes_and_splits_are_found(
     folders: list[str], classes: int, sizes: tuple[int, int], overrides: list[str], tmp_path: Path
 ) -> None:
     config = own(photos(tmp_path / "photos", *folders), *overrides)
-    made: Any = Parts(config).dataset
+    made: Any = build.dataset(config)
     train, test = made.split("train"), made.split("test")
     assert (config["dataset"]["num_classes"], (len(train), len(test))) == (classes, sizes)
     assert not {*names(train)} & {*names(test)} and made.check() == config["dataset"]["train_images"] == sizes[0]
@@ -76,7 +76,7 @@ def test_a_set_without_copies_keeps_its_hash_and_its_split(tmp_path: Path) -> No
         drawn |= {*sorted(of_class, key=lambda name: hashlib.sha256(f"0/{name}".encode()).hexdigest())[:2]}
     config = own(root)
     assert config["dataset"]["content"] == content.hexdigest()[:10]
-    assert {*names(Parts(config).dataset.split("test"))} == {f"{root}/{name}" for name in drawn}
+    assert {*names(build.dataset(config).split("test"))} == {f"{root}/{name}" for name in drawn}
 
 
 # Identity
@@ -114,7 +114,7 @@ def test_a_run_refuses_images_that_have_changed(tmp_path: Path) -> None:
     config = own(root)
     (root / "3.jpg").unlink()
     with pytest.raises(ConfigError, match=r"\(\w{10}, not \w{10}\).*dataset\.root"):
-        Parts(config).dataset.check()
+        build.dataset(config).check()
 
 
 # Evaluation
@@ -145,11 +145,11 @@ def test_one_trains_on_one_dataset_and_evaluates_on_another(tmp_path: Path) -> N
     other = load([*words, f"evaluate.on={{dataset: folder, root: {second}, size: 64}}"])
     assert {"knn", "linear", "geometry"} <= other["evaluate"].keys()  # which the second has classes for
     assert run_id(plain) == run_id(other) and other["evaluate"]["knn"]["k"] == 54 // 50
-    ((_, _, evaluated),) = Parts(other).evaluated
+    ((_, _, evaluated),) = build.build(other).evaluated
     assert evaluated.eval_view == {"resize": 18, "size": 16, "interpolation": "bilinear"}
     assert evaluated.num_classes == 2
     with pytest.raises(ConfigError, match=r"^evaluate\.on=mnist: .* 3 channels"):
-        _ = Parts(load([*words, "evaluate.on=mnist"])).evaluated
+        _ = build.build(load([*words, "evaluate.on=mnist"])).evaluated
 
 
 def test_an_image_in_the_place_of_another_one_of_equal_size_and_time_is_another_dataset(tmp_path: Path) -> None:

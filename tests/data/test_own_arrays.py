@@ -18,7 +18,7 @@ from ssl_bench.data.arrays import examined
 from ssl_bench.data.pixels import EvalView
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from ssl_bench.training.validate import validate
 from tests.data.photos import arrays_in as write
 from tests.data.photos import patches
@@ -47,7 +47,7 @@ def test_settings_and_images_come_from_the_arrays(
         node[key] for key in ("channels", "dtype", "size", "resize", "num_classes", "train_images", "least_labels")
     ]
     assert found == [5, dtype, 12, None, 5, 60, 12] and config["backbone"]["in_channels"] == 5
-    source: Any = Parts(config).dataset.pretrain()
+    source: Any = build.dataset(config).pretrain()
     taken = source.take(torch.tensor([7, 3]))
     assert taken.dtype == (torch.uint8 if dtype == "uint8" else torch.float32)
     assert np.array_equal(taken.permute(0, 2, 3, 1), images[[7, 3]].astype(np.float32))
@@ -69,10 +69,10 @@ def test_oblong_grey_images_are_shrunk_and_their_centre_is_evaluated(tmp_path: P
         np.save(root / f"{split}_images.npy", np.concatenate([images, images[:, :5]], 1)[..., 0])
     node = arrays(root)["dataset"]
     assert (node["channels"], node["size"], node["resize"]) == (1, 12, 12)
-    parts = Parts(arrays(root, "dataset.size=8"))
-    assert parts.dataset.eval_view == {"resize": 8, "size": 8, "interpolation": "bilinear"}
-    view = EvalView(mean=[0.5], std=[0.5], **parts.dataset.eval_view)
-    assert view(parts.dataset.split("test").take(torch.arange(4))).shape == (4, 1, 8, 8)
+    dataset = build.dataset(arrays(root, "dataset.size=8"))
+    assert dataset.eval_view == {"resize": 8, "size": 8, "interpolation": "bilinear"}
+    view = EvalView(mean=[0.5], std=[0.5], **dataset.eval_view)
+    assert view(dataset.split("test").take(torch.arange(4))).shape == (4, 1, 8, 8)
 
 
 def test_without_labels_there_are_no_classes(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_without_labels_there_are_no_classes(tmp_path: Path) -> None:
 def test_a_part_is_held_out_where_there_is_no_test_split(tmp_path: Path) -> None:
     root = write(tmp_path / "set", (60,))
     config = arrays(root, "dataset.held_out=[10,20]")
-    dataset = Parts(config).dataset
+    dataset = build.dataset(config)
     assert [len(dataset.split(name)) for name in ("train", "choose", "test")] == [30, 10, 20]
     assert config["dataset"]["train_images"] == 30
     with pytest.raises(ConfigError, match=r"test_images\.npy.*dataset\.held_out"):
@@ -99,7 +99,7 @@ def test_copies_in_the_test_split_are_counted_and_a_whole_copy_is_refused(tmp_pa
     images = np.load(root / "test_images.npy")
     images[:3] = np.load(root / "train_images.npy")[[5, 6, 7]]
     np.save(root / "test_images.npy", images)
-    (said,) = Parts(arrays(root)).dataset.doubts()
+    (said,) = build.dataset(arrays(root)).doubts()
     assert re.findall(r"\d+", said) == ["3", "30", "0", "5"]
     for kind in ("images", "labels"):
         shutil.copyfile(root / f"train_{kind}.npy", root / f"test_{kind}.npy")
@@ -117,7 +117,7 @@ def test_arrays_are_read_in_pieces(tmp_path: Path) -> None:
     np.save(root / "train_labels.npy", np.arange(3000) % 4)
     tracemalloc.start()
     try:
-        batch: Any = Parts(arrays(root)).dataset.pretrain().take(torch.arange(8))
+        batch: Any = build.dataset(arrays(root)).pretrain().take(torch.arange(8))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -134,11 +134,11 @@ def test_values_that_may_stand_for_missing_ones_are_named(fill: float | None, tm
         elif fill:
             images[4, 0, 0, 0] = fill
         np.save(root / f"{split}_images.npy", images)
-    said = Parts(arrays(root)).dataset.doubts()
+    said = build.dataset(arrays(root)).doubts()
     assert bool(said) == bool(fill) and (
         not said or ("dataset.mean" in said[0] and (f"{fill:g}" in said[0] or fill == 1e6))
     )
-    assert not Parts(arrays(root, "dataset.mean=[1,1,1,1,1]", "dataset.std=[2,2,2,2,2]")).dataset.doubts()
+    assert not build.dataset(arrays(root, "dataset.mean=[1,1,1,1,1]", "dataset.std=[2,2,2,2,2]")).doubts()
 
 
 def test_a_file_that_was_just_changed_is_read_again(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_copy_is_the_same_dataset_and_another_value_another_one(tmp_path: Path
     statistics = [f"dataset.{key}={first['dataset'][key]}" for key in ("mean", "std")]
     assert run_id(arrays(root, *statistics)) != run_id(first)
     with pytest.raises(ConfigError, match=r"\(\w{10}, not \w{10}\).*dataset\.root"):
-        Parts(first).dataset.check()
+        build.dataset(first).check()
     labels = np.load(copy / "test_labels.npy")
     np.save(copy / "test_labels.npy", labels[::-1])
     assert run_id(arrays(copy)) != run_id(first)
@@ -282,6 +282,6 @@ def test_the_first_layer_takes_the_channels(backbone: str, tmp_path: Path) -> No
     words = [f"backbone={backbone}", "batch_size.size=8", "tracking=off"]
     words += ["backbone.name=vit_tiny_patch16_224", "backbone.args={img_size: 32}"] if backbone == "timm" else []
     root = write(tmp_path / "set", (12, 6), channels=6, side=32)
-    parts = Parts(load(["dataset=arrays", f"dataset.root={root}", *words]))
-    validate(parts, 1)
-    assert next(p for p in parts.backbone.parameters() if p.ndim == 4).shape[1] == 6
+    config = load(["dataset=arrays", f"dataset.root={root}", *words])
+    validate(config, 1)
+    assert next(p for p in build.backbone(config).parameters() if p.ndim == 4).shape[1] == 6

@@ -18,7 +18,7 @@ from ssl_bench.data import coco, photos
 from ssl_bench.data.photos import Packed, Photos, pack
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.files import open_regular
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.door.door import refuses
 from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome, variants
 
@@ -140,7 +140,7 @@ def reader() -> Callable[[], tuple[np.ndarray, np.ndarray]]:
     config = load(["dataset=mnist", "paths.data=data"])
 
     def read() -> tuple[np.ndarray, np.ndarray]:
-        dataset: Any = Parts(config).dataset
+        dataset: Any = build.dataset(config)
         assert dataset.check() == 70
         source = dataset.split("train")
         return source.take(torch.arange(70)).permute(0, 2, 3, 1).numpy(), source.labels.numpy()

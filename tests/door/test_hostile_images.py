@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 from ssl_bench import files
 from ssl_bench.config.compose import load
 from ssl_bench.data import photos
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome, variants
 
 pytestmark = [
@@ -183,7 +183,7 @@ def test_a_folder_of_images_is_read_right_and_names_each_that_is_not() -> None:
 
     def read() -> tuple[dict[str, str], dict[str, np.ndarray]]:
         words = [f"dataset.root={root}", "dataset.size=8", "dataset.workers=1", "dataset.skip_broken=0.99"]
-        dataset: Any = Parts(load(["dataset=folder", *words])).dataset
+        dataset: Any = build.dataset(load(["dataset=folder", *words]))
         images: dict[str, np.ndarray] = {}
         for source in map(dataset.split, ("train", "test")):
             for i, image in enumerate(source.take(torch.arange(len(source)))):
@@ -332,7 +332,7 @@ def test_parquet_files_are_read_right_or_refused(
 
         def read() -> list[str]:
             words = ["dataset=hf", f"dataset.path={path.parent}", "dataset.size=8", "dataset.workers=1"]  # noqa: B023
-            dataset: Any = Parts(load(words)).dataset
+            dataset: Any = build.dataset(load(words))
             for source in map(dataset.split, ("train", "test")):
                 for name, image in zip(source.names, source.take(torch.arange(len(source))), strict=True):
                     right = np.array(Image.open(io.BytesIO(shown(int(name.rpartition("/")[2])))).convert("RGB"))

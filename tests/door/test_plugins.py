@@ -16,7 +16,7 @@ from ssl_bench.commands import status
 from ssl_bench.config import plugins
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.conftest import SMALL, only_run, stopped_at
 from tests.door.door import enter, refused, refuses
 
@@ -131,7 +131,7 @@ def test_an_edited_plugin_is_refused_until_python_starts_again() -> None:
     first = Path(ssl_bench.train(words)["path"][0])
     planned = load(["plugins=[my_losses]", "loss=scaled"], folder=Path("my_losses/conf"))
     edit("my_losses", "* contrast", "* 2 * contrast")
-    for use in (lambda: ssl_bench.train(words), lambda: Parts(planned)):
+    for use in (lambda: ssl_bench.train(words), lambda: build.build(planned)):
         with refused("plugins=[my_losses] restart"):
             use()
     Path("my_losses/__init__.py").write_text(text)
@@ -143,7 +143,7 @@ def test_an_edited_plugin_is_refused_until_python_starts_again() -> None:
     edit("my_losses", "* contrast", "* 2 * contrast")
     restart()
     with refused("my_losses 1.0"):
-        Parts(planned)
+        build.build(planned)
 
 
 def test_an_installed_package_is_allowed_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

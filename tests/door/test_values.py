@@ -11,7 +11,6 @@ from ssl_bench.config.compose import load
 from ssl_bench.config.ranges import leaves
 from ssl_bench.config.schema import check
 from ssl_bench.errors import ConfigError
-from ssl_bench.training.parts import Parts
 from ssl_bench.training.validate import validate
 from tests.conftest import SMALL
 
@@ -52,7 +51,7 @@ def accepted(number: int) -> dict[str, Any] | None:
     try:
         config: dict[str, Any] = load(overrides)
         check(config)
-        validate(Parts(config), 1)
+        validate(config, 1)
     except ConfigError as refusal:
         named = {part for key in ("evaluate", *keys) for part in (key.partition(".")[0], key.rpartition(".")[2])}
         assert any(name in str(refusal) for name in named), (number, overrides, str(refusal))

@@ -18,10 +18,10 @@ from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.few_labels import FewLabels
 from ssl_bench.record import evaluations
-from ssl_bench.training.parts import Parts
-from ssl_bench.training.precision import Precision
+from ssl_bench.training import build
 from ssl_bench.training.validate import validate
 from tests.conftest import only_run
+from tests.evaluated import targets_of
 
 
 def photos(root: str, classes: int = 2, count: int = 12) -> list[str]:
@@ -37,7 +37,7 @@ def photos(root: str, classes: int = 2, count: int = 12) -> list[str]:
 
 def trained_on(words: list[str]) -> list[str]:
     """The names of the training images."""
-    source: Any = Parts(load(words)).dataset.split("train")
+    source: Any = build.dataset(load(words)).split("train")
     return [Path(source.name(i)).name for i in range(len(source))]
 
 
@@ -48,8 +48,8 @@ def test_a_file_lists_the_images_that_have_labels(capfd: pytest.CaptureFixture[s
     Path("few.txt").write_text("\n".join([*chosen[:2], "", f"c0/{chosen[2]} ", chosen[3], ""]))
     config = load([*words, "framework=frozen", "evaluate=knn", "evaluate.knn.k=2", "evaluate.labels=[few.txt,1.0]"])
     schema.check(config)
-    parts = Parts(config)
-    targets = dict(parts.targets({"": parts.method.encoder}, torch.device("cpu"), Precision.of("fp32", False)))
+    run = build.build(config)
+    targets = targets_of(run, {"": build.method(run).encoder})
     few, whole = targets["/labels_few/"], targets["/"]
     assert isinstance(few, FewLabels) and few.train.ids.tolist() == [2, 7, 13, 20]  # type: ignore[attr-defined]
     assert torch.equal(few.features("train")["backbone"], whole.features("train")["backbone"][[2, 7, 13, 20]])
@@ -78,7 +78,7 @@ def test_lists_that_cannot_be_used_are_refused() -> None:
         with pytest.raises(ConfigError, match=r"^evaluate\.labels") as refused:
             config = load([*words])
             schema.check(config)
-            validate(Parts(config), 1)
+            validate(config, 1)
         return str(refused.value)
 
     for given in ("[none.txt]", "[empty.txt]", "[bytes.txt]", "[good.txt,good.txt]", "good.txt"):
@@ -88,7 +88,7 @@ def test_lists_that_cannot_be_used_are_refused() -> None:
     config = load([*words, "evaluate.labels=[good.txt]"])
     Path("good.txt").write_text(names[1])
     with pytest.raises(ConfigError, match=r"^evaluate\.labels.*good\.txt"):
-        validate(Parts(config), 1)
+        validate(config, 1)
     Path("photos/train/c1/1_00.png").rename("photos/train/c1/0_00.png")
     Path("good.txt").write_text("0_01.png\n0_00.png")
     assert "FOLDER/NAME" in refusal(*words, "evaluate.labels=[good.txt]")
@@ -122,11 +122,10 @@ def test_a_share_has_a_k_of_its_own() -> None:
     entries = [entry for entry in evaluations.asked(config) if not entry["network"]]
     assert [entry["settings"]["k"] for entry in entries] == [1, 2, 20]  # of 13, 134 and 1347 images
     assert entries[2]["id"] == evaluations.asked(load(["evaluate=knn"]))[0]["id"]
-    parts = Parts(config)
-    assert [parts.evaluators_for(None, labels)["knn"].k for labels in (0.01, 0.1, 1.0)] == [1, 2, 20]  # type: ignore[attr-defined]
-    validate(parts, 1)
+    assert [build.evaluators(config, None, labels)["knn"].k for labels in (0.01, 0.1, 1.0)] == [1, 2, 20]  # type: ignore[attr-defined]
+    validate(config, 1)
     with pytest.raises(ConfigError, match=r"^evaluate.knn.k=\[?30\]?: .*1 to 1"):
-        validate(Parts(load([*words, "evaluate.knn.k=30"])), 1)
+        validate(load([*words, "evaluate.knn.k=30"]), 1)
     large = load(["dataset=cifar10", *words])
     assert [entry["settings"]["k"] for entry in evaluations.asked(large) if not entry["network"]] == [10, 100, 200]
 

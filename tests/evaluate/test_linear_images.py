@@ -12,7 +12,7 @@ from ssl_bench.data.source import Images
 from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate.target import Target
 from ssl_bench.evaluate.trained import LinearOnImages
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 
 CLASSES, SIDE = 3, 12
 LAYERS, WINDOWS = ["first", "second"], [[5, 2], [4, 1]]  # on 10 x 10 and 5 x 5 cells: 3 x 3 and 2 x 2 windows
@@ -114,7 +114,7 @@ def test_classifiers_on_pooled_and_normalised_maps_equal_those_of_torchs_modules
 def test_the_windows_of_a_resnet_at_224_pixels_are_those_of_openselfsup() -> None:
     """Maps of 56, 28, 14 and 7 cells give the 9216, 8192, 9216 and 8192 numbers of its POOL_DIMS."""
     config = load(["evaluate=linear_opensel", "dataset=imagenet", "backbone=resnet50"])
-    (probe,) = Parts(config).evaluators.values()
+    (probe,) = build.evaluators(config).values()
     assert isinstance(probe, LinearOnImages) and probe.windows is not None and probe.views.size == 224
     adaptive = LinearOnImages(224, layers=probe.layers)
     shapes = zip((256, 512, 1024, 2048), (56, 28, 14, 7), (9216, 8192, 9216, 8192), strict=True)

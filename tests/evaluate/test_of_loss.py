@@ -4,23 +4,22 @@ import json
 import math
 
 import pytest
-import torch
 
 from ssl_bench.commands.train import main
 from ssl_bench.config.compose import load
 from ssl_bench.evaluate.run import run_evaluators
-from ssl_bench.training.parts import Parts
-from ssl_bench.training.precision import Precision
+from ssl_bench.training import build
 from tests.conftest import only_run
+from tests.evaluated import targets_of
 
 FROZEN = ["framework=frozen", "temperature=fixed", "evaluate=gradient_weight", "backbone.width=4", "tracking=off"]
 
 
 def number(*overrides: str) -> float:
     """The first metric of the evaluators."""
-    parts = Parts(load(overrides))
-    targets = parts.targets({"": parts.method.encoder}, torch.device("cpu"), Precision.of("fp32", False))
-    return next(iter(run_evaluators(parts.evaluators, targets)[0].values()))
+    run = build.build(load(overrides))
+    targets = targets_of(run, {"": build.method(run).encoder}).items()
+    return next(iter(run_evaluators(run.evaluators, targets)[0].values()))
 
 
 @pytest.mark.parametrize("k", [1, 256, 65536])

@@ -20,8 +20,8 @@ from ssl_bench.data.dataset import Share
 from ssl_bench.data.source import stratified
 from ssl_bench.evaluate.accuracy import Accuracy
 from ssl_bench.evaluate.target import Evaluator, SplitName, Target
-from ssl_bench.training.parts import Parts
-from ssl_bench.training.precision import Precision
+from ssl_bench.training import build as of_run
+from tests.evaluated import targets_of
 
 CLASSES, WIDTH = 4, 8
 GENERATOR = torch.Generator().manual_seed(0)
@@ -169,11 +169,11 @@ def test_a_share_is_drawn_from_each_class() -> None:
 def test_few_labels_and_shares_reach_the_evaluators() -> None:
     config = load(["dataset.share=0.5", "evaluate.labels=[0.1,1.0]", "backbone.width=4", "evaluate=knn"])
     assert load([])["dataset"]["share"] == 1.0
-    parts = Parts(config)
-    assert isinstance(parts.dataset, Share) and parts.dataset.check() == len(parts.dataset.pretrain())
-    targets = dict(parts.targets({"": parts.method.encoder}, torch.device("cpu"), Precision.of("fp32", False)))
+    run = of_run.build(config)
+    assert isinstance(run.dataset, Share) and run.dataset.check() == len(run.dataset.pretrain())
+    targets = targets_of(run, {"": of_run.method(run).encoder})
     few, whole = targets["/labels0.1/"], targets["/"]
-    assert (len(few.train), len(whole.train), len(few.test)) == (len(few.labels("train")), parts.dataset.check(), 450)
+    assert (len(few.train), len(whole.train), len(few.test)) == (len(few.labels("train")), run.dataset.check(), 450)
     assert len(few.train) == pytest.approx(0.1 * len(whole.train), abs=5) and few.labels("train").unique().numel() == 10
     rows = few.features("train")["backbone"]
     assert all((whole.features("train")["backbone"] == row).all(1).any() for row in rows)

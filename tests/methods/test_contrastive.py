@@ -19,7 +19,8 @@ from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.methods.contrastive import NEEDS
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.backbones import Backbone
-from ssl_bench.training.parts import OBJECTIVE, Parts
+from ssl_bench.training import build as of_run
+from ssl_bench.training.build import OBJECTIVE
 from tests.door.door import refused
 from tests.methods.training import has_own_objective, options
 
@@ -72,7 +73,7 @@ class Rule(NamedTuple):
 @functools.cache
 def rule_of(group: str, name: str) -> Rule:
     if group == "framework":
-        framework: Any = Parts(load([f"framework={name}"])).method
+        framework: Any = of_run.method(of_run.build(load([f"framework={name}"])))
         return Rule(gives=framework.framework.gives)
     node = option(group, name)
     part = build(node, group, **({"instances": 100} if has_argument(node, group, "instances") else {}))
@@ -130,7 +131,7 @@ def test_what_cannot_be_trained_is_refused_by_the_first_need_that_is_lacking() -
         rules = {group: rule_of(group, config["choices"][group]) for group in (*OBJECTIVE, "positives", "framework")}
         expected, said = missing_need(rules, "simclr"), ""
         try:
-            _ = Parts(config).method
+            _ = of_run.method(of_run.build(config))
         except ConfigError as refusal:
             said = str(refusal)
         assert [need for need, sentence in REFUSALS.items() if sentence in said] == [expected] * (expected is not None)
@@ -176,7 +177,7 @@ OWN_OBJECTIVE = sorted({*EVERY} - {*FRAMEWORKS})
 )
 def test_groups_that_do_not_fit_are_refused(norm: str, groups: int, devices: int, names: str) -> None:
     config = configuration("moco_v2")
-    method = Parts(config | {"framework": config["framework"] | {"norm": norm, "groups": groups}}).method
+    method = of_run.method(of_run.build(config | {"framework": config["framework"] | {"norm": norm, "groups": groups}}))
     with refused(f"framework.groups={groups} {names}", InvalidValue):
         method.check_groups(devices, IMAGES)
 
@@ -184,17 +185,17 @@ def test_groups_that_do_not_fit_are_refused(norm: str, groups: int, devices: int
 @pytest.mark.parametrize("framework", EVERY)
 def test_as_many_views_are_made_as_a_framework_takes(framework: str) -> None:
     views = VIEWS.get(framework, 2)
-    assert len(Parts(load([f"framework={framework}"])).views) == views
+    assert len(of_run.views(load([f"framework={framework}"]))) == views
     multicrop = load([f"framework={framework}", "augment=multicrop_cifar"])
     if framework in OWN_OBJECTIVE:
         with refused(f"augment=multicrop_cifar 8 framework={framework} {views}"):
-            _ = Parts(multicrop).views
+            _ = of_run.views(multicrop)
     else:
-        assert len(Parts(multicrop).views) == 8
+        assert len(of_run.views(multicrop)) == 8
     if views > 1:
         multicrop["augment"] = {"large": multicrop["augment"]["large"] | {"count": 1}}
         with refused(f"augment 1 {views} framework={framework}"):
-            _ = Parts(multicrop).views
+            _ = of_run.views(multicrop)
 
 
 class Jigsaw(Views):
@@ -203,15 +204,15 @@ class Jigsaw(Views):
 
 def test_a_framework_is_refused_without_the_views_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Siamese, "needs_views", {Jigsaw: "jigsaw"})
-    parts = Parts(load(["augment=digits"]))
+    config = load(["augment=digits"])
     with refused("framework=simclr Jigsaw augment=jigsaw augment=digits"):
-        _ = parts.views
+        _ = of_run.views(config)
     monkeypatch.setattr(Siamese, "needs_views", {Views: "digits"})
-    assert len(Parts(parts.config).views) == 2
+    assert len(of_run.views(config)) == 2
 
 
 @pytest.mark.parametrize("framework", OWN_OBJECTIVE)
 def test_a_framework_with_its_own_objective_refuses_another(framework: str) -> None:
     for choice in ("loss=infonce", "negatives=in_batch", "temperature=fixed", "similarity=student"):
         with refused(f"{choice} framework={framework}"):
-            _ = Parts(load([f"framework={framework}", choice])).method
+            _ = of_run.method(of_run.build(load([f"framework={framework}", choice])))

@@ -12,7 +12,7 @@ from ssl_bench.methods.exemplar import Exemplar
 from ssl_bench.methods.vae import VAE, Decoder
 from ssl_bench.networks.backbones import DigitsResNet
 from ssl_bench.networks.heads import MLP
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 
 
 def test_exemplar_is_a_classifier_of_images() -> None:
@@ -104,11 +104,14 @@ def test_evaluators_see_the_mean_of_the_latents() -> None:
 
 
 def test_the_options_fit_their_datasets() -> None:
-    assert Parts(load(["framework=exemplar"])).method.get_parameter("classifier.weight").shape == (1347, 128)
+    assert build.method(build.build(load(["framework=exemplar"]))).get_parameter("classifier.weight").shape == (
+        1347,
+        128,
+    )
     config = load(["framework=vae", "dataset=randbit_mnist", "dataset.bits=3"])
     assert config["choices"]["optimizer"] == "adam" and config["head"]["out"] == 256
     batch = Batch([torch.rand(2, 4, 28, 28)] * 2, torch.arange(2), torch.zeros(2))
-    assert Parts(config).method(batch, 0.0)[0].isfinite()
+    assert build.method(build.build(config))(batch, 0.0)[0].isfinite()
     batch = Batch([(torch.zeros(2, 1, 20, 20) - 0.214) / 0.275] * 2, torch.arange(2), torch.zeros(2))
-    target = Parts(load(["framework=vae"])).method.momentum_outputs(batch)["target"]
+    target = build.method(build.build(load(["framework=vae"]))).momentum_outputs(batch)["target"]
     torch.testing.assert_close(target, torch.zeros(2, 2, 1, 20, 20), rtol=0, atol=1e-6)  # black

@@ -17,7 +17,7 @@ from ssl_bench.methods.supervised import Supervised
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.objective.contrast import Embedded
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.methods.training import select, train
 
 
@@ -193,10 +193,10 @@ VIT = ["backbone=vit_moco_v3", "backbone.name=vit_tiny_patch16_224", "optimizer=
 VIT += [f"backbone.args.{word}" for word in ("patch_size=5", "depth=1", "embed_dim=12", "num_heads=3")]
 
 
-def moco_v3(*overrides: str) -> tuple[Parts, Any]:
+def moco_v3(*overrides: str) -> tuple[build.Run, Any]:
     torch.manual_seed(0)
-    parts = Parts(load([*SMALL, *overrides]))
-    return parts, parts.method.double()
+    run = build.build(load([*SMALL, *overrides]))
+    return run, build.method(run).double()
 
 
 def steps() -> list[Batch]:
@@ -243,7 +243,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_papers_algorithm() -> None:
 
 
 def test_patches_and_positions_stay_while_all_else_moves() -> None:
-    parts, method = moco_v3(*VIT)
+    run, method = moco_v3(*VIT)
     norms = ["predictor.layers.4", "encoder.head.layers.7", "target.head.layers.7"]
     last = {f"framework.{norm}.{name}" for norm in norms for name in ("weight", "bias")}
     fixed = ("pos_embed", "patch_embed.proj.weight", "patch_embed.proj.bias")
@@ -251,7 +251,7 @@ def test_patches_and_positions_stay_while_all_else_moves() -> None:
     start = {name: p.detach().clone() for name, p in method.named_parameters()}
     train(method, steps())
     assert {name for name, p in method.named_parameters() if torch.equal(start[name], p)} == frozen | last
-    optimised = {id(p) for group in parts.recipe.groups(method) for p in group["params"]}
+    optimised = {id(p) for group in run.recipe.groups(method) for p in group["params"]}
     of_networks = {name for name, p in method.named_parameters() if id(p) in optimised}
     assert of_networks == {name for name in start if "target" not in name} - frozen - last
 

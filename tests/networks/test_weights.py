@@ -22,7 +22,7 @@ from ssl_bench.config.identity import run_id
 from ssl_bench.networks.backbones import DigitsResNet, timm_backbone
 from ssl_bench.networks.weights import footnotes, load_weights, read_weights
 from ssl_bench.record import checkpoint
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.conftest import SMALL, only_run
 from tests.door.door import refused
 
@@ -175,7 +175,7 @@ def test_a_network_of_timm_starts_from_a_file(ending: str, tmp_path: Path) -> No
 
     given = save(tmp_path / f"vit.{ending}")
     config = load([*VIT, f"init={tmp_path}/vit.{ending}"])
-    backbone = Parts(config).method.encoder.get_submodule("backbone").state_dict()
+    backbone = build.method(build.build(config)).encoder.get_submodule("backbone").state_dict()
     assert backbone.keys() == {name for name in given if not name.startswith("head.")}
     assert all(torch.equal(value, given[name]) for name, value in backbone.items())
     moved = (tmp_path / f"vit.{ending}").rename(tmp_path / f"other.{ending}")
@@ -183,7 +183,7 @@ def test_a_network_of_timm_starts_from_a_file(ending: str, tmp_path: Path) -> No
     save(moved, patch_size=4)
     assert run_id(load([*VIT, f"init={moved}"])) != run_id(config)
     with refused(f"init={moved} patch_embed.proj.weight [64, 3, 4, 4] [64, 3, 8, 8]"):
-        _ = Parts(load([*VIT, f"init={moved}"])).method
+        _ = build.method(build.build(load([*VIT, f"init={moved}"])))
     for absent in ("none.pt", "."):
         with refused("outputs/<name>/<run_id>"):
             load([f"init={tmp_path / absent}"])
@@ -339,4 +339,4 @@ def test_a_configuration_of_another_size_takes_no_memory() -> None:
     words = ["framework=frozen", "init=file.pth", "backbone=timm", "backbone.name=test_vit", "dataset=cifar10"]
     for args, names in (({"embed_dim": 9_984, "patch_size": 8}, "9984"), ({"depth": 1_000_000}, "below")):
         with refused(names):
-            _ = Parts(load([*words, *(f"backbone.args.{key}={value}" for key, value in args.items())])).backbone
+            _ = build.backbone(load([*words, *(f"backbone.args.{key}={value}" for key, value in args.items())]))

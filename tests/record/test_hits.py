@@ -13,7 +13,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data.source import Source
 from ssl_bench.record import evaluations
-from ssl_bench.training.parts import Parts
+from ssl_bench.training import build
 from tests.conftest import SMALL, only_run
 
 Train = Callable[..., tuple[int, str]]
@@ -36,7 +36,7 @@ def pictures(source: Source) -> torch.Tensor:
 
 
 def test_held_out_images_are_apart_and_the_same_in_every_run(images: np.ndarray) -> None:
-    dataset = Parts(load(HELD_OUT)).dataset  # there is no test split on the disk
+    dataset = build.dataset(load(HELD_OUT))  # there is no test split on the disk
     assert dataset.check() == 70
     (probe,) = dataset.probes().values()
     parts = [probe.train, probe.choose, probe.test]

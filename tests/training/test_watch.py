@@ -68,7 +68,7 @@ def test_the_mean_cosine_is_of_different_images(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("ssl_bench.training.watch.effective_rank", rank)
     run = Training(load([*SMALL, "evaluate.watch=1"]), "0123456789", tmp_path, torch.device("cpu"))
     run.watch.ids, row = run.watch.ids[:5], dict[str, Any]()
-    assert run.watch.see(run.watch.every, row)
+    assert run.watch.measure_if_due(run.watch.every, row)
     pairs = itertools.combinations(seen[0].double(), 2)
     cosines = [float(torch.cosine_similarity(a, b, dim=0)) for a, b in pairs]
     assert len(cosines) == 10 and row["watch/mean_cosine"] == pytest.approx(sum(cosines) / 10, rel=1e-6)

@@ -1,4 +1,4 @@
-"""The parts of a run: each is built once, and a run is opened again with the weights of its checkpoint."""
+"""What a configuration builds, and a run that is opened again with the weights of its checkpoint."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,13 +14,12 @@ from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
-from ssl_bench.training import parts as parts_module
+from ssl_bench.training import build
 from ssl_bench.training.finished import load_run, read_config
-from ssl_bench.training.parts import Parts
-from ssl_bench.training.precision import Precision
 from ssl_bench.training.validate import refusals, validate
 from tests.conftest import SMALL
 from tests.door.door import refused
+from tests.evaluated import targets_of
 
 CPU = torch.device("cpu")
 Train = Callable[..., tuple[int, str]]
@@ -33,26 +32,25 @@ Train = Callable[..., tuple[int, str]]
 def test_each_part_is_built_once(framework: str, objective: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Exemplar also asks for the number of training images while it is built."""
     config = load([*SMALL, f"framework={framework}", "evaluate=[knn,linear]", "evaluate.baselines=[init,raw]"])
-    built, build = Counter[str](), parts_module.build
+    built, make = Counter[str](), build.make
 
     def counting(node: Any, key: str, /, **extra: Any) -> Any:
         built[key] += 1
-        return build(node, key, **extra)
+        return make(node, key, **extra)
 
-    monkeypatch.setattr(parts_module, "build", counting)
-    parts = Parts(config)
-    assert not built  # nothing is built before it is used
-    validate(parts, 1)
-    trained, initial = parts.method.encoder, nn.Identity()
-    for first, names in ((None, ["/", "_raw/"]), (initial, ["/", "_init/", "_raw/"])):
-        targets = dict(parts.targets(parts.networks(trained, first), CPU, Precision.of("fp32", False)))
-        assert list(targets) == names and targets["/"].augment == parts.views
-        networks = {"/": trained, "_init/": first, "_raw/": None}
-        assert all(target.network is networks[name] for name, target in targets.items())
-    for name in ("dataset", "views", "recipe", "method", "evaluators"):
-        assert getattr(parts, name) is getattr(parts, name), name
-    keys = ["augment", "backbone", "head", "framework", "optimizer", "evaluate.knn", "evaluate.linear"]
-    assert built == dict.fromkeys([*keys, *objective], 1)
+    monkeypatch.setattr(build, "make", counting)
+    shared = build.Shared()
+    for seed in (0, 1):
+        validate(config | {"seed": seed}, 1, shared)
+    networks = dict.fromkeys(["backbone", "head", "framework", *objective], 1)
+    evaluators = {"evaluate.knn": 3, "evaluate.linear": 3}  # for each run, and with the labels of the data once
+    assert built == networks | evaluators | {"augment": 2, "optimizer": 2}
+    run, networks_by_name = build.build(config), {"": nn.Identity(), "_init": nn.Identity(), "_raw": None}
+    targets = targets_of(run, networks_by_name)
+    assert {name: target.network for name, target in targets.items()} == {
+        f"{suffix}/": network for suffix, network in networks_by_name.items()
+    }
+    assert targets["/"].augment == run.views
 
 
 def test_a_run_is_loaded_with_the_weights_of_its_checkpoint(trained: Path) -> None:
@@ -61,15 +59,15 @@ def test_a_run_is_loaded_with_the_weights_of_its_checkpoint(trained: Path) -> No
     run = load_run(folder, config, CPU)
     state = checkpoint.load(folder, folder.name)
     assert state is not None
-    weights = run.parts.method.state_dict()
+    weights = run.method.state_dict()
     assert weights.keys() == state["method"].keys()
     tensors = [name for name, value in weights.items() if isinstance(value, torch.Tensor)]
     assert tensors and all(torch.equal(weights[name], state["method"][name]) for name in tensors)
     assert (run.folder, run.run_id, run.step) == (folder, folder.name, 3)
     assert run.initial is not None and run.precision.name == "fp32"
     seed_everything(config["seed"])
-    fresh = Parts(config).method.encoder.state_dict()
-    before, after = run.initial.state_dict(), run.parts.method.encoder.state_dict()
+    fresh = build.method(build.build(config)).encoder.state_dict()
+    before, after = run.initial.state_dict(), run.method.encoder.state_dict()
     assert all(torch.equal(before[name], fresh[name]) for name in fresh)
     assert not all(torch.equal(after[name], fresh[name]) for name in fresh)
     without = load_run(folder, config | {"evaluate": {"baselines": []}}, CPU)
@@ -111,7 +109,7 @@ RUNS = [
 def by_itself(config: dict[str, Any]) -> str | None:
     try:
         schema.check(config)
-        validate(Parts(config), 1)
+        validate(config, 1)
     except ConfigError as error:
         return str(error)
     return None
