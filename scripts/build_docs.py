@@ -5,6 +5,7 @@ broken links are errors: then nothing is replaced, and the exit code is 1. Needs
 """
 
 import argparse
+import importlib
 import importlib.util
 import pkgutil
 import re
@@ -18,6 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 import ssl_bench
 from ssl_bench.config.build import directory
+from ssl_bench.objective import losses
+from ssl_bench.objective.loss import Loss
 
 # What other programs import. The other rooms carry out commands and are not an interface.
 DOCUMENTED = ["api", "objective", "methods", "networks", "data", "evaluate", "distributed", "errors", "seeding"]
@@ -58,6 +61,26 @@ pre {{ white-space: pre-wrap; background: #f6f6f6; padding: .5rem; }}</style></h
 """
 
 
+def every_loss() -> list[type[Loss]]:
+    """The losses in the order of their files."""
+    modules = [
+        importlib.import_module(f"{losses.__name__}.{file.name}") for file in pkgutil.iter_modules(losses.__path__)
+    ]
+    return [
+        each
+        for module in modules
+        for each in vars(module).values()
+        if getattr(each, "__module__", "") == module.__name__
+    ]
+
+
+def _table_of_losses() -> str:
+    """The formulas of the losses in Markdown."""
+    rows = [("loss", "value per anchor", "gradient per anchor", "public code"), ("---",) * 4]
+    rows += [(f"`{loss.__name__}`", loss.equation, loss.gradient, loss.code) for loss in every_loss()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def _configuration() -> str:
     """Every file of conf/, whose comments say what its keys are."""
     parts = [f"<h1>Configuration</h1><pre>{escape((directory() / 'train.yaml').read_text(encoding='utf-8'))}</pre>"]
@@ -77,6 +100,7 @@ def write(folder: Path) -> None:
 
     modules = (m.name for m in pkgutil.walk_packages(ssl_bench.__path__, "ssl_bench."))
     names = [name for name in modules if name.split(".")[1] in DOCUMENTED]
+    losses.__doc__ = f"{losses.__doc__}\n{_table_of_losses()}\n"
     pdoc.render.configure(docformat="google", show_source=False)
     default = pdoc.render.env.loader
     assert default is not None

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.commands import dry_run, grid_end
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.config import build, reference, with_hydra
+from ssl_bench.config import build, with_hydra
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import lease
@@ -41,6 +40,8 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
     """
     command = Command.of(words.overrides, words.config_dir, words.multirun)
     if words.help or words.cfg:
+        from ssl_bench.config import reference  # only where it is used
+
         with with_hydra.in_sentences(words.overrides):
             print(reference.help_text(command.cfg, words.config_dir) if words.help else with_hydra.as_yaml(command.cfg))
         return 0, [], {}
@@ -51,9 +52,13 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
         check_place(command, words.dry_run)
     grid = Grid(command, shlex.join(["ssl-bench", "train", *words.flags, *command.given, *skip]))
     if words.dry_run:
+        from ssl_bench.commands import dry_run  # only where it is used
+
         dry_run.show(grid, words.skip, words.json)
         return 0, [], {}
     if command.many:
+        from ssl_bench.commands import grid_end  # only where it is used
+
         grid.every(words.skip)
         return grid_end.train(grid), grid.runs, grid.ends
     run = grid.alone()

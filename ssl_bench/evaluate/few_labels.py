@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ssl_bench.config.from_disk import read_names
-from ssl_bench.data.photos import Photos
 from ssl_bench.data.source import Chosen, Source, stratified
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError
@@ -83,6 +82,8 @@ def listed(source: Source, file: Path, content: str) -> Tensor:
 
 def _paths(source: Source) -> list[str] | None:
     """The path of each image; None: they have no files."""
+    from ssl_bench.data.photos import Photos  # only where it is used
+
     if isinstance(source, Chosen):
         whole = _paths(source.images)
         return whole and [whole[i] for i in source.ids.tolist()]

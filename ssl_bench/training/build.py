@@ -1,6 +1,7 @@
-"""Build what a configuration describes: data, views, optimiser and evaluators as a :class:`Run`, and its networks.
+"""Build what a configuration describes: data, views and optimiser as a :class:`Run`, its networks and its evaluators.
 
-Networks are apart since their weights are drawn from the global generator: :func:`method` builds them.
+Networks are apart since their weights are drawn from the global generator (:func:`method`), and evaluators since a run
+can be read without them (:func:`evaluators`).
 """
 
 import hashlib
@@ -74,7 +75,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Run:
-    """What a configuration describes, but for the networks.
+    """What a configuration describes, but for networks and evaluators.
 
     Attributes:
         dataset: whose files are opened when images are asked for.
@@ -88,12 +89,11 @@ class Run:
     evaluated: list[tuple[Any, str, Dataset]]
     views: list[Views]
     recipe: Any
-    evaluators: Evaluators
     shared: Shared
 
 
 def build(config: Config, shared: Shared | None = None) -> Run:
-    """Build what a configuration describes, but for the networks, for which :func:`method` is called.
+    """Build what a configuration describes, but for networks and evaluators.
 
     Raises:
         ConfigError: naming the key and what to set.
@@ -102,7 +102,7 @@ def build(config: Config, shared: Shared | None = None) -> Run:
     images, nodes = dataset(config, shared), identity.datasets_of(config["evaluate"])
     evaluated = [(node, node["dataset"] if node else "", _evaluated(config, images, node)) for node in nodes]
     recipe = make(config["optimizer"], "optimizer")
-    return Run(config, images, evaluated, views(config), recipe, evaluators(config), shared)
+    return Run(config, images, evaluated, views(config), recipe, shared)
 
 
 def text_without_seed(config: Config, keys: Sequence[str]) -> str:

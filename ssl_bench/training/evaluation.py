@@ -14,7 +14,6 @@ from ssl_bench.evaluate.few_labels import FewLabels
 from ssl_bench.evaluate.run import doubts, run_evaluators
 from ssl_bench.evaluate.target import Target
 from ssl_bench.hardware import move
-from ssl_bench.networks.weights import footnotes
 from ssl_bench.record import evaluations, plots, runs
 from ssl_bench.record.dashboard import Tracker
 from ssl_bench.record.environment import environment, now, peak_memory
@@ -80,9 +79,8 @@ class Evaluation:
         recorded_rows, warmup = runs.read_rows(tracker.path), self.run.recipe.warmup_epochs
         of_images = [f"{name}: {s}" if name else s for _, name, data in self.run.evaluated for s in data.doubts()]
         of_images += build.copied(self.run)
-        of_weights = footnotes(facts.get("init", ""))
         of_numbers = warnings_of(recorded_rows, content, warmup)
-        content["warnings"] = [*of_weights, *of_images, *of_labels, *of_numbers]
+        content["warnings"] = [*_of_weights(facts.get("init")), *of_images, *of_labels, *of_numbers]
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
         pictures = plots.write_artifacts(folder / "figures", artifacts)
@@ -160,7 +158,7 @@ class Evaluation:
         """Content of ``results.json`` with all evaluations of the run, ``entries``; ``trained``: as it was before."""
         config = trained.get("config", self.config)
         metrics = evaluations.flat(entries, self.config["epochs"])
-        declared = {name: evaluator.metrics for name, evaluator in self.run.evaluators.items()}
+        declared = {name: evaluator.metrics for name, evaluator in build.evaluators(self.config).items()}
         return {
             "run_id": run_id,
             "name": config["name"],
@@ -192,6 +190,15 @@ def _marks(entries: Iterable[Entry]) -> dict[str, list[str]]:
     """What a row of metrics says of the evaluations that made them, the first of each evaluator first."""
     marks = list(dict.fromkeys(map(evaluations.mark, entries)))
     return {"evaluations": marks} if marks else {}
+
+
+def _of_weights(init: str | None) -> list[str]:
+    """The sentence on the weights of the key ``init``, as far as it must stand beside the numbers."""
+    if not init:
+        return []
+    from ssl_bench.networks.weights import footnotes  # only where it is used
+
+    return footnotes(init)
 
 
 def _read_baselines(entries: Sequence[Entry], paths: Mapping[str, Path]) -> list[Entry]:

@@ -66,9 +66,11 @@ def validate(config: dict[str, Any], local_processes: int | None, shared: Shared
         cuda = config["device"] != "cpu" and torch.cuda.is_available()
         require(config["graph"] is not True or cuda, "graph", True, "auto or false: there is no GPU")
         Precision.of(config["precision"], cuda)
-    run = build.build(config, shared)
-    for check in (_check_numbers, _check_objective, _check_images, _check_shapes):
-        check(run)
+    run, made = build.build(config, shared), build.evaluators(config)
+    _check_numbers(config, made)
+    _check_objective(run)
+    _check_images(run, made)
+    _check_shapes(run)
     with torch.random.fork_rng(devices=[]):
         run.shared.once("tried", config, EVALUATED, lambda: _try_backbone(run))
         method = build.method(run)
@@ -85,9 +87,8 @@ def validate(config: dict[str, Any], local_processes: int | None, shared: Shared
     run.shared.once("evaluated", config, EVALUATED, lambda: _check_evaluators(run, method))
 
 
-def _check_numbers(run: Run) -> None:
-    """Refuse a batch, epochs or baselines that do not fit the ranks or the framework."""
-    config = run.config
+def _check_numbers(config: dict[str, Any], made: build.Evaluators) -> None:
+    """Refuse a batch, epochs, baselines or evaluators that do not fit the ranks or the framework."""
     framework, chosen = find_target(config["framework"], "framework"), f"framework={config['choices'].get('framework')}"
     size, devices, epochs = config["batch_size"]["size"], config["devices"], config["epochs"]
     multiple = math.ceil(size / devices) * devices
@@ -100,9 +101,9 @@ def _check_numbers(run: Run) -> None:
         baselines = config["evaluate"]["baselines"]
         remedy = f"[raw] or []: {chosen} evaluates the network as it is, and init=null one without weights"
         require("init" not in baselines, "evaluate.baselines", baselines, remedy)
-    for name, evaluator in run.evaluators.items():
+    for name, evaluator in made.items():
         remedy = f"evaluators of the backbone: {name} needs a projection, and {chosen} has no head"
-        require(framework.projects or not evaluator.needs_projection, "evaluate", [*run.evaluators], remedy)
+        require(framework.projects or not evaluator.needs_projection, "evaluate", [*made], remedy)
 
 
 def _check_objective(run: Run) -> None:
@@ -112,13 +113,13 @@ def _check_objective(run: Run) -> None:
             build.part(run, group)
 
 
-def _check_images(run: Run) -> None:
+def _check_images(run: Run, made: build.Evaluators) -> None:
     """Refuse trainings and evaluators of images on a dataset that has none."""
     if not run.dataset.has_images:
         choices, name = run.config["choices"], f"dataset={run.config['choices'].get('dataset')}"
         remedy = f"frozen: {name} has no images to train on"
         require(untrained(run.config), "framework", choices.get("framework"), remedy)
-        readers = [name for name, evaluator in run.evaluators.items() if evaluator.reads_images]
+        readers = [name for name, evaluator in made.items() if evaluator.reads_images]
         require(not readers, "evaluate", readers, f"mutual_information: {name} has no images")
 
 
@@ -157,7 +158,7 @@ def _try_backbone(run: Run) -> None:
     keys = {crop.get("size"): f"augment.{name}.size" for name, crop in crops.items()}
     keys[run.dataset.size] = "dataset.size"
     sizes = {view.size: keys.get(view.size, "augment.size") for view in run.views}
-    if run.evaluators:
+    if evaluators(config["evaluate"]):
         sizes[run.dataset.size] = "dataset.size"
     maps = "map" in getattr(find_target(config["framework"], "framework"), "needs", ())
     needs_map = f"framework={choices.get('framework')}" if maps else ""

@@ -266,7 +266,7 @@ def test_photos_of_many_sizes_have_bits_too(tmp_path: Path) -> None:
 def test_images_that_are_only_bits() -> None:
     config = load(["dataset=bits", "dataset.bits=8", "dataset.images=600", "batch_size.size=20"])
     run = build.build(config)
-    assert run.evaluators == {} and config["dataset"]["train_images"] == run.dataset.check() == 600
+    assert build.evaluators(config) == {} and config["dataset"]["train_images"] == run.dataset.check() == 600
     source = run.dataset.pretrain()
     assert isinstance(source, WithBits) and len(source) == 600 and (source.labels == -1).all()
     batch = next(Loader(source, run.views, 20, CPU, 0, torch.float32).steps(2, 3)).batch()

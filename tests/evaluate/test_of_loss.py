@@ -19,7 +19,7 @@ def number(*overrides: str) -> float:
     """The first metric of the evaluators."""
     run = build.build(load(overrides))
     targets = targets_of(run, {"": build.method(run).encoder}).items()
-    return next(iter(run_evaluators(run.evaluators, targets)[0].values()))
+    return next(iter(run_evaluators(build.evaluators(run.config), targets)[0].values()))
 
 
 @pytest.mark.parametrize("k", [1, 256, 65536])
