@@ -11,8 +11,9 @@ from scipy import stats
 import ssl_bench
 from ssl_bench.commands import compare
 from ssl_bench.errors import ConfigError
+from ssl_bench.report import verdicts
 from ssl_bench.results.matters import what_matters
-from ssl_bench.results.table import chosen
+from ssl_bench.results.table import chosen, name_numbers
 from tests import given
 from tests.results.folders import fail, run
 
@@ -154,14 +155,20 @@ def test_nothing_to_compare(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_difference_has_one_interval(capfd: pytest.CaptureFixture[str]) -> None:
-    """Of one setting of two levels it is the same in both tables, also where cells vary unlike each other."""
+    """In both tables, Python, the report and the figure it is the same, also where cells vary unlike each other."""
     for seed, (one, other) in enumerate(zip((50, 51, 53), (60, 66, 72), strict=True)):
         add("infonce", 32, 4, seed, one)
         add("dcl", 32, 4, seed, other)
     (setting,) = printed(capfd, "g")["settings"]
     (cell,) = printed(capfd, "g", "--by", "loss", "--to", "infonce")["cells"]
+    of_report = verdicts.of(table := chosen(["g"]), name_numbers(table["run"]))
+    what, by = ssl_bench.compare("outputs/g"), ssl_bench.compare("outputs/g", by="loss", to="infonce")
+    reported = [*of_report["matters"]["knn/top1"]["settings"], *of_report["verdicts"]["knn/top1"][0]["cells"]]
     for name in ("difference", "low", "high"):
-        assert setting[name] == pytest.approx(cell[name])
+        every = [cell[name], what.settings[name][0], by[name][0], *(of[name] for of in reported)]  # type: ignore[index]
+        assert every == pytest.approx([setting[name]] * 5)
+    bars: Any = what.figure().axes[0].containers[0]
+    assert bars.lines[2][0].get_segments()[0][:, 0] == pytest.approx([setting["low"], setting["high"]])
     variances = np.var([50, 51, 53], ddof=1) / 3, np.var([60, 66, 72], ddof=1) / 3
     assert setting["high"] - setting["difference"] == pytest.approx(stats.t.isf(0.025, 4) * np.sqrt(sum(variances)))
 
