@@ -114,11 +114,10 @@ def compare(
     """
     from ssl_bench.results import any_table, comparison, matters  # with numpy
 
-    if outputs is None or isinstance(outputs, str | os.PathLike):
-        table = _chosen(outputs, where)
-    else:
-        require(not where, "where", where, "None: choose rows of the table before")
-        table = any_table.runs_of(outputs, metric, seed)
+    given: Any = outputs
+    of_folder = given is None or isinstance(given, str | os.PathLike)
+    require(of_folder or not where, "where", where, "None: choose rows of the table before")
+    table = _chosen(given, where) if of_folder else any_table.runs_of(given, metric, seed)
     if by is None:
         require(to is None, "by", None, "the setting whose values to is about")
         return WhatMatters(matters.what_matters(table, metric, margin))

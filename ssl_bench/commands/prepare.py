@@ -12,8 +12,7 @@ from ssl_bench.errors import require
 def main(arguments: Sequence[str]) -> int:
     """Write the files of the dataset; return 0, 1 for a failed download or bad photos, 2 for bad arguments."""
     parser = Parser("prepare", "Make a dataset ready for training: dataset=NAME, paths.data=FOLDER to set the folder.")
-    text = "read this folder, in torchvision's format or with ImageNet's train and val, and download nothing"
-    parser.add_argument("--source", type=Path, metavar="FOLDER", help=text)
+    parser.add_argument("--source", type=Path, metavar="FOLDER", help="read torchvision's or ImageNet's files from it")
     parser.add_argument("--show", type=Path, metavar="FILE.png", help="also draw some images and their views")
     options = parser.read(arguments)
     if not options.overrides:
