@@ -79,7 +79,7 @@ def record(table: Table, results: Results) -> dict[str, Any]:
         found = results.values(cell)
         for seed in sorted(set(found) & set(cell.seeds)):
             run, number = by_seed[seed], found[seed]
-            runs[run.place.name] = content = run.results
+            runs[run.folder.name] = content = run.results
             place = {"row": cell.label, "column": cell.column, "metric": cell.metric}
             six_digits = float(f"{number:.6g}")
             cells.append(place | {"value": six_digits, "seed": seed, "run_id": recipe_id(run.config)})

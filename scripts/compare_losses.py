@@ -70,7 +70,7 @@ class Machine:
         while left and code < 128:  # a replicate, or as many as the machine trains at a time
             now, left = left[:size], left[size:]
             grid = Grid(command, shlex.join(["python", *sys.argv]))
-            grid.add([grid.run((*requests[one], f"seed={one.seed}"), configs[one], one.text) for one in now])
+            grid.runs = [grid.run((*requests[one], f"seed={one.seed}"), configs[one], one.text) for one in now]
             for refusal in grid.refused(grid.runs).values():
                 raise refusal
             code = grid_end.train(grid)

@@ -194,7 +194,7 @@ class Numbers:
         }
         if wanted.images:
             for entry in run.results["evaluations"]:
-                if (bits := evaluations.read_hits(run.place, entry, f"{TESTED}/top1")) is not None:
+                if (bits := evaluations.read_hits(run.folder, entry, f"{TESTED}/top1")) is not None:
                     self.runs[wanted.text]["right"] = base64.b64encode(np.packbits(bits).tobytes()).decode()
 
     def add_diverged(self, texts: Iterable[str]) -> None:

@@ -81,10 +81,14 @@ def make_folder(path: Path) -> None:
     retry(lambda: path.mkdir(parents=True, exist_ok=True), path)
 
 
-def unwritable(error: OSError) -> ConfigError:
-    """The refusal of a results folder that cannot be written."""
-    path = error.filename or "paths.outputs"
-    return ConfigError(f"{path}: {error.strerror}; set paths.outputs to a folder that can be written")
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """A block that writes to a results folder: ConfigError if that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        path = error.filename or "paths.outputs"
+        raise ConfigError(f"{path}: {error.strerror}; set paths.outputs to a folder that can be written") from error
 
 
 def usual_outputs() -> Path:

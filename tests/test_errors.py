@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ssl_bench.errors import ConfigError, InvalidValue, RunError, require, shown
-from ssl_bench.files import unwritable
+from ssl_bench.files import writing
 
 
 def test_an_invalid_value_has_key_value_and_remedy_and_the_exit_code_of_a_configuration() -> None:
@@ -18,7 +18,8 @@ def test_an_invalid_value_has_key_value_and_remedy_and_the_exit_code_of_a_config
     assert error.exit_code == 2 and RunError.exit_code == 1
     nested = InvalidValue("k", 0, "1 or more").within("knn").within("evaluate")
     assert nested.key == "evaluate.knn.k" and str(nested).startswith("evaluate.knn.k=0: ")
-    assert str(unwritable(PermissionError(13, "Permission denied", "/data/outputs"))).startswith("/data/outputs: ")
+    with pytest.raises(ConfigError, match=r"^/data/outputs: "), writing():
+        raise PermissionError(13, "Permission denied", "/data/outputs")
 
 
 @pytest.mark.parametrize(

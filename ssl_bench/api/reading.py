@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.record.printing import text_of
-from ssl_bench.record.runs import METRICS, Run, as_value, find_named, read, read_rows
+from ssl_bench.record.runs import METRICS, Run, as_value, read, read_rows
 from ssl_bench.results import table as runs_table
 
 if TYPE_CHECKING:
@@ -271,10 +271,12 @@ def load(run: Named) -> nn.Module:
 
 
 def folder_of(run: Named) -> Path:
-    """The directory of a run; that of a run_id is below ``outputs``."""
-    if isinstance(run, str):
-        return find_named(str(files.given_path(run)), files.usual_outputs())
-    return files.given_path(run if isinstance(run, os.PathLike) else run["path"])
+    """The directory of a run, which may be named by its run_id, or the beginning of that, below ``outputs``."""
+    if not isinstance(run, str):
+        return files.given_path(run if isinstance(run, os.PathLike) else run["path"])
+    folder, *others = runs_table.finished_folders([str(files.given_path(run))])
+    require(not others, "run", run, f"the name of one run: {1 + len(others)} have this one")
+    return folder
 
 
 def _frame(content: Any) -> DataFrame:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.ranges import near, one_of
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.files import given_path, unwritable, usual_outputs
+from ssl_bench.files import given_path, usual_outputs, writing
 from ssl_bench.hardware import available_cores
 from ssl_bench.surroundings import without_gpus
 
@@ -58,10 +58,8 @@ def _machine(options: Any, command: str) -> int:
 
     for name in options.sections:
         one_of("SECTION", name, tuple(SECTIONS))
-    try:
+    with writing():
         (outputs / "checks").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(error) from error
     gpus, started = torch.cuda.device_count(), datetime.datetime.now(datetime.UTC)
     device = torch.device("cuda", 0) if gpus else torch.device("cpu")
     setting = Setting(device, gpus or min(2, available_cores()), outputs)

@@ -123,7 +123,7 @@ def _measured(kinds: Mapping[str, Config], places: Iterable[Path]) -> dict[str, 
         config = kinds[kind]
         same = {"device": conditions(local_device(0, config["device"]))["device"], "ranks": config["devices"]}
         same |= {"threads": config["threads"]} if config["threads"] else {}
-        speeds = [runs.finite(row, "images_per_second") or 0.0 for row in runs.read_rows(run.place / runs.METRICS)]
+        speeds = [runs.finite(row, "images_per_second") or 0.0 for row in runs.read_rows(run.folder / runs.METRICS)]
         if same.items() <= run.environment.items() and any(speeds):
             found[kind] = config["batch_size"]["size"] / median(filter(None, speeds))
     return found

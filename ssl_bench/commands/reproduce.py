@@ -58,7 +58,7 @@ def _train(selection: Selection, todo: Sequence[PlannedRuns], command: Command, 
     """Train runs as one grid; return its exit code."""
     grid = Grid(command, typed)
     cells = [(words, config, f"{cell} {words[-1]}") for planned in todo for words, config, cell in planned.runs()]
-    grid.add([grid.run(*cell) for cell in cells])
+    grid.runs = [grid.run(*cell) for cell in cells]
     code = grid_end.train(grid)
     words = [*selection.flags, *selection.names, *(["--all"] * selection.whole), *selection.changes]
     words.append(f"paths.outputs={selection.outputs}")

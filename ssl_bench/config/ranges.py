@@ -70,7 +70,8 @@ def converted(value: Any, hint: Any, key: str) -> Any:
         raise InvalidValue(key, value, described(hint)) from error
     except TypeError:
         return value
-    for _, number in leaves(made) if hint is not Any else ():
+    values = [value for _, value in leaves(made)] if hint is not Any else []
+    for number in (part for value in values for part in (value if isinstance(value, list | tuple) else [value])):
         largest = 1e300 if isinstance(number, float) else 2**32
         if isinstance(number, int | float) and not abs(number) < largest:  # not so for NaN
             raise InvalidValue(key, value, "a finite number" if isinstance(number, float) else "a smaller integer")
@@ -104,13 +105,10 @@ def _within(kind: Any, bounds: Meta) -> str:
 
 
 def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a configuration that is no mapping and no list, with its path."""
+    """Every value of a configuration that is no mapping, with its path."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             yield from leaves(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from leaves(value, path)
     else:
         yield path, node
 

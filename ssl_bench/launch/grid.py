@@ -26,11 +26,10 @@ from ssl_bench.launch import grid_files, lease
 from ssl_bench.launch.processes import Outcome, Run, Said, State, ranks_here, under_torchrun
 from ssl_bench.record import runs
 from ssl_bench.record.dashboard import under_agent
-from ssl_bench.record.terminal import clock, short
+from ssl_bench.record.terminal import CLEAR, clock, short
 from ssl_bench.signals import Interrupted, raised
 
 SKIP = "skip=impossible"
-CLEAR = "\r\x1b[K"  # removes the line of a terminal
 
 
 @dataclass
@@ -71,7 +70,7 @@ class Grid:
             config = compose.resolved(self.command.cfg, self.command.folder)
         if under_torchrun():
             config["devices"] = int(os.environ["WORLD_SIZE"])
-        self.add([self.run(self.command.overrides, config)])
+        self.runs = [self.run(self.command.overrides, config)]
         if refused := self.refused(self.runs):
             raise refused[0]
         return self.runs[0]
@@ -90,7 +89,7 @@ class Grid:
             label = " ".join(one for one in overrides if one.partition("=")[0] in swept)
             every.append(self.run(overrides, label=label))
         refused = self.refused(every)
-        self.add([every[number] for number in possible([run.label for run in every], refused, skip)])
+        self.runs = [every[place] for place in possible([run.label for run in every], refused, skip)]
         self.left_out = len(refused)
         return self.runs
 
@@ -110,10 +109,6 @@ class Grid:
         folder, command = runs.find(config), shlex.join([*self.single, *overrides])
         return Run(overrides, config, folder, command, label, done=runs.is_complete(folder, config))
 
-    def add(self, runs: Sequence[Run]) -> None:
-        """Set the runs, with their numbers."""
-        self.runs = [replace(run, number=number) for number, run in enumerate(runs)]
-
     def refused(self, runs: Sequence[Run]) -> dict[int, ConfigError]:
         """Why runs cannot be, by their place in ``runs``; those that have their results are not checked.
 
@@ -131,6 +126,7 @@ class Grid:
     def train(self) -> int:
         """Carry out the runs where they were asked for; return the signal that has stopped them, or 0."""
         since, stop, over = time.time(), 0, threading.Event()
+        self.runs = [replace(run, number=number) for number, run in enumerate(self.runs)]
         for run in [run for run in self.runs if run.done]:
             lease.remove_left(run.folder)
             self.ends[run.number] = Outcome(State.DONE_BEFORE, folder=str(run.folder))
@@ -139,8 +135,7 @@ class Grid:
         try:
             with raised():
                 pairs = [([*run.overrides], os.path.relpath(run.folder, self.outputs)) for run in self.runs]
-                asked = [grid_files.AskedRun(overrides=overrides, folder=folder) for overrides, folder in pairs]
-                content = grid_files.Grid(command=self.typed, single=shlex.join(self.single), started=since, runs=asked)
+                content = grid_files.Grid(command=self.typed, single=shlex.join(self.single), started=since, runs=pairs)
                 grid_files.write(content, [run_dir(run.config).parent for run in self.runs])
                 threading.Thread(target=self._show, args=(over, since), daemon=True).start()
                 if carry_out:

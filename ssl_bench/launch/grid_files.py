@@ -15,13 +15,6 @@ from ssl_bench import files
 from ssl_bench.record import runs
 
 
-class AskedRun(TypedDict):
-    """``folder`` is the directory, from the results folder."""
-
-    overrides: list[str]
-    folder: str
-
-
 class Grid(TypedDict):
     """Content of the file.
 
@@ -29,12 +22,13 @@ class Grid(TypedDict):
         command: that started the grid.
         single: the command of a single run, without its overrides.
         started: in seconds of the epoch.
+        runs: the overrides of each, and its directory from the results folder.
     """
 
     command: str
     single: str
     started: float
-    runs: list[AskedRun]
+    runs: list[tuple[list[str], str]]
 
 
 class Asked(NamedTuple):
@@ -66,24 +60,21 @@ def write(grid: Grid, experiments: Sequence[Path]) -> None:
     """
     for experiment in dict.fromkeys(experiments):
         its = [run for run, of in zip(grid["runs"], experiments, strict=True) if of == experiment]
-        names = "\n".join(sorted(os.path.basename(run["folder"]) for run in its))
+        names = "\n".join(sorted(os.path.basename(folder) for _, folder in its))
         path = experiment / FILES.replace("*", hashlib.sha256(names.encode()).hexdigest()[:12])
-        try:
+        with files.writing():
             files.make_folder(experiment)
             files.write_json(path, grid | {"runs": its})
-        except OSError as error:
-            raise files.unwritable(error) from error
 
 
 def read(outputs: Path) -> list[Asked]:
     """The runs of all grids below a results folder, those of the grid that began last at the end."""
-    folders = [(Path(above), inside) for above, _, inside in runs.walk(outputs) if Path(above) != outputs]
-    paths = [folder / name for folder, inside in folders for name in sorted(fnmatch.filter(inside, FILES))]
+    paths = [Path(above, name) for above, _, inside in runs.walk(outputs) for name in fnmatch.filter(inside, FILES)]
     grids = [(path.parent, grid) for path in paths if (grid := files.read_json(path, Grid, of_a_run=True))]
     found = list[Asked]()
     for folder, grid in sorted(grids, key=lambda pair: pair[1]["started"]):
-        for run in grid["runs"]:
-            command = f"{grid['single']} {shlex.join(run['overrides'])}"
-            place, experiment = "/".join(Path(run["folder"]).parts[-2:]), folder.relative_to(outputs).as_posix()
-            found.append(Asked(run["overrides"], command, grid["command"], experiment, place))
+        for overrides, its in grid["runs"]:
+            command = f"{grid['single']} {shlex.join(overrides)}"
+            place, experiment = "/".join(Path(its).parts[-2:]), folder.relative_to(outputs).as_posix()
+            found.append(Asked(overrides, command, grid["command"], experiment, place))
     return found

@@ -33,9 +33,6 @@ WRITTEN = ("", "checkpoints", "figures", "hits", "labels")  # folders that a run
 class Taken(RunError):
     """Another process has the run of this one."""
 
-    def __init__(self, run: Path, owner: str) -> None:
-        super().__init__(f"{run}: another process trains it: {owner}")
-
 
 class Owner(NamedTuple):
     """The process that carries out a run, on a machine."""
@@ -67,7 +64,7 @@ class Claim(NamedTuple):
     def require(self) -> None:
         """Raise :class:`Taken` if another process has the run."""
         if other := self.lost_to():
-            raise Taken(self.run, other)
+            raise Taken(f"{self.run}: another process trains it: {other}")
 
 
 @contextlib.contextmanager
@@ -92,11 +89,9 @@ def held(run: Path, wait: bool) -> Iterator[Claim]:
 
     lease = SoftFileLease(run / FILE, lease_duration=DURATION, heartbeat_interval=BEAT, on_compromise=stop)
     try:
-        try:
+        with files.writing():
             files.make_folder(run)
             _take(lease, run, wait)
-        except OSError as error:
-            raise files.unwritable(error) from error
         claim = Claim(run.absolute(), lease.token or "")
         with files.guarded(run, claim.require):
             yield claim
@@ -127,7 +122,7 @@ def _take(lease: SoftFileLease, run: Path, wait: bool) -> None:
             return
         other, there = owner(run), files.status(run / FILE)
         if other and not wait:
-            raise Taken(run, str(other))
+            raise Taken(f"{run}: another process trains it: {other}")
         if other and seen is None:
             print(f"{run} is being trained by {other}: waiting", flush=True)
         if there and files.mark(there) != seen:

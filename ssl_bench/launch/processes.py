@@ -31,7 +31,6 @@ METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a pro
 # What the server imports, since runs do: DDP, compiled views and optimisers the second one, pictures the last two. None
 # starts a thread or asks CUDA for GPUs, after which a fork could not use them.
 PRELOADED = ["ssl_bench.launch.run", "torch._dynamo", "sklearn.metrics", "matplotlib.figure"]
-OF_TORCHRUN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
 LOST = "has lost the others"  # in the reason of a rank that failed because another one did
 
@@ -217,19 +216,12 @@ def nodes() -> tuple[int, int, str]:
     from submitit import JobEnvironment
 
     job = JobEnvironment()
-    port = 20_000 + int(os.environ["SLURM_JOB_ID"]) % 20_000  # jobs that share a machine need different ports
-    return job.num_nodes, job.node, f"{job.hostnames[0]}:{port}"
+    # Jobs that share a machine need different ports.
+    return job.num_nodes, job.node, f"{job.hostnames[0]}:{20_000 + int(os.environ['SLURM_JOB_ID']) % 20_000}"
 
 
 def under_torchrun() -> bool:
-    """Whether torchrun has started this process as one of its ranks.
-
-    Raises:
-        ConfigError: a variable that torchrun sets is missing: a shell has kept another one.
-    """
-    if "TORCHELASTIC_RUN_ID" in os.environ and (missing := OF_TORCHRUN - os.environ.keys()):
-        why = f"TORCHELASTIC_RUN_ID is set, as by torchrun, and {', '.join(sorted(missing))} are not"
-        raise ConfigError(f"{why}: unset TORCHELASTIC_RUN_ID, or start the command with torchrun")
+    """Whether torchrun has started this process as one of its ranks."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 

@@ -38,7 +38,7 @@ def value(run: Run, metric: str) -> float | None:
 
 def _recorded(run: Run, name: str) -> list[tuple[float, float]]:
     """The epoch, NaN if there is none, and value of each row that a run's evaluations recorded during the training."""
-    evaluator, path = evaluations.evaluator_of(name), run.place / runs.METRICS
+    evaluator, path = evaluations.evaluator_of(name), run.folder / runs.METRICS
     trained = {entry["id"] for entry in evaluations.asked(run.config) if entry["evaluator"] == evaluator}
     if trained and trained.isdisjoint(entry["id"] for entry in run.evaluations):
         return []

@@ -84,7 +84,7 @@ def plan(selection: Selection, progress: Progress = lambda requests, count: requ
     for its_runs in planned.values():
         configs = {seed: its_runs.composition.config(seed) for seed in its_runs.seeds} if its_runs.composition else {}
         for seed, config in configs.items():
-            if folders := [run.place for run in trained(found, config) if is_complete(run.place, config)]:
+            if folders := [run.folder for run in trained(found, config) if is_complete(run.folder, config)]:
                 its_runs.done[seed] = folders
     return sorted(planned.values(), key=lambda its_runs: not its_runs.recorded)
 

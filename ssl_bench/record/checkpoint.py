@@ -58,19 +58,26 @@ def anew(run: Path) -> str:
 
 
 def load(run: Path, run_id: str) -> dict[str, Any] | None:
-    """The last state of the run ``run_id`` in the directory ``run``; None if it has none yet.
+    """The last state of the run ``run_id`` in the directory ``run``, tensors and plain values; None if it has none yet.
+
+    The checksums are compared, which ``torch.load`` does not do.
 
     Raises:
         RunError: it cannot be read, or belongs to another run; the sentence says what trains the run again.
         FileSystemUnavailable: the file system does not answer.
     """
-    path = run / FILE
+    path, state, wrong = run / FILE, dict[str, Any](), ""
     if not files.exists(path):
         return None
     try:
-        state = read(path)
-    except ValueError as error:
-        raise RunError(f"{path} {error}; {anew(run)}") from error
+        state = files.read_with(path, unpickler.unpacked)
+        wrong = "" if isinstance(state, dict) and isinstance(state.get("run_id"), str) else "it has no run_id"
+    except files.FileSystemUnavailable:
+        raise
+    except Exception as error:  # zipfile and torch raise many kinds of errors; torch's advise to run the file's code
+        wrong = getattr(error, "strerror", None) or "it is cut short, damaged or no checkpoint"
+    if wrong:
+        raise RunError(f"{path} cannot be read ({wrong}); {anew(run)}")
     if state["run_id"] != run_id:
         raise RunError(f"{path} belongs to run {state['run_id']}, not to {run_id}; {anew(run)}")
     return state
@@ -87,9 +94,8 @@ def final(run: Path) -> dict[str, Any]:
     state, content = load(run, run.resolve().name), runs.read_results(run)
     if state is None:
         raise RunError(f"{run} has no {FILE}; {anew(run)}")
-    step = measured = state.get("step")
-    if content is not None and content["run_id"] == state["run_id"]:  # those of another run are no results of this one
-        measured = content.get("facts", {}).get("steps", step)
+    step, is_its_own = state.get("step"), content is not None and content["run_id"] == state["run_id"]
+    measured = content.get("facts", {}).get("steps", step) if content and is_its_own else step
     if step != measured:
         what = f"{run / FILE} is of step {step}, and the results of the run are of step {measured}"
         raise RunError(f"{what}; start its training again, which goes on, or {anew(run)}")
@@ -109,25 +115,3 @@ def backbone(run: Path) -> tuple[dict[str, Tensor], str]:
         content.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
         content.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return weights, content.hexdigest()[:10]
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The state in one file, as :func:`save` wrote it: tensors and plain values, never code.
-
-    The checksums are compared, which ``torch.load`` does not do.
-
-    Raises:
-        ValueError: it cannot be read; the message goes on after the file's name.
-        FileSystemUnavailable: the file system does not answer.
-    """
-    try:
-        state: Any = files.read_with(path, unpickler.unpacked)
-    except files.FileSystemUnavailable:
-        raise
-    except OSError as error:
-        raise ValueError(f"cannot be read ({error.strerror or error})") from error
-    except Exception as error:  # zipfile and torch raise many kinds of errors; torch's advise to run the file's code
-        raise ValueError("cannot be read (it is cut short, damaged or no checkpoint)") from error
-    if not isinstance(state, dict) or not isinstance(state.get("run_id"), str):
-        raise ValueError("cannot be read (it has no run_id)")
-    return state

@@ -16,6 +16,7 @@ and has the names of the command line:
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import logging
@@ -29,13 +30,12 @@ from typing import Any
 
 from ssl_bench import files, surroundings
 from ssl_bench.config.build import build
-from ssl_bench.errors import printable, shown
 from ssl_bench.record import evaluations, runs
 
 log = logging.getLogger(__name__)
 
 
-class Tracker:
+class Tracker(contextlib.AbstractContextManager["Tracker"]):
     """Context manager that writes rows of metrics to ``metrics.jsonl`` and shows them as ``tracking`` says.
 
     The file is the record, a dashboard a view of it: a failure there never stops or changes a run.
@@ -81,9 +81,6 @@ class Tracker:
             config, facts = copy.deepcopy((config, facts))  # the code of a user must not change those of the run
             new = partial(kind, folder=folder, config=config, run_id=run_id, facts=facts, lines=lines)
             self._dashboard = self._attempt(node.get("_target_") or node["mode"], new)
-
-    def __enter__(self) -> Tracker:
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
@@ -223,9 +220,7 @@ class WandbRun(Dashboard):
         client.finish(exit_code=exit_code)
 
     def open(self) -> Any:
-        settings, folder = self.config["tracking"], self.folder.resolve()
-        if not str(folder).isprintable():
-            raise ValueError(f"it needs a folder whose name is UTF-8, not {printable(str(folder))}")
+        settings = self.config["tracking"]
         surroundings.of_wandb(settings["mode"])
         import wandb
 
@@ -233,9 +228,9 @@ class WandbRun(Dashboard):
         run = wandb.init(
             **({} if under_agent() else place),
             mode=settings["mode"],
-            dir=folder,  # W&B's own process may have another working directory
+            dir=self.folder.resolve(),  # W&B's own process may have another working directory
             name=os.environ.get("WANDB_NAME") or f"{_label(self.config, self.facts)}-{self.run_id}",
-            group=os.environ.get("WANDB_RUN_GROUP") or group(self.config),
+            group=os.environ.get("WANDB_RUN_GROUP") or self.config["choices"].get("experiment", self.config["name"]),
             job_type="train",
             tags=[*settings["tags"], *([] if self.config["scale"] == "full" else [self.config["scale"]])],
             config=flat_config(self.config, self.facts),
@@ -247,11 +242,6 @@ class WandbRun(Dashboard):
         for number in range(run.starting_step, len(self.lines)):
             self.show(run, number, json.loads(self.lines[number]), {})
         return run
-
-
-def group(config: Mapping[str, Any]) -> str:
-    """The group of a run: its experiment, or else its name."""
-    return str((config.get("choices") or {}).get("experiment", config["name"]))
 
 
 def _label(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
@@ -270,38 +260,24 @@ def under_agent() -> bool:
 class TensorBoardRun(Dashboard):
     """TensorBoard: a view of a run's files, in ``<run>/tensorboard/``. A failure here never stops or changes a run.
 
-    ``tensorboard --logdir outputs`` shows every run by its directory: the curves over the steps, the plots of the
-    evaluation under ``figures/``, and the configuration under HPARAMS, where runs are compared by their metrics, and as
-    YAML under TEXT. ``epoch``, which is proportional to the step, and shares of bins are not shown. A process that
-    resumes a run writes a file of its own, whose beginning hides the later rows of earlier files: they are computed
-    again.
+    ``tensorboard --logdir outputs`` shows the curves of every run over the steps, by its directory. ``epoch``, which is
+    proportional to the step, and shares of bins are not shown. A process that resumes a run writes a file of its own,
+    whose beginning hides the later rows of earlier files: they are computed again.
     """
 
     name = "TensorBoard"
 
     def open(self) -> Any:
         from torch.utils.tensorboard import SummaryWriter  # heavy: only where it is used
-        from torch.utils.tensorboard.summary import hparams
 
-        done = json.loads(self.lines[-1])["step"] if self.lines else -1
-        writer: Any = SummaryWriter(str(self.folder / "tensorboard"), purge_step=done + 1)
-        flat = flat_config(self.config, self.facts).items()
-        values = {name: value if type(value) in (int, float) else shown(value) for name, value in flat}
-        # SummaryWriter.add_hparams would write the metrics again, to a run of its own.
-        writer.file_writer.add_summary(hparams(values, {})[1])
-        return writer
+        done = json.loads(self.lines[-1])["step"] if self.lines else -1  # its last step
+        return SummaryWriter(str(self.folder / "tensorboard"), purge_step=done + 1)  # type: ignore[no-untyped-call]
 
     def show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
         step = row["step"]
         for name, value in row.items():
             if name not in ("step", "epoch") and not isinstance(value, list):
                 client.add_scalar(name, value, step)
-        for name, path in pictures.items():
-            import numpy as np
-            from PIL import Image
-
-            with Image.open(path) as picture:
-                client.add_image(f"figures/{name}", np.asarray(picture.convert("RGB")), step, dataformats="HWC")
         client.flush()  # the file lacks no row if the run is killed
 
     def end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:

@@ -23,13 +23,9 @@ LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")  # for on
 def environment(device: torch.device) -> dict[str, Any]:
     """Versions, commit and hardware."""
     facts: dict[str, Any] = {"ssl_bench": ssl_bench.__version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            facts[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            facts[package] = None
-    facts |= {"git": commit(), "platform": platform.platform(), **conditions(device)}
-    return facts | {"cuda": torch.version.cuda if device.type == "cuda" else None}
+    facts |= {package: metadata.version(package) for package in PACKAGES} | conditions(device)
+    cuda = torch.version.cuda if device.type == "cuda" else None
+    return facts | {"git": commit(), "platform": platform.platform(), "cuda": cuda}
 
 
 def conditions(device: torch.device) -> dict[str, Any]:
@@ -82,5 +78,5 @@ def processor() -> str:
     """Name of the CPU."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if "model name" in line]
-    return names[0] if names else platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if "model name" in line)
+    return next(names, platform.processor() or platform.machine())

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from msgspec import Meta
 
@@ -27,11 +27,8 @@ from ssl_bench.config import identity
 from ssl_bench.config.build import find_target
 from ssl_bench.config.identity import datasets_of, name_of_labels
 from ssl_bench.config.labelled import with_labels
+from ssl_bench.config.ranges import leaves
 from ssl_bench.evaluate.metric import ACCURACIES, NUMBER, Declared, Metric, declared
-
-if TYPE_CHECKING:  # each takes a tenth of a second or more, which those who only list runs need not wait
-    import numpy as np
-    from torch import nn
 
 HITS, BASELINES = "hits", ".baselines"
 # Groups and keys that an evaluation of a baseline depends on.
@@ -70,7 +67,7 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
     node = config.get("evaluate")
     if not isinstance(node, Mapping):
         return []
-    baselines = [f"_{baseline}" for baseline in node.get("baselines", [])]
+    networks = ["", *(f"_{name}" for name in ("init", "raw") if name in node.get("baselines", []))]
     places = [(on, labels) for on in datasets_of(node) for labels in node.get("labels", [1.0])]
     made = list[Entry]()
     for name, evaluator in identity.evaluators(node).items():
@@ -80,14 +77,9 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
                 continue
             of_labels = with_labels(name, evaluator, on, labels, config)
             settings = {**of_labels, **({"on": on} if on else {}), **({"labels": labels} if part else {})}
-            entry: dict[str, Any] = {
-                "evaluator": name,
-                "id": identity.evaluation_id(name, settings),
-                "settings": settings,
-            }
-            entry |= {"images": identity.on_disk({"dataset": on}).get("images")}
-            networks = [network for network in NETWORKS if not network or network in baselines]
-            made += [{**entry, "network": network, "epochs": config.get("epochs")} for network in networks]
+            entry = dict[str, Any](evaluator=name, id=identity.evaluation_id(name, settings), settings=settings)
+            entry |= {"images": identity.on_disk({"dataset": on}).get("images"), "epochs": config.get("epochs")}
+            made += [{**entry, "network": network} for network in networks]
     return made
 
 
@@ -209,15 +201,6 @@ def _differences(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     return [",".join(f"{name}={_short(name, row.get(name))}" for name in differing) for row in rows]
 
 
-def leaves(node: Any, path: str = "") -> Iterable[tuple[str, Any]]:
-    """The values in a node by their paths."""
-    if isinstance(node, dict) and node:
-        for name, part in node.items():
-            yield from leaves(part, f"{path}.{name}" if path else str(name))
-    else:
-        yield path, node
-
-
 def _short(setting: str, value: Any) -> str:
     """A value in a name: of a class its own name, of a file that without its folders; a name has one slash."""
     text = str(value).replace(" ", "").replace("'", "").rpartition("/")[2]
@@ -294,8 +277,8 @@ def write_hits(folder: Path, entry: Entry) -> Entry:
     return {**entry, "hits": records} if records else entry
 
 
-def read_hits(folder: Path, entry: Entry, metric: str) -> np.ndarray | None:
-    """The bits of an accuracy, 0 or 1 [N]; None if the run has none, or a file that does not give the accuracy."""
+def read_hits(folder: Path, entry: Entry, metric: str) -> Any:
+    """The bits of an accuracy, an array [N] of 0 and 1; None if the run has none, or a file that does not give it."""
     record = entry.get("hits", {}).get(metric)
     if record is None:
         return None
@@ -306,7 +289,7 @@ def read_hits(folder: Path, entry: Entry, metric: str) -> np.ndarray | None:
         packed = files.read_bytes(files.of_run(f"{files.of_run(folder / HITS)}/{name}"))
     except (OSError, ValueError):  # a name may have a null character
         return None
-    bits: np.ndarray = np.unpackbits(np.frombuffer(packed, dtype=np.uint8))[: record["images"]]
+    bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8))[: record["images"]]
     whole = len(bits) == record["images"] and abs(bits.sum() - entry["metrics"][metric] * len(bits)) < 0.5
     return bits if whole else None
 
@@ -314,8 +297,8 @@ def read_hits(folder: Path, entry: Entry, metric: str) -> np.ndarray | None:
 # ---- baselines
 
 
-def digest(network: nn.Module | None) -> str:
-    """A hash of the weights and buffers of a network; of raw pixels, None, it is empty."""
+def digest(network: Any) -> str:
+    """A hash of the weights and buffers of a module; of raw pixels, None, it is empty."""
     if network is None:
         return ""
     content = hashlib.sha256()

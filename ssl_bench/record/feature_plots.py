@@ -24,20 +24,16 @@ from ssl_bench.seeding import stream
 
 NAME = "neighbours.png"
 QUERIES, NEIGHBOURS = 12, 8  # Q and k at most
-LEAST = 5  # images of a picture
-Label = Callable[[int], str]
 
 
-def write_picture(folder: Path, features: Tensor, images: Source, label: Label, seed: int) -> str:
+def write_picture(folder: Path, features: Tensor, images: Source, label: Callable[[int], str], seed: int) -> str:
     """Draw ``neighbours.png`` of features [N, D]; return a sentence that says what it shows, or why it was not drawn.
 
     Args:
-        images: N, in their order; of fewer than LEAST there is no picture, and the sentence is empty.
+        images: N, in their order.
         label: of an image by its number; empty: it has none.
         seed: draws the images.
     """
-    if len(images) < LEAST:
-        return ""
     drawn = torch.randperm(len(images), generator=torch.Generator().manual_seed(stream("pictures", seed)))[:QUERIES]
     try:
         files.write_bytes(folder / NAME, render(_neighbours, features, label, drawn, images))
@@ -68,14 +64,13 @@ def _picture(image: Tensor) -> np.ndarray:
 
     Numbers other than uint8 are drawn from the lowest to the highest value of a channel.
     """
-    image = image[: drawn_channels(len(image))]
-    if image.dtype != torch.uint8:
-        x = image.float()
-        image = in_bytes(x, x.amin((1, 2), keepdim=True), x.amax((1, 2), keepdim=True))
-    return image.expand(3, -1, -1).permute(1, 2, 0).numpy()
+    x = image[: drawn_channels(len(image))]
+    if x.dtype != torch.uint8:
+        x = in_bytes(x.float(), x.amin((1, 2), keepdim=True), x.amax((1, 2), keepdim=True))
+    return x.expand(3, -1, -1).permute(1, 2, 0).numpy()
 
 
-def _neighbours(features: Tensor, label: Label, drawn: Tensor, images: Source) -> Any:
+def _neighbours(features: Tensor, label: Callable[[int], str], drawn: Tensor, images: Source) -> Any:
     """A row for each drawn image, which stands on its left."""
     cosines, index = nearest(features, drawn, NEIGHBOURS)
     numbers = torch.cat([drawn[:, None], index], 1)  # [Q, 1 + k]

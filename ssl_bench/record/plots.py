@@ -136,7 +136,7 @@ def _regions(regions: Regions, title: str) -> Any:
     """The photo and its instances, and below them the maps in rows of ``columns``."""
     from PIL import Image
 
-    blank = {str(i): ["."] for i in range(regions.columns - 2)}
+    blank = {" " * (i + 1): ["."] for i in range(regions.columns - 2)}  # titles that nobody sees
     texts = {"instances (grey: crowd)": regions.instances or ["."], **blank, **regions.maps}
     with Image.open(regions.photo) as photo:
         images: dict[str, Any] = {"photo": photo.convert("RGB")}
@@ -146,6 +146,6 @@ def _regions(regions: Regions, title: str) -> Any:
         figure.suptitle(title)
         for axis, (name, image) in zip(axes, images.items(), strict=True):
             axis.imshow(image, "tab20", vmin=0, vmax=19, interpolation="nearest")
-            axis.set_title("" if name in blank else name, fontsize="small")
+            axis.set_title(name, fontsize="small")
             axis.set_axis_off()
     return figure

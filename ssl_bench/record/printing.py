@@ -99,9 +99,7 @@ def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str
         return _csv(sheets)
     if form == "json":
         objects = [
-            {"title": s.title, "rows": records(s), "notes": s.notes, "below": "\n".join(s.below).splitlines()}
-            if s.data is None
-            else s.data
+            s.data or {"title": s.title, "rows": records(s), "notes": s.notes, "below": "\n".join(s.below).splitlines()}
             for s in sheets
         ]
         return json.dumps(objects if len(objects) != 1 else objects[0], indent=2) + "\n"
@@ -148,7 +146,8 @@ def lines(sheet: Sheet, width: int = LONGEST) -> list[str]:
         widths = [min(sizes[place], most) if words[place] else sizes[place] for place in block]
         for row in zip(*(columns[place] for place in block), strict=True):
             for line in itertools.zip_longest(*map(_folded, row, widths), fillvalue=""):
-                cells = map(_put, line, widths, (words[place] for place in block))
+                blanks = (" " * (size - cell_len(text)) for text, size in zip(line, widths, strict=True))
+                cells = (t + b if words[place] else b + t for t, b, place in zip(line, blanks, block, strict=True))
                 printed.append(GAP.join(cells).rstrip())
     return printed
 
@@ -157,12 +156,6 @@ def _folded(text: str, size: int) -> list[str]:
     """The lines of a text in a column, whose characters may be as wide as two."""
     wide = cell_len(text)
     return [text] if wide <= size else textwrap.wrap(text, size * len(text) // wide, break_on_hyphens=False)
-
-
-def _put(text: str, size: int, left: bool) -> str:
-    """A text at one side of a column."""
-    blank = " " * (size - cell_len(text))
-    return text + blank if left else blank + text
 
 
 def _texts(sheet: Sheet, place: int) -> list[str]:

@@ -10,7 +10,6 @@ also have ``seconds``, ``images_per_second`` and ``loss``; rows of an evaluation
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import marshal
@@ -25,6 +24,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.config import anchors, identity
+from ssl_bench.config.ranges import leaves
 from ssl_bench.errors import in_one_line, one_line, printable
 from ssl_bench.files import exists, of_run, status
 from ssl_bench.record import evaluations
@@ -107,7 +107,7 @@ class Run:
     """A run, as its files were when they were read.
 
     Attributes:
-        folder: its directory; None: a grid has still to begin it.
+        folder: its directory, a path; None: a grid has still to begin it.
         config: the resolved configuration; of a training that goes on to more epochs the longer one.
         results: content of ``results.json``; empty without.
         failure: why it has failed, in one line; empty: it has not.
@@ -120,7 +120,7 @@ class Run:
         lacks: whether it has results without an evaluation that it was asked for since.
     """
 
-    folder: Path | None
+    folder: Any
     config: Mapping[str, Any]
     results: Mapping[str, Any] = field(default_factory=dict)
     failure: str = ""
@@ -131,12 +131,6 @@ class Run:
     asked_by: set[str] = field(default_factory=set)
     owner: Any = None
     lacks: bool = False
-
-    @property
-    def place(self) -> Path:
-        """The directory of a run that was begun."""
-        assert self.folder is not None
-        return self.folder
 
     @property
     def finished(self) -> bool:
@@ -169,8 +163,8 @@ class Run:
     @property
     def conditions(self) -> dict[str, Any]:
         """The conditions of its numbers by name, as far as they were recorded and count on its kind of device."""
-        of, config = self.environment, self.config
-        every = {name: of.get(name) for name in ENVIRONMENT} | {name: config.get(name) for name in COMPUTED}
+        of = self.environment
+        every = {name: of.get(name) for name in ENVIRONMENT} | {name: self.config.get(name) for name in COMPUTED}
         without = OF_CPUS if of.get("cuda") else OF_GPUS
         return {name: value for name, value in every.items() if value is not None and name not in without}
 
@@ -300,8 +294,7 @@ _KNOWN = dict[tuple[str, int], tuple[Any, dict[str, Any]]]()
 def _leaves(name: str, node: Any) -> dict[str, Any]:
     """The settings in a node of a configuration, which most runs share."""
     if (name, id(node)) not in _KNOWN:  # of a node that is kept, so that no other one has its id
-        leaves = evaluations.leaves(node, name)
-        of_node = {n: as_value(v) for n, v in leaves if v != {} and not n.endswith("._target_")}
+        of_node = {n: as_value(v) for n, v in leaves(node, name) if not n.endswith("._target_")}
         _KNOWN[name, id(node)] = node, of_node
     return _KNOWN[name, id(node)][1]
 
@@ -401,14 +394,6 @@ def _identity(folder: Path) -> tuple[str, Mapping[str, str]]:
     return identity.recipe_id(config), identity.on_disk(config)
 
 
-def find_named(word: str, outputs: Path) -> Path:
-    """The directory of that name, or of the run below ``outputs`` with that run_id; it need not exist."""
-    folder = Path(word)
-    if "/" in word or folder.exists():
-        return folder
-    return min((place for place in folders(outputs) if place.name == word), default=folder)
-
-
 def results_folder(run: Path, name: str) -> Path:
     """The results folder that a run's directory is in now, whatever folder the run was written to.
 
@@ -429,12 +414,10 @@ def begin(folder: Path, config: Mapping[str, Any], command: str) -> None:
     Raises:
         ConfigError: the directory cannot be written.
     """
-    try:
+    with files.writing():
         files.remove(folder / FAILURE)
         files.write_text(folder / COMMAND, command + "\n")
         files.write_text(folder / CONFIG, as_yaml(config))
-    except OSError as error:
-        raise files.unwritable(error) from error
 
 
 def begun(folder: Path, config: Mapping[str, Any]) -> bool:
@@ -485,7 +468,7 @@ def _read(folder: Path) -> Run:
     config: Mapping[str, Any] = content["config"] if content else {}
     run = Run(folder, config, content or {}, began=asked_at or done_at)
     if content is None or asked_at > done_at:
-        asked, wrong = files.examined(folder / CONFIG, dict, _configuration, of_a_run=True)
+        asked, wrong = files.examined(folder / CONFIG, dict, anchors.as_json, of_a_run=True)
         wrong = wrong or "cannot be read" * (not asked)
         if not wrong and (given := identity.run_id(asked)) != folder.name:  # the name of its folder is its id
             wrong = f"it is that of run {given}"
@@ -500,19 +483,6 @@ def _read(folder: Path) -> Run:
         run.failure = one_line(str(failure.get("reason"))) if failure else ""
     run.damaged = "; ".join(damaged)
     return run
-
-
-_read_once = functools.cache(anchors.as_json)  # of a key of a configuration with what is below it
-
-
-def _configuration(text: bytes) -> Any:
-    """The value of a YAML text; the runs of a grid share most of its keys, each of which is read once."""
-    with contextlib.suppress(ValueError, AttributeError):  # of an anchor, or of what is no mapping
-        parts = [_read_once(part) for part in re.split(rb"\n(?=\w)", text)]
-        merged = {name: value for part in parts for name, value in part.items()}
-        if len(merged) == len(parts):
-            return merged
-    return anchors.as_json(text)
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:

@@ -3,24 +3,18 @@
 import io
 import os
 import sys
+from typing import Any
 
 
-class LastingStream(io.TextIOWrapper):
+class LastingFile(io.FileIO):
     """A standard stream whose text goes nowhere once it cannot be written: a closed pipe or terminal, a full disk."""
 
-    def write(self, text: str) -> int:
+    def write(self, data: Any) -> int:
         try:
-            return super().write(text)
+            return super().write(data)
         except OSError:
             drop(self.fileno())
-            return len(text)
-
-    def flush(self) -> None:
-        try:
-            super().flush()
-        except OSError:
-            drop(self.fileno())
-            super().flush()
+            return len(data)
 
 
 def outlive_reader() -> None:
@@ -28,9 +22,9 @@ def outlive_reader() -> None:
     for name, descriptor in {"stdout": 1, "stderr": 2}.items():
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
-            binary = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
+            binary = io.BufferedWriter(LastingFile(descriptor, "w", closefd=False))
             lines = descriptor == 2 or stream.isatty()
-            setattr(sys, name, LastingStream(binary, stream.encoding, "backslashreplace", line_buffering=lines))
+            setattr(sys, name, io.TextIOWrapper(binary, stream.encoding, "backslashreplace", line_buffering=lines))
 
 
 def drop(descriptor: int = 1) -> None:

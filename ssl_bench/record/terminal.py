@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from ssl_bench.record.runs import read_results
 log = logging.getLogger("ssl_bench")
 
 PAUSE = 10.0  # seconds between two lines of progress, without a terminal
+CLEAR = "\r\x1b[K"  # removes the line of a terminal
 TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trained"}
 
 
@@ -48,7 +50,7 @@ def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
     files.make_folder(folder)
     console, path = logging.StreamHandler(sys.stdout), files.of_run(folder / "train.log")
     file = files.retry(lambda: _LogFile(path, encoding="utf-8", errors="backslashreplace"), path)
-    console.setFormatter(logging.Formatter("%(message)s"))
+    console.setFormatter(logging.Formatter(f"{CLEAR * sys.stdout.isatty()}%(message)s"))
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.setLevel(logging.INFO)
     log.propagate = False
@@ -61,8 +63,10 @@ def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
             file.close()
 
 
-class Progress:
+class Progress(contextlib.AbstractContextManager["Progress"]):
     """Context manager that shows epoch, loss, learning rate, tau, images/s and the time left.
+
+    On a terminal that is one line, which changes, and anywhere else a line every 10 seconds.
 
     Args:
         steps: step at which the training ends.
@@ -73,25 +77,15 @@ class Progress:
     """
 
     def __init__(self, steps: int, done: int, per_epoch: int, epochs: int, shown: bool) -> None:
-        self.steps, self.done, self.per_epoch, self.epochs, self.shown = steps, done, per_epoch, epochs, shown
+        self.steps, self.per_epoch, self.epochs, self.shown = steps, per_epoch, epochs, shown
         self._printed = time.monotonic()
         self._rows, self._pace = 0, 0.0  # rows shown; seconds per step, mostly of the last five rows
-        self._look = ""  # the last one at the network
+        self._watched = ""  # what was measured last on a sample of the training images
+        self._on_terminal = shown and sys.stdout.isatty() and not is_quiet()
         self.restart(done)
-        self._bar: Any = None
-
-    def __enter__(self) -> "Progress":
-        if self.shown and sys.stdout.isatty() and not is_quiet():
-            from rich.progress import BarColumn, Progress, TextColumn
-
-            self._bar = Progress(TextColumn("{task.description}"), BarColumn(None), transient=True)
-            self._bar.add_task(f"epoch {self._epoch(self.done)}", total=self.steps, completed=self.done)
-            self._bar.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        print(CLEAR * self._on_terminal, end="", flush=True)
 
     def restart(self, step: int) -> None:
         """Time the steps after ``step`` from now on: what has happened since the last one is none of theirs."""
@@ -107,25 +101,20 @@ class Progress:
         return steps / seconds
 
     def show(self, step: int, row: Mapping[str, float]) -> None:
-        """Show the row of metrics of ``step``. Without a bar: a line at most every PAUSE, and one at the end."""
-        if not self.shown:
-            return
-        left = self._pace * (self.steps - step) if self._rows > 1 and step < self.steps else None
-        tau = f"  tau {row['tau']:.4g}" if "tau" in row else ""
-        numbers = f"loss {row['loss']:.4f}  lr {row['lr']:.4g}{tau}  {row['images_per_second']:.0f} images/s"
+        """Show the row of metrics of ``step``; the last one stays."""
         if "watch/effective_rank" in row:
             accuracy = f"  kNN {100 * row['watch/knn_top1']:.1f}%" if "watch/knn_top1" in row else ""
-            self._look = f"{accuracy}  rank {row['watch/effective_rank']:.1f}"
-        numbers += self._look
-        numbers += f"  {clock(left)} left" if left is not None else ""
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=step, description=f"epoch {self._epoch(step)}  {numbers}")
-        elif time.monotonic() - self._printed >= PAUSE or step == self.steps:
+            self._watched = f"{accuracy}  rank {row['watch/effective_rank']:.1f}"
+        tau = f"  tau {row['tau']:.4g}" if "tau" in row else ""
+        left = f"  {clock(self._pace * (self.steps - step))} left" if self._rows > 1 and step < self.steps else ""
+        numbers = f"loss {row['loss']:.4f}  lr {row['lr']:.4g}{tau}  {row['images_per_second']:.0f} images/s"
+        epoch = f"epoch {math.ceil(step / self.per_epoch)}/{self.epochs}"
+        text = f"{epoch}  step {step}/{self.steps}  {numbers}{self._watched}{left}"
+        if self._on_terminal and step < self.steps:
+            print(f"{CLEAR}{text[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
+        elif self.shown and (step == self.steps or time.monotonic() - self._printed >= PAUSE):
             self._printed = time.monotonic()
-            log.info("epoch %s  step %d/%d  %s", self._epoch(step), step, self.steps, numbers)
-
-    def _epoch(self, step: int) -> str:
-        return f"{math.ceil(step / self.per_epoch)}/{self.epochs}"
+            log.info("%s", text)
 
 
 def clock(seconds: float) -> str:
@@ -147,28 +136,25 @@ def print_run(folder: Path, config: Mapping[str, Any], timed: bool = True) -> No
         config: what asks for the evaluations that are shown.
         timed: say how long the run took when it was trained.
     """
-    further = ""
-    if (results := read_results(folder)) is not None:  # not removed or damaged meanwhile
-        main, texts = _texts(results, config)
-        columns = [name for one in main for name in (one, one.replace("/", "/projection_", 1)) if name in texts]
-        sheet = Sheet(["", *columns])
-        for suffix, target in targets(config).items() if "evaluate" in config else [("", "")]:
-            row = [texts.get(name.replace("/", f"{suffix}/", 1), "") for name in columns]
-            sheet.rows += [[SheetEntry(text) for text in (target, *row)]] * any(row)
-        took = f"{'trained' if config.get('epochs', 1) else 'done'} in {results['seconds']:.0f} s, " * timed
-        plain = "  ".join(f"{name} {text}" for name, text in texts.items())  # of numbers that rank nothing
-        print(f"{text_of([sheet], 'rich') if columns else plain}\n" * bool(texts) + took, end="")
-        epochs = results["config"].get("epochs") or 0
-        further = f", which has gone on to epoch {epochs}" * (epochs > (config.get("epochs") or 0))
-    print(f"{folder}{further}")
+    results: Any = read_results(folder)
+    main, texts = _texts(results, config)
+    columns = [name for one in main for name in (one, one.replace("/", "/projection_", 1)) if name in texts]
+    sheet = Sheet(["", *columns])
+    for suffix, target in targets(config).items() if "evaluate" in config else [("", "")]:
+        row = [texts.get(name.replace("/", f"{suffix}/", 1), "") for name in columns]
+        sheet.rows += [[SheetEntry(text) for text in (target, *row)]] * any(row)
+    took = f"{'trained' if config.get('epochs', 1) else 'done'} in {results['seconds']:.0f} s, " * timed
+    plain = "  ".join(f"{name} {text}" for name, text in texts.items())  # of numbers that rank nothing
+    print(f"{text_of([sheet], 'rich') if columns else plain}\n" * bool(texts) + took, end="")
+    epochs = results["config"].get("epochs") or 0
+    print(f"{folder}{f', which has gone on to epoch {epochs}' * (epochs > (config.get('epochs') or 0))}")
     if "evaluate" in config:
         print(f"evaluate it again: {printable(shlex.join(['ssl-bench', 'evaluate', str(folder)]))}")
 
 
 def short(folder: Path, config: Mapping[str, Any]) -> str:
     """The numbers of a finished run, such as ``knn 64.2%  linear 81.0%  12 s``, by what ``config`` asks for."""
-    if (results := read_results(folder)) is None:  # removed or damaged meanwhile
-        return str(folder)
+    results: Any = read_results(folder)
     main, texts = _texts(results, config)
     return "  ".join([*(f"{heading(name)} {texts[name]}" for name in main), f"{results['seconds']:.0f} s"])
 
@@ -178,6 +164,5 @@ def _texts(results: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[list[
     if "evaluate" not in config:
         return [*results["metrics"]], {name: f"{value:.4g}" for name, value in results["metrics"].items()}
     metrics, of = evaluations.of(results["evaluations"], config), results.get("units")
-    return evaluations.main(metrics, of), {
-        name: evaluations.metric_of(name, of).text(value) for name, value in metrics.items()
-    }
+    texts = {name: evaluations.metric_of(name, of).text(value) for name, value in metrics.items()}
+    return evaluations.main(metrics, of), texts

@@ -88,7 +88,7 @@ def _most(runs: int) -> int:
 
 def _above(found: Sequence[Run], outputs: Path) -> Path:
     """The results folder of all runs, or the folder that all of them are below."""
-    places = {run.place.parents[run.experiment.count("/") + 1] for run in found if run.folder}
+    places = {run.folder.parents[run.experiment.count("/") + 1] for run in found if run.folder}
     if len(places) > 1:
         return Path(os.path.commonpath([*map(os.path.abspath, places)]))
     return places.pop() if places else outputs

@@ -675,7 +675,7 @@ class Measured:
         """Which test images a run has right [M]; None: that was not recorded."""
         made = {(m, e["id"], e.get("images")): e for e in run.evaluations for m in e["metrics"]}
         key = next((key for key in made if self.names[key] == self.name), None)
-        return evaluations.read_hits(run.place, made[key], key[0]) if key else None
+        return evaluations.read_hits(run.folder, made[key], key[0]) if key else None
 
 
 def notes(found: Sequence[Run]) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -43,7 +44,7 @@ def end(cells: Mapping[Cell, Sequence[Path]], capfd: Capture) -> str:
     ]
     loss, size, seed = (",".join(dict.fromkeys(run.overrides[n].partition("=")[2] for run in runs)) for n in (1, 2, 3))
     grid = Grid(Command.of(["name=g", f"loss={loss}", f"batch_size={size}", f"seed={seed}"], None, True))
-    grid.add(runs)
+    grid.runs = [replace(run, number=number) for number, run in enumerate(runs)]
     grid.ends = {run.number: Outcome(State.DONE, folder=str(run.folder)) for run in grid.runs}
     capfd.readouterr()
     assert summarise(grid) == 0

@@ -81,7 +81,7 @@ def test_a_grid_trains_each_run_once_and_goes_on_after_a_failure(
     (path,) = Path("outputs/default").glob("grid-*.json")
     content = files.read_json(path)
     assert content.keys() == {"command", "single", "started", "runs"}
-    folders = [Path("outputs", run["folder"]) for run in content["runs"]]
+    folders = [Path("outputs", folder) for _, folder in content["runs"]]
     assert [folder.name in results() for folder in folders] == [True, True, False, False]
     assert "not finite" in files.read_json(folders[2] / "failed.json")["reason"]
     assert [run["overrides"][-1] for run in content["runs"]] == ["seed=0", "seed=1"] * 2

@@ -143,7 +143,7 @@ def test_a_run_that_is_taken_over_ends_and_goes_on_from_its_last_checkpoint(trai
     code, printed = train(*long, "checkpoint.every=1", small=False)
     other.join()
     run = only_run()
-    last = checkpoint.read(run / checkpoint.FILE)
+    last = checkpoint.final(run)
     assert code == 1 and "another process trains it: node7 (process 4711)" in printed
     assert not (run / "results.json").exists()
     assert not (run / "failed.json").exists()  # the run has not failed: another process trains it
@@ -181,7 +181,7 @@ def test_neither_a_suspended_process_nor_one_of_a_smaller_step_replaces_a_checkp
             checkpoint.save(RUN, STATE | {"step": 3})
         with pytest.raises(Taken), files.guarded(RUN, stand_still):
             checkpoint.save(RUN, STATE | {"step": 5})
-        assert {path.name: checkpoint.read(path)["step"] for path in (RUN / "checkpoints").iterdir()} == {"last.pt": 4}
+        assert {path.name: torch.load(path)["step"] for path in (RUN / "checkpoints").iterdir()} == {"last.pt": 4}
 
 
 def test_a_process_that_has_lost_its_run_writes_no_row_and_removes_no_lease() -> None:

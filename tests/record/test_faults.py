@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from ssl_bench.record import checkpoint
 from tests.conftest import SMALL, only_run
 from tests.faulty import FaultyFolder
 
@@ -64,7 +64,7 @@ def test_runs_end_with_the_bits_of_an_undisturbed_one(train: Callable[..., Any],
         attempt += 1
         outputs, left = disk.path / str(attempt), True
         while left:
-            (saved,) = [checkpoint.read(path)["step"] for path in outputs.rglob("last.pt")] or [0]
+            (saved,) = [torch.load(path)["step"] for path in outputs.rglob("last.pt")] or [0]
             command = ["-m", "ssl_bench", "train", *RUN, f"paths.outputs={outputs}"]
             processes = [disk.start(10 * attempt + number, *command) for number in (1, 2)]
             printed = [process.communicate(timeout=300)[0] for process in processes]

@@ -123,7 +123,7 @@ def make_grid(name: str, runs: Sequence[str], folders: Mapping[int, Path] = {}, 
     places = [
         os.path.relpath(folders.get(number, OUTPUTS / experiment / f"{number}"), OUTPUTS) for number in range(len(runs))
     ]
-    asked = [{"overrides": words, "folder": place} for words, place in zip(overrides, places, strict=True)]
+    asked = [[words, place] for words, place in zip(overrides, places, strict=True)]
     content = {"command": f"ssl-bench train -m {' '.join(runs)}", "single": "ssl-bench train", "started": started}
     path = OUTPUTS / experiment / f"grid-{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -83,7 +83,7 @@ def test_a_line_has_points_of_one_evaluation() -> None:
 
 
 def test_a_copy_counts_once_and_runs_without_points_are_counted(grid: None) -> None:
-    (folder, *_) = (run.place for run in chosen(["g", "loss=dcl", "seed=2"])["run"])
+    (folder, *_) = (run.folder for run in chosen(["g", "loss=dcl", "seed=2"])["run"])
     shutil.copytree(folder, Path("outputs/h") / folder.name)
     (run("g/", None, loss="dcl", seed=3) / "metrics.jsonl").unlink()
     (dcl, _), _, below = curves(chosen([]))

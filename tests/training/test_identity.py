@@ -109,7 +109,7 @@ def test_changed_arrays_are_another_run(train: Train, capfd: pytest.CaptureFixtu
     cell, runs = load([*SMALL, *evaluated]), finished(Path("outputs"))
     assert cell["dataset"]["train_images"] == 60000 and trained(runs, cell) == []
     counted = {**cell, "dataset": {**cell["dataset"], "train_images": 60}}
-    assert [run.place.name for run in trained(runs, counted)] == [second.name]
+    assert [run.folder.name for run in trained(runs, counted)] == [second.name]
     Path("data").rename("elsewhere")
     assert "already done" in train(*evaluated)[1]
 
