@@ -84,7 +84,7 @@ def test_a_grid_trains_each_run_once_and_goes_on_after_a_failure(
     folders = [Path("outputs", folder) for _, folder in content["runs"]]
     assert [folder.name in results() for folder in folders] == [True, True, False, False]
     assert "not finite" in files.read_json(folders[2] / "failed.json")["reason"]
-    assert [run["overrides"][-1] for run in content["runs"]] == ["seed=0", "seed=1"] * 2
+    assert [overrides[-1] for overrides, _ in content["runs"]] == ["seed=0", "seed=1"] * 2
     again, printed = train(*words)
     assert again == 1 and counts(printed) == [4, 0, 2, 2]
     assert counts(train("-m", "max_steps=2", "optimizer.lr=0.1", "seed=0,1,2")[1]) == [3, 1, 2, 0]
