@@ -60,8 +60,8 @@ COMMANDS = [line.replace("TRAIN", TRAIN) for line in GIVEN["commands"]]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of a run of one step; pictures of features are left out."""
-    monkeypatch.setattr(feature_plots, "LEAST", 10**9)
+    """The directory of a run of one step; pictures of features have one row."""
+    monkeypatch.setattr(feature_plots, "QUERIES", 1)
     with no_pictures():
         assert call(TRAIN, Path()) == 0
     return only_run()
