@@ -113,10 +113,34 @@ def test_the_objective_imports_torch_and_the_kernel_only() -> None:
         ("ssl_bench.commands.table", {"torch", "hydra", "matplotlib", "wandb"}),
         ("ssl_bench.commands.report", {"torch", "hydra", "matplotlib", "wandb", "jinja2"}),
         ("ssl_bench.train", {"torch", "wandb", "timm", "sklearn"}),
-        ("ssl_bench.launch.run", {"wandb", "timm", "torchvision", "sklearn", "hydra"}),
+        ("ssl_bench.launch.run", {"wandb", "timm", "torchvision", "sklearn", "hydra", "ssl_bench.results"}),
     ],
 )
 def test_nothing_heavy_is_imported_before_it_is_used(module: str, absent: set[str]) -> None:
     code = f"import sys, {module}; print([m for m in {sorted(absent)!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+TRAINED = """
+import os, sys
+from ssl_bench.training.step import Stepper
+def stop(*_):
+    print("modules:", *(name for name in sys.modules if name.split(".")[0] == "ssl_bench"), flush=True)
+    os._exit(0)
+Stepper.finish = stop
+sys.argv[1:] = ["train", "loss=dcl", "tracking=off", "device=cpu"]
+from ssl_bench import cli
+cli.main()
+"""
+
+
+@pytest.mark.slow
+def test_a_training_imports_what_it_runs() -> None:
+    done = subprocess.run([sys.executable, "-c", TRAINED], capture_output=True, text=True)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("modules:")]
+    names = line.split()[1:]
+    assert len(names) <= 106, names
+    absent = ("results", "papers", "report", "api", "check", "networks.weights", "objective.losses.")
+    own = [name.removeprefix("ssl_bench.") for name in names]
+    assert [name for name in own if name.startswith(absent)] == ["objective.losses.dcl"]

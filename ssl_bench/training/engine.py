@@ -20,7 +20,6 @@ from ssl_bench.data.source import Source
 from ssl_bench.distributed import Votes, rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.methods.contrastive import Contrastive
-from ssl_bench.objective.negatives import Queue
 from ssl_bench.record import checkpoint, runs
 from ssl_bench.record.dashboard import Tracker
 from ssl_bench.record.terminal import Progress
@@ -178,7 +177,7 @@ class Training:
             log.info("compiling the networks in the first step, which can take a minute")
             for part in self.state.method.networks():
                 part.compile()  # in place: the names in the checkpoint stay
-        stepper = Stepper(self.state, self.schedule, self.precision, self.chunk)
+        stepper = Stepper(self.state, self.schedule, self.precision, self.loader, self.chunk)
         if self.device.type == "cuda":
             votes, wanted = Votes(), self.config["graph"]
             obstacle = "graph=false" if wanted is False else graph.obstacle(self.config, self.loader.images)
@@ -191,8 +190,7 @@ class Training:
             log.info("steps are not replayed as a CUDA graph: %s", obstacle)
         if self.chunk is None:
             stepper.distribute()
-        batches = self.loader.steps(self.state.step, self.schedule.last_step)
-        return lambda diagnostics: stepper(next(batches), diagnostics)
+        return stepper
 
     def _row(self, diagnostics: dict[str, Tensor]) -> dict[str, Any]:
         """Row of metrics: the mean loss since the last row, and the diagnostics of this step."""
@@ -236,12 +234,11 @@ class Training:
             "lr": schedule.lr,
             "parameters": sum(p.numel() for p in method.encoder.parameters()),
         }
-        negatives, chosen = facts.get("negatives_per_anchor"), self.config["choices"]
+        negatives, option = facts.get("negatives_per_anchor"), self.config["choices"].get("negatives")
         if isinstance(method, Contrastive) and method.negatives.varies:
             last = schedule.progress(schedule.last_step - 1)
             facts["negatives_per_anchor_at_end"] = method.negatives.count(size, last)
         at_end = facts.get("negatives_per_anchor_at_end", negatives)
-        option = chosen.get("negatives")
         if weights := getattr(getattr(method.encoder, "backbone", None), "initial_weights", ""):
             facts["init"] = weights
         log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
@@ -251,15 +248,10 @@ class Training:
             sentence = "negatives per anchor: %d%s (%s, %d images over %d ranks, %d on each)"
             later = "" if at_end is negatives else f" at the start, {at_end} at the end"
             log.info(sentence, negatives, later, option, size, world(), share)
-            if max(negatives, at_end) > images and any(isinstance(part, Queue) for part in method.modules()):
-                log.warning("that is more than the %d images: some are in the queue twice or more", images)
         log.info("lr after scaling: %.6g (%s rule from %g)", schedule.lr, recipe.rule, recipe.lr)
         if recipe.warmup_epochs >= self.config["epochs"]:
             log.warning("the warm-up lasts the whole training: optimizer.warmup_epochs is not less than epochs")
-        cuda = self.device.type == "cuda"
-        if self.precision.name == "bf16" and cuda and Precision.of("auto", cuda).name == "fp16":
-            log.warning("this GPU emulates precision=bf16: set precision=fp16, which its tensor cores have")
-        if self.precision.name == "bf16" and not cuda and bf16_is_slow():
+        if self.precision.name == "bf16" and self.device.type == "cpu" and bf16_is_slow():
             log.warning("precision=bf16 takes many times as long as fp32: this processor has no instructions for it")
         log.info("%d steps to go, %d an epoch", schedule.last_step - self.state.step, schedule.steps_per_epoch)
         return facts

@@ -67,6 +67,8 @@ class Evaluation:
             recorded: the evaluations that it has already.
             trained: its ``results.json``, if it was trained by an earlier process.
         """
+        from ssl_bench.networks.weights import footnotes  # no step needs it
+
         evaluated, artifacts = self._evaluate(evaluations.missing(recorded, self.config), recorded, folder)
         if tracker is None:
             return
@@ -80,7 +82,7 @@ class Evaluation:
         of_images = [f"{name}: {s}" if name else s for _, name, data in self.run.evaluated for s in data.doubts()]
         of_images += build.copied(self.run)
         of_numbers = warnings_of(recorded_rows, content, warmup)
-        content["warnings"] = [*_of_weights(facts.get("init")), *of_images, *of_labels, *of_numbers]
+        content["warnings"] = [*footnotes(facts.get("init", "")), *of_images, *of_labels, *of_numbers]
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
         pictures = plots.write_artifacts(folder / "figures", artifacts)
@@ -190,15 +192,6 @@ def _marks(entries: Iterable[Entry]) -> dict[str, list[str]]:
     """What a row of metrics says of the evaluations that made them, the first of each evaluator first."""
     marks = list(dict.fromkeys(map(evaluations.mark, entries)))
     return {"evaluations": marks} if marks else {}
-
-
-def _of_weights(init: str | None) -> list[str]:
-    """The sentence on the weights of the key ``init``, as far as it must stand beside the numbers."""
-    if not init:
-        return []
-    from ssl_bench.networks.weights import footnotes  # only where it is used
-
-    return footnotes(init)
 
 
 def _read_baselines(entries: Sequence[Entry], paths: Mapping[str, Path]) -> list[Entry]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.data.batch import Step
+from ssl_bench.data.reader import Loader
 from ssl_bench.distributed import average_gradients, parallel, separate_statistics, world
 from ssl_bench.methods.base import StepResult
 from ssl_bench.objective.schedule import Progress
@@ -25,21 +26,25 @@ class Stepper:
     """Carries out steps of a training.
 
     Args:
+        loader: of the images.
         chunk: images of this rank per pass, or None: all at once.
 
     Attributes:
         network: the method of ``state``, or that under DDP.
     """
 
-    def __init__(self, state: TrainingState, schedule: Schedule, precision: Precision, chunk: int | None) -> None:
+    def __init__(
+        self, state: TrainingState, schedule: Schedule, precision: Precision, loader: Loader, chunk: int | None = None
+    ) -> None:
         self.network: nn.Module = state.method
+        self._batches = loader.steps(state.step, schedule.last_step)
         self.state, self.schedule, self.precision, self.chunk = state, schedule, precision, chunk
 
-    def __call__(self, images: Step, diagnostics: bool) -> dict[str, Tensor]:
+    def __call__(self, diagnostics: bool) -> dict[str, Tensor]:
         """Carry out the next step; return its diagnostics, all of them if ``diagnostics``."""
         lr, progress = self.prepare()
         self.set_lr(lr)
-        result = self.compute(images, progress, diagnostics)
+        result = self.compute(next(self._batches), progress, diagnostics)
         self.finish(result.for_update, progress)
         return result.diagnostics
 

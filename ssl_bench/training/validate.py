@@ -108,6 +108,9 @@ def _check_numbers(config: dict[str, Any], made: build.Evaluators) -> None:
 
 def _check_objective(run: Run) -> None:
     """Refuse what the constructors of the objective refuse, before there are networks."""
+    loss = run.config["loss"]
+    if loss is not None and hasattr(find_target(loss, "loss"), "fresh"):
+        raise ConfigError(f"loss._target_={loss['_target_']}: rename its method fresh, which is called for_update now")
     for group in (*OBJECTIVE, "positives"):
         if run.config[group] is not None and not has_argument(run.config[group], group, "instances"):
             build.part(run, group)

@@ -12,6 +12,7 @@ from torch import nn
 from ssl_bench.config import compose, schema
 from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.objective import losses
 from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
 from ssl_bench.training import build
@@ -84,6 +85,12 @@ def test_a_folder_without_a_run_or_a_checkpoint_is_refused(trained: Path) -> Non
     (moved / "checkpoints" / "last.pt").unlink()
     with refused(f"{moved} checkpoints/last.pt {moved}/results.json", RunError):
         load_run(moved, config, CPU)
+
+
+def test_a_loss_of_an_earlier_version_is_told_the_new_name_of_its_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses.DCL, "fresh", None, raising=False)
+    with refused("loss._target_ fresh for_update"):
+        validate(load(["loss=dcl"]), 1)
 
 
 # ---- the check of all runs of a grid, which builds what they have in common once: as each run is checked by itself
