@@ -170,9 +170,6 @@ def features(target: Target, splits: Mapping[str, Source]) -> np.ndarray:
         for i in ids.cpu()[~rows.isfinite().all(1)].tolist():
             raise RunError(f"the features of {images.place(i)} are not finite: give another network or precision")
         made.append(rows.numpy())
-    for part in splits.values():
-        for i, why in getattr(part, "damaged", {}).items():  # another image was read in its place
-            raise RunError(f"{part.place(i)} cannot be decoded ({why}): replace or remove it")
     return np.concatenate(made)
 
 
@@ -202,9 +199,8 @@ def write(target: Target, splits: Mapping[str, Source], out: Path, key: str, pic
         table = {"image": [images.place(i) for i in range(len(labels))], "label": labels}
         table["split"] = [split for split, part in splits.items() for _ in range(len(part))]
         files.write_text(fresh / "images.csv", pandas.DataFrame(table, dtype=object).to_csv(index=False))
-        picture = (fresh, torch.from_numpy(made), images, labels.__getitem__, target.seed)
-        if pictures and (sentence := write_picture(*picture)):
-            print(sentence, flush=True)
+        if pictures:
+            print(write_picture(fresh, torch.from_numpy(made), images, labels.__getitem__, target.seed), flush=True)
         names = [*sorted(os.listdir(fresh)), RECORD]
         files.write_json(fresh / RECORD, {"network": [digest(target.network)], "files": names})
         stop_if_asked()
