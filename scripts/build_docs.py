@@ -63,15 +63,9 @@ pre {{ white-space: pre-wrap; background: #f6f6f6; padding: .5rem; }}</style></h
 
 def every_loss() -> list[type[Loss]]:
     """The losses in the order of their files."""
-    modules = [
-        importlib.import_module(f"{losses.__name__}.{file.name}") for file in pkgutil.iter_modules(losses.__path__)
-    ]
-    return [
-        each
-        for module in modules
-        for each in vars(module).values()
-        if getattr(each, "__module__", "") == module.__name__
-    ]
+    names = (file.name for file in pkgutil.iter_modules(losses.__path__))
+    modules = [importlib.import_module(f"{losses.__name__}.{name}") for name in names]
+    return [one for m in modules for one in vars(m).values() if getattr(one, "__module__", "") == m.__name__]
 
 
 def _table_of_losses() -> str:

@@ -3,7 +3,6 @@
     python scripts/kill_runs.py --kills 100
     python scripts/kill_runs.py --kills 60 --grid        # of two runs at a time
     python scripts/kill_runs.py --kills 20 --workers     # the same, of which only a worker is hit
-    python scripts/kill_runs.py --kills 60 --reproduce   # the same two runs as the cells of a table
 
 A run of one or two ranks is hit by SIGKILL, SIGTERM, SIGINT, SIGSTOP (SIGCONT follows a second later) or a full disk
 (a small tmpfs, for which one must be root), once to three times in a row, and is then started until it ends. It must
@@ -35,9 +34,7 @@ from torch.utils._pytree import tree_flatten
 RUN = ["backbone.width=4", "head.out=16", "optimizer=sgd", "tracking=off", "log_every=1", "checkpoint.every=1"]
 RUN += ["epochs=2", "evaluate=[knn,linear]", "evaluate.baselines=[init]", "evaluate.every=1"]
 RUN += ["evaluate.linear.epochs=5", "evaluate.linear.lrs=[0.1]"]
-AT_ONCE = ["launcher=local", "launcher.jobs=2"]
-GRID = ["-m", "seed=0,1", *AT_ONCE]
-TABLE = list[str]()  # the command that trains the runs of a table, if they are to be killed
+GRID = ["-m", "seed=0,1", "launcher=local", "launcher.jobs=2"]
 ONLY = list[str]()  # what is hit, if not all kinds of processes
 STOP, DISK = "SIGSTOP", "full disk"
 # The exit codes that each kind of kill may have, and a run that is not killed.
@@ -53,7 +50,7 @@ class Run:
 
     def __init__(self, outputs: Path, devices: int) -> None:
         self.printed = Path(f"{outputs}-{time.monotonic_ns()}.txt")
-        arguments = [*(TABLE or ["train", *RUN]), f"devices={devices}", f"paths.outputs={outputs}"]
+        arguments = ["train", *RUN, f"devices={devices}", f"paths.outputs={outputs}"]
         self.process = multiprocessing.get_context("forkserver").Process(target=_train, args=(arguments, self.printed))
         self.process.start()
         self.pid = self.process.pid or 0
@@ -187,7 +184,6 @@ def main() -> int:
     kinds_of_grids = parser.add_mutually_exclusive_group()
     kinds_of_grids.add_argument("--grid", action="store_true", help="kill grids of two runs at a time")
     kinds_of_grids.add_argument("--workers", action="store_true", help="kill the workers of such grids, on one rank")
-    kinds_of_grids.add_argument("--reproduce", action="store_true", help="kill a table's two runs at a time")
     options = parser.parse_args()
     RUN.extend(GRID if options.grid or options.workers else [])
     ONLY.extend(["worker"] if options.workers else [])
@@ -197,11 +193,6 @@ def main() -> int:
     chance, counts, wrong = random.Random(0), Counter[tuple[int, str]](), 0
     with tempfile.TemporaryDirectory(prefix="kill_runs") as folder:
         root = Path(folder)
-        if options.reproduce:
-            table = {"title": "kills", "metric": "knn/top1", "set": RUN, "columns": ["all"], "rows": {"runs": {}}}
-            paper = {"paper": "kills", "cite": "nobody", "tables": {"runs": {**table, "seeds": [0, 1]}}}
-            (root / "kills.yaml").write_text(json.dumps(paper))
-            TABLE.extend(["reproduce", str(root / "kills.yaml"), *AT_ONCE])
         undisturbed(root / "first", 1)  # the server imports torch, which takes long
         references = {devices: undisturbed(root / f"whole{devices}", devices) for devices in options.ranks}
         while counts.total() < options.kills:
