@@ -1,4 +1,4 @@
-"""Dispatched operations: a list of them in place of a CUDA graph, and the largest tensor that they make."""
+"""Dispatched operations: a list of them in place of a CUDA graph."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,24 +8,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 HOST_READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_nonzero"}
-
-
-class Largest(TorchDispatchMode):
-    """Number of elements of the largest tensor that an operation returns, apart from those of the shape ``without``."""
-
-    def __init__(self, without: tuple[int, ...] = ()) -> None:
-        super().__init__()
-        self.elements, self.without = 0, without
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        made = [
-            leaf.numel()
-            for leaf in tree_flatten(out)[0]
-            if isinstance(leaf, torch.Tensor) and leaf.shape != self.without
-        ]
-        self.elements = max([self.elements, *made])
-        return out
 
 
 class Operations(TorchDispatchMode):

@@ -124,12 +124,6 @@ def _composed(words: list[str]) -> None:
     schema.check(compose.load(overrides))
 
 
-def test_the_layout_names_every_room() -> None:
-    named = re.findall(r"^\| `(?:ssl_bench/)?(\w+)/`", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
-    rooms = {path.parent.name for path in ROOT.glob("ssl_bench/*/__init__.py")}
-    assert {*named, "commands"} >= rooms | {"conf", "tests", "scripts"}
-
-
 def test_the_tables_of_options_name_options_that_exist() -> None:
     """A table of ``conf/README.md`` begins with its group. (A new option is no edit there: a test row is enough.)"""
     checked = 0

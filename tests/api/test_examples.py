@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -41,7 +42,7 @@ def example(
 
 def test_a_queue_with_eqco(example: Callable[..., list[str]]) -> None:
     (line,) = example("queue_eqco", "1")
-    assert re.fullmatch(r"epoch 0: loss \d+\.\d{3}, information -?\d+\.\d\d nats", line)
+    assert line.startswith("epoch 0: ") and len(re.findall(r"-?\d+\.\d+", line)) == 2
     state = torch.load("queue_eqco.pt", weights_only=True)["loss"]
     assert state["negatives.keys"].shape == (1024, 64) and int(state["negatives.place"]) == 1797 % 1024
 
@@ -128,10 +129,10 @@ def test_the_page_of_a_grid(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     assert isinstance(names["means"], DataFrame) and Path("heat-2.pdf").is_file()
 
 
-def test_results_are_read(example: Callable[..., list[str]], train: Callable[..., tuple[int, str]]) -> None:
-    for loss in ("dcl", "infonce"):
-        assert train(f"loss={loss}", "max_steps=2", "evaluate=[knn]")[0] == 0
-        lines = example("read_results")  # also of one run, in which nothing varies
-        assert lines[2].split()[0] == "dcl"
-    assert [line.split()[0] for line in lines[2:4]] == ["dcl", "infonce"] and lines[2].split()[2:] == ["NaN", "1"]
-    assert lines[-2].split()[1] == "2" and re.fullmatch(r"parameters: [\d,]+", lines[-1])
+def test_results_are_read(example: Callable[..., list[str]], grid: list[Path]) -> None:
+    lines = example("read_results")
+    assert [(line.split()[0], line.split()[3]) for line in lines[2:4]] == [("dcl", "2"), ("infonce", "2")]
+    assert lines[-2].split()[1] == "3" and re.fullmatch(r"parameters: [\d,]+", lines[-1])
+    for run in grid[1:]:
+        shutil.rmtree(run)
+    assert example("read_results")[2].split()[2:] == ["NaN", "1"]  # of one run, in which nothing varies

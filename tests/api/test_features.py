@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from ssl_bench.api.features import alignment_uniformity, knn, linear_probe
 from ssl_bench.evaluate.linear import LinearProbe, accuracy
-from tests.api.cases import vectors
+from tests.api.test_pair_loss import vectors
 from tests.door.door import refused
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -8,17 +8,41 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from ssl_bench.api import options
+from ssl_bench.api.chunked import chunked
 from ssl_bench.api.pair_loss import PairLoss
+from ssl_bench.config.build import find_target, has_argument
+from ssl_bench.distributed import rank
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.losses import DCL
 from ssl_bench.objective.negatives import CrossView
 from ssl_bench.objective.temperature import Fixed
-from tests.api.cases import LOSSES, MADE_FOR, labels, vectors
 from tests.door.door import refused
+from tests.ranks import on_two_ranks
+
+# The normaliser of nce depends on all anchors of the first batch: tests/methods/test_cld.py has its formula.
+_NODES = {name: options.node("loss", name) for name in options.names("loss") if name != "nce"}
+LOSSES: dict[str, dict[str, Any]] = {
+    name: {"instances": 100} if has_argument(node, "loss", "instances") else {} for name, node in _NODES.items()
+}
+_NEEDS = {name: find_target(_NODES[name], "loss").needs for name in LOSSES}
+
+
+def labels(name: str) -> dict[str, Tensor]:
+    """The argument ``labels`` of a call, where the loss takes it, for six images."""
+    return {"labels": torch.tensor([0, 1, 0, -1, 2, 1])} if "labels" in _NEEDS[name] else {}
+
+
+def vectors(views: int = 2, images: int = 6, width: int = 5, seed: int = 0) -> Tensor:
+    """[views, images, width] in double precision; the views of an image are correlated, and no vector has length 1."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(images, width, generator=generator, dtype=torch.float64)
+    return 3 * centres + torch.randn(views, images, width, generator=generator, dtype=torch.float64)
+
 
 TAU, IDS = 0.25, torch.arange(6)
 OF_LENGTHS = {"vicreg", "barlow_twins", "sigreg"}  # losses of vectors that are not normalised
@@ -39,14 +63,6 @@ def test_vectors_have_any_length_and_a_reduction_is_one_of_the_anchors(name: str
     for reduction, value in {"none": expected, "mean": expected.mean(), "sum": expected.sum()}.items():
         loss = PairLoss(name, TAU, reduction=reduction, **LOSSES[name])  # type: ignore[arg-type]
         same(loss([*((1 if name in OF_LENGTHS else 7) * z)], **given), value)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_the_negatives_are_those_that_a_loss_is_made_for(name: str) -> None:
-    explicit = PairLoss(name, TAU, MADE_FOR.get(name, "in_batch"), **LOSSES[name])
-    both = (PairLoss(name, TAU, **LOSSES[name]), explicit)
-    found, expected = (loss(*vectors(), ids=IDS, **labels(name)) for loss in both)
-    assert torch.equal(found, expected)
 
 
 def test_the_defaults_are_those_of_conf() -> None:
@@ -215,3 +231,75 @@ def test_a_batch_that_does_not_fit_is_refused(given: dict[str, Any], call: dict[
     z1, z2 = vectors()
     with refused(names):
         PairLoss(**{"loss": "dcl", **given})(**{"z1": z1, "z2": z2, **call})
+
+
+# ---- chunked() against whole batches, and losses on two ranks
+
+
+def network(*layers: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), *layers, nn.Tanh(), nn.Linear(7, 4)).double()
+
+
+def gradient(model: nn.Module) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def test_any_function_of_the_vectors_can_be_the_loss() -> None:
+    """Three views, a scaled loss, and a gradient that was there before."""
+    x = [*vectors(3)]
+    whole, parts = network(), network()
+
+    def loss(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return (a @ b.T).logsumexp(1).mean() - (a * c).sum(1).mean()
+
+    for _ in range(2):
+        (8 * loss(*map(whole, x))).backward()
+        chunked(parts, loss, x, 2, scale=lambda value: 8 * value)
+    torch.testing.assert_close(gradient(parts), gradient(whole), rtol=1e-12, atol=1e-12)
+
+
+def test_a_queue_takes_in_the_whole_batch_once_also_under_autocast() -> None:
+    """The weights are cast with gradient, although the first pass has none."""
+    losses = [PairLoss("dcl", negatives="queue", k=9) for _ in range(2)]
+    for seed in range(3):
+        x = [*vectors(seed=seed)]
+        expected = losses[0](*map(network(), x))
+        torch.testing.assert_close(chunked(network(), losses[1], x, 2), expected.detach(), rtol=1e-12, atol=0)
+    for found, wanted in zip(losses[1].buffers(), losses[0].buffers(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    models = [network().float() for _ in range(2)]
+    with torch.autocast("cpu", torch.bfloat16):
+        chunked(models[0], PairLoss("infonce"), [*vectors().float()], 2)
+        value = PairLoss("infonce")(*map(models[1], vectors().float()))
+    value.backward()
+    found, expected = map(gradient, models)
+    assert (found - expected).norm() < 0.01 * expected.norm()  # bfloat16 has 8 bits
+
+
+@pytest.mark.parametrize("chunk", [0, 4, 7])
+def test_a_chunk_that_does_not_divide_the_batch_is_refused(chunk: int) -> None:
+    with refused(f"chunk={chunk} 6"):
+        chunked(network(), PairLoss("dcl"), [*vectors()], chunk)
+    with refused("encoder=Sequential"):
+        chunked(network().requires_grad_(False), PairLoss("dcl"), [*vectors()], 2)
+
+
+def own_images(_: int) -> Tensor:
+    """The gradient of this rank without gathering, and the refusal of unequal batches."""
+    z = vectors()[:, 3 * rank() : 3 * rank() + 3].requires_grad_()
+    PairLoss("dclw", 0.3, gather=False)(*z).backward()  # type: ignore[union-attr]
+    assert z.grad is not None
+    with refused(f"size={3 + rank()} 3 4"):
+        PairLoss("dcl")(*vectors(images=3 + rank()))
+    return z.grad
+
+
+@pytest.mark.slow
+def test_two_ranks_with_their_own_images_only_and_with_unequal_batches() -> None:
+    """``tests/test_invariances.py`` trains every loss and all negatives on two ranks."""
+    z = vectors()
+    for number, gradient in enumerate(on_two_ranks(own_images)):
+        own = z[:, 3 * number : 3 * number + 3].clone().requires_grad_()
+        PairLoss("dclw", 0.3)(*own).backward()  # type: ignore[union-attr]
+        assert torch.equal(gradient, own.grad)  # type: ignore[arg-type]

@@ -2,14 +2,17 @@
 
 import itertools
 import json
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
+from msgspec import Meta
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
@@ -18,15 +21,14 @@ from ssl_bench.config.build import _signature, build, directory, located
 from ssl_bench.config.command import Command
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
+from ssl_bench.config.ranges import Count, Positive, Probability, converted, in_range
 from ssl_bench.config.reference import explained
 from ssl_bench.config.schema import check
 from ssl_bench.config.with_hydra import TEXT_KEY, as_typed
+from ssl_bench.errors import InvalidValue
 from ssl_bench.launch.slurm import script
 from ssl_bench.training import build as of_run
 from tests.door.door import refused
-
-Train = Callable[..., tuple[int, str]]
-
 
 # Those of these groups are composed where each is trained: methods/test_contrastive.py and test_base.py.
 TRAINED = {"loss", "negatives", "temperature", "positives", "framework"}
@@ -79,12 +81,10 @@ def test_slurm_is_asked_for_the_gpus_of_a_node_and_eight_cores_for_each(
     assert f" --cpus-per-task={cpus} " in srun  # which does not know it from sbatch
 
 
-def test_the_written_configuration_is_that_of_the_run(train: Train) -> None:
-    assert train("max_steps=1")[0] == 0
-    (path,) = Path("outputs").glob("*/*/config.yaml")
-    written: dict[str, Any] = yaml.safe_load(path.read_text())
-    assert run_id(written) == path.parent.name
-    assert json.loads((path.parent / "results.json").read_text())["config"] == written
+def test_the_written_configuration_is_that_of_the_run(trained: Path) -> None:
+    written: dict[str, Any] = yaml.safe_load((trained / "config.yaml").read_text())
+    assert run_id(written) == trained.name
+    assert json.loads((trained / "results.json").read_text())["config"] == written
 
 
 # ---- a run or a grid, and where it is carried out
@@ -249,5 +249,54 @@ def test_every_key_of_every_option_has_a_meaning(number: int) -> None:
 def test_options_of_the_papers_are_listed_last(capsys: pytest.CaptureFixture[str]) -> None:
     assert of_training.main(["--help"]) == 0
     usual, of_papers = capsys.readouterr().out.split("\nof the papers\n")
-    assert "\nevaluate: auto, finetune, geometry, " in usual and "\nloss: " not in of_papers
-    assert "\nevaluate: contrast_statistics, detection, " in of_papers
+    listed = [dict(re.findall(r"^(\w+): (.+)", part, re.MULTILINE)) for part in (usual, of_papers)]
+    assert "finetune, geometry" in listed[0]["evaluate"] and "contrast_statistics" in listed[1]["evaluate"]
+    assert "loss" in listed[0] and "loss" not in listed[1]
+
+
+# ---- ranges in annotations
+
+
+INSIDE: list[tuple[Any, Any, Any]] = [
+    (Positive, 1, 1.0),
+    (Count | None, None, None),
+    (Sequence[Positive], (1, 2.5), [1.0, 2.5]),
+    (tuple[Probability, Probability], [0, 1], (0.0, 1.0)),
+]
+OUTSIDE: list[tuple[Any, Any, str]] = [
+    (Positive, 0, "above 0"),
+    (Positive, math.nan, "above 0"),
+    (Positive, math.inf, "finite"),
+    (Count, 2**32, "smaller"),
+    (Count, True, "1 or more"),
+    (Probability, 1.5, "from 0 up to 1"),
+    (Annotated[float, Meta(gt=0, lt=1)], 1, "above 0 and below 1"),
+    (Annotated[Sequence[Positive], Meta(min_length=1)], [], "1 or more"),
+    (Sequence[Positive], [1, -1], "above 0"),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "made"), INSIDE)
+def test_a_value_in_its_range_gets_the_annotated_type(hint: Any, value: Any, made: Any) -> None:
+    assert converted(value, hint, "key") == made
+
+
+@pytest.mark.parametrize(("hint", "value", "numbers"), OUTSIDE)
+def test_a_value_outside_is_refused_with_the_range(hint: Any, value: Any, numbers: str) -> None:
+    with pytest.raises(InvalidValue, match=numbers) as refusal:
+        converted(value, hint, "key")
+    assert refusal.value.key == "key"
+
+
+def test_constructors_of_functions_and_dataclasses_are_checked_by_position_and_by_name() -> None:
+    @in_range
+    @dataclass
+    class Recipe:
+        lr: Positive
+        epochs: Count = 1
+
+    assert Recipe(0.1, epochs=2) == Recipe(lr=0.1, epochs=2)
+    for given, key in (({"lr": -1.0}, "lr"), ({"lr": 1.0, "epochs": 0}, "epochs")):
+        with pytest.raises(InvalidValue) as refusal:
+            Recipe(**given)  # type: ignore[arg-type]
+        assert refusal.value.key == key

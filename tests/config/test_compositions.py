@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from ssl_bench.config import compose, compositions, with_hydra
@@ -15,18 +16,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 
 CELLS = list({cell.overrides: cell for t in tables.every() for cell in t.cells if cell.available})
-# Overrides of every kind: values of each type, groups, lists of options, and those that only Hydra itself can apply.
-OVERRIDES = [
-    ["epochs=3", "optimizer.lr=1", "temperature.tau=1e-1"],
-    ["max_steps=null", "name='a b'", 'name="it\\"s"', "precision=fp64"],
-    ["dataset.mean=[0.1,0.2,0.3]", "evaluate.baselines=[]", "evaluate=[]"],
-    ["epochs=${seed}", "temperature.tau=${optimizer.lr}"],
-    ["loss=dcl", "loss=eqco", "loss.alpha=7", "epochs=2", "epochs=4"],
-    ["framework=byol", "dataset=randbit_cifar10", "dataset.bits=7"],
-    ["+dataset.extra=1", "dataset.extra=2", "~evaluate.knn"],
-    ["launcher=local", "launcher.jobs=3", "devices=2"],
-    ["evaluate=[knn]", "evaluate.knn={k: 3}"],
-]
+OVERRIDES = yaml.safe_load(Path(__file__).with_name("overrides.yaml").read_text())
 
 
 def by_hydra(overrides: list[str]) -> dict[str, Any]:

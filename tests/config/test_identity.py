@@ -30,17 +30,12 @@ def targets(node: Any) -> Iterator[dict[str, Any]]:
             yield from targets(value)
 
 
-SAME = (
-    "devices=2 threads=3; paths.outputs=/elsewhere; tracking=off; launcher=slurm launcher.jobs=3; checkpoint.every=1; "
-    "log_every=3; name=other; images_on=host; timeout=5; compile_views=false; graph=false; framework.groups=1; "
-    "temperature=fixed; batch_size.size=64; evaluate.knn.k=5; optimizer.nesterov=false; temperature.tau=2e-1; "
-    "evaluate=npc evaluate.baselines=[raw,init] evaluate.every=2"
-)
+GIVEN = yaml.safe_load(Path(__file__).with_name("identities.yaml").read_text())
 
 
 def test_only_keys_that_the_result_depends_on_change_the_identity() -> None:
     base = run_id(load())
-    for same in SAME.split("; "):
+    for same in GIVEN["same"]:
         assert run_id(load(same.split())) == base, same
     photos = [run_id(load(["dataset=imagenet", f"dataset.workers={n}"])) for n in (1, 2)]
     assert photos[0] == photos[1] != run_id(load(["dataset=imagenet", "dataset.packed=true"]))
@@ -56,23 +51,11 @@ def test_a_number_counts_by_its_value() -> None:
         assert len({run_id(load([f"{key}={text}"])) for text in texts.split()}) == 1, key
 
 
-@pytest.mark.parametrize(
-    ("overrides", "free"),
-    [
-        ([], False),
-        (["optimizer.schedule=constant"], True),
-        (["optimizer=adam", "temperature=macl_a", "loss=macl"], True),
-        (["optimizer.schedule=constant", "framework=npid"], True),
-        (["optimizer=adam", "temperature=linear"], False),
-        (["optimizer=adam", "temperature=cosine"], False),
-        (["optimizer=adam", "framework=byol"], False),
-        (["optimizer=adam", "negatives=random_k"], True),
-        (["optimizer=adam", "negatives=random_k", "negatives.final=9", "negatives.schedule=linear"], False),
-        (["optimizer=adam", "max_steps=9"], False),
-    ],
-)
-def test_the_length_counts_where_something_depends_on_it(overrides: list[str], free: bool) -> None:
-    assert len({run_id(load([*overrides, f"epochs={n}"])) for n in (4, 8)}) == 2 - free
+@pytest.mark.parametrize("length", ["counts", "is_free"])
+def test_the_length_counts_where_something_depends_on_it(length: str) -> None:
+    for overrides in GIVEN[f"length_{length}"]:
+        identities = {run_id(load([*overrides.split(), f"epochs={n}"])) for n in (4, 8)}
+        assert len(identities) == (2 if length == "counts" else 1), overrides
 
 
 OPTIONS = {"backbone.args": ["backbone=timm", "dataset=cifar10"]}
@@ -90,18 +73,7 @@ def test_a_key_that_is_not_hashed_may_be_missing_and_any_other_value_is_hashed(k
     assert run_id(missing) == run_id(config) != run_id(other)
 
 
-# Of version 0.3.0. Results are found by them, so they stay.
-RUN_IDS = {
-    "": "6da5409a5f",
-    "framework=byol": "b43391293c",
-    "framework=npid_cld": "97e1b61a4b",
-    "framework=frozen": "cab24c0446",
-    "dataset=imagenet": "d1be14ee11",
-    "optimizer=adam": "89f1343fb4",
-}
-
-
-@pytest.mark.parametrize(("overrides", "expected"), RUN_IDS.items())
+@pytest.mark.parametrize(("overrides", "expected"), GIVEN["run_ids"].items())
 def test_the_identity_of_a_training_stays(overrides: str, expected: str) -> None:
     assert run_id(load(overrides.split())) == expected
 

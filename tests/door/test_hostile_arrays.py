@@ -34,93 +34,49 @@ def saved(array: Any, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def raw(header: str, version: tuple[int, int] = (1, 0)) -> bytes:
+def described(kind: str = "'|u1'", shape: str = "(70, 28, 28, 1)", header: str = "") -> bytes:
     """A file with any header, and the bytes of the images."""
+    header = header or f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}"
     text = f"{header:<117}\n".encode("latin1")
-    return (
-        b"\x93NUMPY"
-        + bytes(version)
-        + struct.pack("<H" if version == (1, 0) else "<I", len(text))
-        + text
-        + IMAGES.tobytes()
-    )
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + IMAGES.tobytes()
 
 
-def described(kind: str = "'|u1'", shape: str = "(70, 28, 28, 1)", **options: Any) -> bytes:
-    return raw(f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}", **options)
-
-
-# Images, and the words of the refusal; None: they are read right.
+# Images, and the words of the refusal; None: they are read right. NumPy reads the header: one damage of each kind.
 OF_IMAGES: dict[str, tuple[bytes, str | None]] = {
     "as they were": (saved(IMAGES), None),
     "Fortran's order": (saved(np.asfortranarray(IMAGES)), None),
-    "version 2": (described(version=(2, 0)), None),
-    "version 3": (described(version=(3, 0)), None),
     "more bytes": (saved(IMAGES) + b"x", None),
     "big endian": (described("'>u1'"), None),
-    "version 9": (described(version=(9, 9)), DAMAGED),
     "objects": (saved(np.array([Payload()] * 3, object)), DAMAGED),
-    "objects by the header": (described("'|O'"), DAMAGED),
     "pickle": (pickle.dumps(Payload()), DAMAGED),
-    "header of code": (raw(f"__import__('os').system('touch {MARKER}')"), DAMAGED),
     "type of code": (described(f"__import__('os').system('touch {MARKER}')"), DAMAGED),
-    "nested header": (raw("[" * 5000 + "]" * 5000), DAMAGED),
+    "nested header": (described(header="[" * 5000 + "]" * 5000), DAMAGED),
     "power": (described(shape="(9**9**9,)"), DAMAGED),
-    "product": (described("'|u1'*10**10"), DAMAGED),
-    "long header": (raw("{'descr': '|u1'}" + " " * 20_000), DAMAGED),
-    "longer header than file": (b"\x93NUMPY\x02\0" + struct.pack("<I", 2**31) + b" " * 100, DAMAGED),
-    "no order": (raw("{'descr': '|u1', 'shape': (70, 28, 28, 1)}"), DAMAGED),
-    "another key": (raw("{'descr': '|u1', 'fortran_order': False, 'shape': (70, 28, 28, 1), 'x': 1}"), DAMAGED),
     "nothing": (b"", DAMAGED),
-    "the first bytes": (b"\x93NUMPY", DAMAGED),
-    "text": (b"<html>" * 100, DAMAGED),
-    "cut by a byte": (saved(IMAGES)[:-1], DAMAGED),
-    "half": (saved(IMAGES)[:30_000], DAMAGED),
     "half a header": (saved(IMAGES)[:60], DAMAGED),
-    **{
-        f"shape {shape}": (described(shape=shape), DAMAGED)
-        for shape in (
-            *("(-70, 28, 28, 1)", "(-1, -28, 28, 1)", "(-70, -28, 28, 1)", "(4611686018427387904, 28, 28, 1)"),
-            *("(99999999999999999999999, 28, 28, 1)", "(4294967296, 4294967296, 1, 1)", f"({'1,' * 80})"),
-            *("(9223372036854775807, 0, 28, 1)", "(70.0, 28, 28, 1)", "('70', 28, 28, 1)", "(71, 28, 28, 1)"),
-            *("[70, 28, 28, 1]", "(True, 28, 28, 1)"),
-        )
-    },
+    "cut by a byte": (saved(IMAGES)[:-1], DAMAGED),
+    "below 0": (described(shape="(-70, -28, 28, 1)"), DAMAGED),
+    "beyond 2^63": (described(shape="(9223372036854775807, 0, 28, 1)"), DAMAGED),
     "no images": (described(shape="(0, 28, 28, 1)"), "holds uint8 [0, 28, 28, 1]"),
-    "no rows": (described(shape="(70, 0, 28, 1)"), "holds uint8 [70, 0, 28, 1]"),
     "one number": (described(shape="()"), "holds uint8 []"),
     "one image less": (described(shape="(69, 28, 28, 1)"), "holds int64 [70], not int64 [69]"),
     "channels before": (saved(IMAGES.transpose(0, 3, 1, 2)), "holds uint8 [70, 1, 28, 28]"),
     "no channels": (saved(IMAGES[..., 0]), "holds uint8 [70, 28, 28], not"),
-    **{f"type {kind}": (described(kind), DAMAGED) for kind in ("'<M8[ns]'", "'zz'", "5", "None", "''", "'|u1\\0'")},
-    **{f"type {kind}": (described(kind), "holds ") for kind in ("'|i1'", "'|b1'", "'|S1'", "'|V1'", "[('a', '|u1')]")},
+    **{f"type {kind}": (described(kind), "holds ") for kind in ("'|i1'", "'|V1'", "[('a', '|u1')]")},
     "shares": (saved(IMAGES.astype(np.float32) / 255), "holds float32 [70, 28, 28, 1], not uint8"),
-    "beyond 255": (saved(IMAGES.astype(np.int64) * 1000), "holds int64 [70, 28, 28, 1], not uint8"),
-    "16 bits": (saved(IMAGES.astype(np.uint16) * 257), "holds uint16 [70, 28, 28, 1], not uint8"),
 }
 OF_LABELS: dict[str, tuple[Any, str | None]] = {
     "as they were": (LABELS, None),
     "unlabelled": (np.where(LABELS == 3, -1, LABELS), None),
     "big endian": (LABELS.astype(">i8"), "holds >i8 [70], not int64 [70]"),
-    **{
-        kind: (LABELS.astype(kind), f"holds {kind} [70], not int64 [70]")
-        for kind in ("int32", "uint8", "float64", "bool")
-    },
-    "complex": (LABELS.astype(complex), "holds complex128 [70]"),
+    "int32": (LABELS.astype("int32"), "holds int32 [70], not int64 [70]"),
     "text": (LABELS.astype(str), "holds <U21 [70]"),
-    "days": (LABELS.astype("M8[s]"), "holds datetime64[s] [70]"),
-    "named": (np.array([(1,)] * 70, [("a", "<i8")]), "holds [('a', '<i8')] [70]"),
     "objects": (np.array([Payload()] * 70, object), DAMAGED),
-    "NaN": (np.where(LABELS == 3, np.nan, LABELS), "holds float64 [70]"),
     "below -1": (np.where(LABELS == 3, -2, LABELS), "has labels from -2 to 9, not from 0 to 9 or -1"),
     "10": (np.where(LABELS == 3, 10, LABELS), "has labels from 0 to 10, not from 0 to 9"),
-    "2^62": (np.where(LABELS == 3, 2**62, LABELS), f"has labels from 0 to {2**62}"),
     "-2^63": (np.where(LABELS == 3, -(2**63), LABELS), f"has labels from -{2**63} to 9"),
     "one less": (LABELS[:69], "holds int64 [69]"),
-    "one more": (np.arange(71) % 10, "holds int64 [71]"),
-    "none": (LABELS[:0], "holds int64 [0]"),
     "a column": (LABELS[:, None], "holds int64 [70, 1], not"),
-    "one of ten": (np.eye(10, dtype=np.int64)[LABELS], "holds int64 [70, 10], not"),
     "one number": (np.int64(3), "holds int64 [], not"),
 }
 

@@ -1,6 +1,7 @@
 """Images of any content in a folder of the user's own, and parquet files of Hugging Face."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from ssl_bench import files
 from ssl_bench.config.compose import load
 from ssl_bench.data import photos
 from ssl_bench.training import build
+from tests.door.door import occurs
 from tests.door.hostile import MARKER, PLACES, SEED, Payload, large, outcome, variants
 
 pytestmark = [
@@ -78,12 +80,6 @@ def turned(orientation: Any) -> bytes:
     return encoded(RGB, "JPEG", exif=exif)
 
 
-def sized(kind: str, place: bytes, at: int, form: str, *size: int) -> bytes:
-    """An image of a kind whose header has another size, ``at`` so many bytes from a mark."""
-    content, start = WHOLE[kind], WHOLE[kind].index(place) + at
-    return content[:start] + struct.pack(form, *size) + content[start + struct.calcsize(form) :]
-
-
 # By name the file, and whether it is read; for what is not, a word of what is wrong.
 REFUSED: dict[str, tuple[bytes, str]] = {
     **{f"empty.{ENDING[kind]}": (b"", "empty") for kind in WHOLE},
@@ -92,35 +88,18 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         for kind in WHOLE
         for n in (5, 40)
     },
-    "bomb_1_bit.png": (png(60_000, 60_000, zeros(60_000 * 7501), bits=1, colour=0), "pixels"),
     "bomb_rgb.png": (png(20_000, 20_000, zeros(20_000 * 60_001)), "pixels"),
     "bomb_header.png": (png(60_000, 60_000, zlib.compress(b"")), "pixels"),
-    "largest.png": (png(2**31 - 1, 2**31 - 1, ROWS), "pixels"),
     "no_pixel.png": (png(0, 0, zlib.compress(b"")), "no image"),
-    "no_width.png": (png(0, 5, zlib.compress(b"")), "no image"),
     "text_bomb.png": (png(4, 4, ROWS, chunk(b"zTXt", b"a\0\0" + zeros(2**28))), "damaged"),
     "profile_bomb.png": (png(4, 4, ROWS, chunk(b"iCCP", b"a\0\0" + zeros(2**28))), "damaged"),
-    "header.jpg": (sized("JPEG", b"\xff\xc0", 5, ">HH", 60_000, 60_000), "pixels"),
-    "header.gif": (sized("GIF", b"GIF", 6, "<HH", 65_535, 65_535), "pixels"),
-    "header.bmp": (sized("BMP", b"BM", 18, "<ii", 60_000, 60_000), "pixels"),
-    "negative.bmp": (sized("BMP", b"BM", 18, "<i", -30), "pixels"),
-    "large.ppm": (b"P6 60000 60000 255\n" + bytes(100), "pixels"),
-    "nothing.ppm": (b"P6 0 0 255\n", "no image"),
-    "negative.ppm": (b"P6 -5 5 255\n" + bytes(100), "no image"),
     "deep.ppm": (b"P6 2 2 99999999999999999999\n" + bytes(100), "damaged"),
-    "loop.tif": (b"II*\0\x08\0\0\0\0\0\x08\0\0\0", "no image"),
+    "header.jpg": (WHOLE["JPEG"].replace(struct.pack(">HH", 20, 30), struct.pack(">HH", 60_000, 60_000), 1), "pixels"),
     "text.png": (b"404 not found", "no image"),
-    "page.jpg": (b"<html>" * 1000, "no image"),
-    "drawing.png": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no image"),
     "program.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n", "no image"),
-    "document.jpg": (b"%PDF-1.4", "no image"),
-    "archive.jpg": (b"PK\x03\x04", "no image"),
     "pickle.png": (b"\x80\x04cos\nsystem\n(S'touch HACKED'\ntR.", "no image"),
-    "pointer.jpg": (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "no image"),
     "line\nbreak.png": (b"", "empty"),
-    "\x1b[2J.png": (b"", "empty"),
     "caf\udce9.png": (b"x", "no image"),
-    "'\"$(touch HACKED).png": (b"", "empty"),
     f"{'x' * 250}.png": (b"", "empty"),
 }
 READ: dict[str, bytes] = {
@@ -132,17 +111,10 @@ READ: dict[str, bytes] = {
     "end_is_cut.png": WHOLE["PNG"][:-12],
     "more_rows.png": png(4, 4, zlib.compress((b"\0" + b"\1" * 12) * 4 + bytes(2**24))),
     **{f"one.{ENDING[kind]}": encoded(picture(2, 1, 1), kind) for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP")},
-    "wide.png": encoded(picture(2, 5000, 1), "PNG"),
     "high.jpg": encoded(picture(2, 1, 9000), "JPEG"),
     "cmyk.jpg": encoded(RGB.convert("CMYK"), "JPEG"),
-    "cmyk.tif": encoded(RGB.convert("CMYK"), "TIFF"),
-    "grey.jpg": encoded(RGB.convert("L"), "JPEG"),
-    "palette.png": encoded(RGB.convert("P"), "PNG", transparency=3),
     "palette_alpha.png": encoded(RGB.convert("P"), "PNG", transparency=bytes(range(256))),
-    "grey_alpha.png": encoded(RGB.convert("LA"), "PNG"),
     "alpha.png": encoded(RGB.convert("RGBA"), "PNG"),
-    "bits.png": encoded(RGB.convert("1"), "PNG"),
-    "lab.tif": encoded(RGB.convert("LAB"), "TIFF"),
     **{
         f"moving.{ENDING[kind]}": encoded(RGB, kind, save_all=True, append_images=[picture(3)])
         for kind in ("GIF", "PNG")
@@ -151,12 +123,9 @@ READ: dict[str, bytes] = {
     "jpeg.png": WHOLE["JPEG"],
     "png.jpg": WHOLE["PNG"],
     "a\nb.png": WHOLE["PNG"],
-    "a\x1b[2J.png": WHOLE["PNG"],
     "a\udce9.png": WHOLE["PNG"],
     "a\t'\"$(touch HACKED)`.png": WHOLE["PNG"],
-    "-rf.png": WHOLE["PNG"],
     f"{'a' * 250}.png": WHOLE["PNG"],
-    "\u202eb.png": WHOLE["PNG"],
 }
 
 
@@ -200,9 +169,9 @@ def test_a_folder_of_images_is_read_right_and_names_each_that_is_not() -> None:
     odd = {f"{name}.png" for name in PLACES if name != "folder"} | {"ends.png", "other.gif"}
     assert broken.keys() == REFUSED.keys() | odd
     assert all(word in broken[name] for name, (_, word) in REFUSED.items()), broken
-    assert broken["ends.png"] == "File too large" and broken["pipe.png"] == "Not a regular file"
+    assert broken["ends.png"] == os.strerror(errno.EFBIG) != broken["pipe.png"]
     said, _ = outcome(lambda: load(["dataset=folder", f"dataset.root={root}", "dataset.size=8"]))
-    assert said.startswith(f"dataset.skip_broken=0: {len(broken)} of {len(broken) + len(images)} images in ")
+    assert said.startswith("dataset.skip_broken=0: ") and occurs(f"{len(broken)} of {len(broken) + len(images)}", said)
 
 
 def test_folders_in_folders_are_read() -> None:
@@ -281,22 +250,15 @@ CHANGES: list[tuple[Change, list[str] | None]] = [
     ({"rows": 0}, None),
     ({"label": None}, []),
     ({"image": None}, None),
-    ({"image": [1] * 12}, None),
     ({"image": ["/etc/passwd"] * 12}, None),
-    ({"image": [{"bytes": b"", "path": None}] * 12}, None),
     ({"image": [None, {"bytes": shown(1), "path": None}] * 6}, None),
     ({"image": at("/dev/zero")}, None),
-    ({"image": at("pipe")}, None),
     ({"image": at("http://localhost:1/x.png")}, None),
     ({"label": [float("nan"), 0.0] * 6}, None),
-    ({"label": [float("inf"), 0.0] * 6}, None),
     ({"label": [[0], [1]] * 6}, None),
-    ({"label": [b"\xff", b"a"] * 6}, None),
-    ({"label": [-5, 3] * 6}, ["-5", "3"]),
     ({"label": [2**62, 1] * 6}, ["1", str(2**62)]),
     ({"label": ["9" * 5000, "01", "1"] * 4}, ["01", "1", "9" * 5000]),
     ({"label": ["a\x1b[2J", "b\nc"] * 6}, ["a\x1b[2J", "b\nc"]),
-    ({"label": [True, False] * 6}, ["False", "True"]),
     ({"metadata": {"huggingface": "{"}}, None),
     ({"metadata": of_type("os.system")}, None),
     ({"metadata": {"pandas": "[" * 10_000}}, ["0", "1"]),
@@ -314,13 +276,7 @@ def test_parquet_files_are_read_right_or_refused(
     os.mkfifo("pipe")
     large(Path("large"))
     whole = parquet()
-    odd = [
-        b"",
-        b"hello",
-        b"PAR1PAR1",
-        b"PAR1" + b"\xff" * 8 + b"PAR1",
-        b"PAR1" * 30 + struct.pack("<I", 2**31) + b"PAR1",
-    ]
+    odd = [b"hello", b"PAR1" + b"\xff" * 8 + b"PAR1", b"PAR1" * 30 + struct.pack("<I", 2**31) + b"PAR1"]
     contents: list[tuple[bytes | Callable[[Path], Any], Any]] = [(place, "dataset") for place in PLACES.values()]
     contents += [(parquet(**change), "dataset." if expected is None else expected) for change, expected in CHANGES]
     contents += [(content, "dataset.path=") for content in odd]

@@ -34,7 +34,8 @@ Train = Callable[..., tuple[int, str]]
 Capture = pytest.CaptureFixture[str]
 
 
-def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture
+def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The files of the examples, in the working directory."""
     if not README.exists():
         pytest.skip("the examples stand in the README, which an installed package does not have")
@@ -48,15 +49,9 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    yield from written(monkeypatch)
-
-
-@pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def parts(packages: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The packages are allowed."""
     monkeypatch.setenv("SSL_BENCH_PLUGINS", ",".join(COMMANDS))
-    yield from written(monkeypatch)
 
 
 def restart() -> None:

@@ -17,9 +17,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 
 from ssl_bench import cli
-from ssl_bench.signals import STOPPED, STOPS, stops
+from ssl_bench.errors import RunError
+from ssl_bench.evaluate.linear import LinearProbe
+from ssl_bench.signals import STOPPED, STOPS, Interrupt, Interrupted, stop_if_asked, stops
 from tests import ranks
 from tests.conftest import SMALL, no_pictures, only_run
 from tests.ranks import Command, _command
@@ -44,10 +47,8 @@ def lines(path: Path) -> int:
 
 def wait_for_steps(runs: int = 1, steps: int = 3) -> None:
     """Wait until so many runs have trained a few steps."""
-    end = time.monotonic() + 60
-    while sum(lines(Path(path)) >= steps for path in glob.glob("outputs/*/*/metrics.jsonl")) < runs:
-        assert time.monotonic() < end, [*Path("outputs").rglob("*")]
-        time.sleep(0.05)
+    metrics = "outputs/*/*/metrics.jsonl"
+    ranks.wait_for(lambda: sum(lines(Path(path)) >= steps for path in glob.glob(metrics)) >= runs)
 
 
 def is_saved(folder: Path) -> bool:
@@ -169,10 +170,7 @@ def test_status_ends_quietly_with_its_reader() -> None:
 @pytest.mark.slow
 def test_a_signal_to_reproduce_stops_the_commands_that_it_has_started() -> None:
     command = Command("reproduce", "eqco/table9", "row=MI 2 *", "launcher=local")
-    end = time.monotonic() + 60
-    while not glob.glob("outputs/*/grid-*.json"):
-        assert time.monotonic() < end, command.printed()
-        time.sleep(0.05)
+    ranks.wait_for(lambda: bool(glob.glob("outputs/*/grid-*.json")))
     command.send_signal(signal.SIGTERM)
     command.wait()
     assert command.code == 128 + signal.SIGTERM
@@ -216,3 +214,42 @@ def test_a_full_disk_is_freed_again(reference: Reference, tmp_path: Path) -> Non
         if hits:
             break
     assert hits == [DISK]
+
+
+# ---- a signal between two batches of an evaluation
+
+
+class Dies:
+    """Sends a signal where Python ignores the exceptions of handlers."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_in_a_destructor_stops_an_evaluation_after_its_batch() -> None:
+    features, labels = torch.rand(8, 2), torch.arange(8) % 2
+    with pytest.raises(Interrupted, match="SIGTERM") as stop, Interrupt(int) as interrupt:
+        stop_if_asked()
+        Dies()
+        stop_if_asked()  # nothing is saved yet
+        assert interrupt.agreed() == signal.SIGTERM
+        interrupt.saved = True
+        LinearProbe(epochs=1).fit(features, labels, [(0.1, 0.0)], 2, torch.Generator(), torch.arange(8))
+    assert stop.value.exit_code == 143
+    # Further signals change nothing.
+    with pytest.raises(Interrupted), Interrupt(int) as interrupt:
+        for _ in range(4):
+            signal.raise_signal(signal.SIGTERM)
+        assert interrupt.agreed() == signal.SIGTERM
+    stop_if_asked()
+
+
+def test_a_signal_to_which_the_block_has_not_reacted_stops_what_comes_next() -> None:
+    with pytest.raises(Interrupted, match="SIGHUP") as stop, Interrupt(int):
+        signal.raise_signal(signal.SIGHUP)
+    assert stop.value.exit_code == 129
+    with pytest.raises(Interrupted, match="SIGTERM"), Interrupt(int):
+        signal.raise_signal(signal.SIGTERM)
+        raise RunError("the next run of a grid would start")
+    with Interrupt(int) as interrupt:
+        interrupt.ask(signal.SIGTERM)  # which is no signal

@@ -99,7 +99,7 @@ def test_metrics_equal_a_loop_over_queries_draws_and_negatives() -> None:
                 assert results[f"{loss}_k{k}_{metric}"] == pytest.approx(number, rel=1e-10), (loss, k, metric)
     curve = results["by_negatives"]
     assert isinstance(curve, Curve) and curve.x == [2, 60] and len(curve.lines) == 4
-    assert curve.lines["eqco: mean of |dL/dq|"] == [results["eqco_k2_gradient"], results["eqco_k60_gradient"]]
+    assert [results["eqco_k2_gradient"], results["eqco_k60_gradient"]] in [*curve.lines.values()]
 
 
 def test_the_expectations_are_those_of_many_draws() -> None:

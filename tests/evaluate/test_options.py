@@ -3,6 +3,7 @@
 A new evaluator needs no entry here, unless it has an argument that must be small in a test.
 """
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import yaml
 from omegaconf import OmegaConf
 from PIL import Image
 
+from ssl_bench.commands.train import main
 from ssl_bench.config.build import build
+from ssl_bench.config.compose import load
 from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
 from ssl_bench.evaluate.artifacts import Artifact
@@ -22,6 +25,9 @@ from ssl_bench.evaluate.target import Target
 from ssl_bench.networks.backbones import timm_backbone
 from ssl_bench.networks.encoder import Encoder
 from ssl_bench.networks.heads import MLP
+from ssl_bench.training import build as of_run
+from tests.conftest import only_run
+from tests.evaluated import targets_of
 
 FILES = sorted((Path(__file__).parents[2] / "conf/evaluate").glob("*.yaml"))
 NODES: dict[str, dict[str, Any]] = {  # these two are several of them
@@ -79,3 +85,64 @@ def test_results_are_finite_and_repeatable(option: str) -> None:
     assert results == list(evaluator.run(make_target(True)))
     of_pixels, artifacts = run_evaluators({"": evaluator}, [("", make_target(False))])
     assert {*of_pixels, *artifacts} <= dict(results).keys()
+
+
+# ---- evaluators of a loss
+
+
+FROZEN = ["framework=frozen", "temperature=fixed", "evaluate=gradient_weight", "backbone.width=4", "tracking=off"]
+
+
+def number(*overrides: str) -> float:
+    """The first metric of the evaluators."""
+    run = of_run.build(load(overrides))
+    targets = targets_of(run, {"": of_run.method(run).encoder}).items()
+    return next(iter(run_evaluators(of_run.evaluators(run.config), targets)[0].values()))
+
+
+@pytest.mark.parametrize("k", [1, 256, 65536])
+@pytest.mark.parametrize("tau", [0.1, 0.5, 2.0])
+@pytest.mark.parametrize(("positive", "negative"), [(1.0, -1.0), (0.3, 0.4)])
+def test_the_weights_of_infonce_and_dcl_match_their_closed_forms(
+    k: int, tau: float, positive: float, negative: float
+) -> None:
+    settings = {"k": k, "positive": positive, "negative": negative}
+    overrides = [*FROZEN, f"temperature.tau={tau}", *(f"evaluate.gradient_weight.{n}={v}" for n, v in settings.items())]
+    e = k * math.exp((negative - positive) / tau)
+    assert number(*overrides, "loss=infonce") == pytest.approx(e / (1 + e), rel=1e-6, abs=1e-12)
+    assert number(*overrides, "loss=dcl") == pytest.approx(1, rel=1e-6)
+
+
+TOY = ["dataset=gaussians", "framework=frozen", "temperature=fixed", "temperature.tau=1", "tracking=off"]
+
+
+def settings(**values: float) -> list[str]:
+    return [f"evaluate.mutual_information.{key}={value}" for key, value in values.items()]
+
+
+def test_the_estimate_after_a_few_steps_is_below_the_true_value(capfd: pytest.CaptureFixture[str]) -> None:
+    short = [*TOY, "loss=infonce", "batch_size=b32", *settings(steps=800, evaluations=50, lr=0.002)]
+    assert main(short) == 0
+    results = json.loads((only_run() / "results.json").read_text())
+    assert results["metrics"]["mutual_information/true"] == 2
+    assert "mutual_information/estimate" in capfd.readouterr().out
+    assert results["metrics"]["mutual_information/estimate"] == pytest.approx(1.4217, abs=0.02)  # below log(32) = 3.5
+    assert main(short) == 0 and "already done" in capfd.readouterr().out
+
+
+def test_untrained_networks_give_an_estimate_of_zero_under_either_loss() -> None:
+    """InfoNCE adds log(1 + K) and EqCo log(1 + alpha) to its negative loss."""
+    untrained = ["batch_size.size=16", *settings(steps=1, evaluations=200, hidden=1, outputs=1)]
+    for loss in (["loss=infonce"], ["loss=eqco", "loss.alpha=512"]):
+        assert -0.2 < number(*TOY, *untrained, *loss) < 0.05
+
+
+def test_an_estimate_is_that_of_its_seed_and_leaves_random_numbers_as_they_are() -> None:
+    """Numbers of the commit before the evaluator, whose last digits depend on the processor."""
+    short = ["loss=eqco", "loss.alpha=15", "batch_size.size=16", *settings(steps=20, evaluations=5, hidden=16)]
+    first = number(*TOY, *short)
+    assert first == pytest.approx(0.0230085, abs=1e-4) and number(*TOY, *short) == first != number(
+        *TOY, *short, "seed=1"
+    )
+    longer = ["loss=eqco", "loss.alpha=512", "batch_size=b128", "dataset.information=10", "seed=3"]
+    assert number(*TOY, *longer, *settings(steps=200, evaluations=100)) == pytest.approx(5.8733, abs=0.02)

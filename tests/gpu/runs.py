@@ -8,47 +8,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from torch import nn
 
 from ssl_bench.config.compose import load
 from ssl_bench.distributed import rank
-from ssl_bench.networks.backbones import Backbone
 from ssl_bench.training.engine import Training
+from tests.methods.test_contrastive import SMALL, OneLayer
 
 TINY = ["backbone.width=8", "head.out=16", "batch_size.size=32", "epochs=4", "max_steps=14", "tracking=off"]
 TINY += ["evaluate=[]", "evaluate.baselines=[]", "compile_views=false", "images_on=device"]
-
-
-SMALL = {"predictor": 8, "clusters": 3}  # of a framework
-
-
-class OneConvolution(nn.Sequential, Backbone):
-    """A backbone in place of the default one, which would take most of the time."""
-
-    def __init__(self, width: int, in_channels: int) -> None:
-        super().__init__(
-            nn.Conv2d(in_channels, width, 5, 5, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten()
-        )
-        self.num_features = 16 * width  # of images with 20 x 20 pixels
-
-
-class OneMap(OneConvolution):
-    """The same with a feature map, of which the features are the mean: their gradients are four times as large."""
-
-    def __init__(self, width: int, in_channels: int) -> None:
-        super().__init__(width, in_channels)
-        self.num_features = width
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.forward_head(self.forward_features(x))
-
-    def forward_features(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in [*self][:-1]:
-            x = layer(x)
-        return x
-
-    def forward_head(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mean((2, 3))
 
 
 class Log(logging.Handler):
@@ -76,8 +43,7 @@ def training(*overrides: str, one_layer: bool = False, cpu: bool = False) -> Tra
     config = load([*TINY[other:], *overrides])
     with contextlib.ExitStack() as stack:
         if one_layer:
-            backbone = OneMap if config["choices"]["framework"] == "densecl" else OneConvolution
-            stack.enter_context(patch("ssl_bench.networks.backbones.DigitsResNet", backbone))
+            stack.enter_context(patch("ssl_bench.networks.backbones.DigitsResNet", OneLayer))
             config["head"] |= {"hidden": 8} if config["head"]["hidden"] else {}
             config["framework"] |= {key: size for key, size in SMALL.items() if config["framework"].get(key)}
         run = Training(config, "0123456789", Path(tempfile.mkdtemp()), device)

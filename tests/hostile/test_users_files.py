@@ -20,7 +20,7 @@ from tests.conftest import SMALL, no_pictures, only_run
 
 GIVEN = yaml.safe_load(Path(__file__).with_name("users_files.yaml").read_text())
 NAMES = GIVEN["names"]
-RUN = "outputs/exp/RUN"
+RUN, MINE = "outputs/exp/RUN", "mine"
 FOLDERS = [".", "outputs", "outputs/exp", RUN, "to_embed", "to_export", "to_draw"]
 
 
@@ -29,7 +29,7 @@ def lay(folder: Path, outside: Path) -> None:
     for name in NAMES:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{name} of the user")
+        path.write_text(f"{name} {MINE}")
     for name, target in {"link": outside, "claims/link": outside, "link.txt": outside / ".env.2024"}.items():
         if not os.path.lexists(folder / name):
             (folder / name).symlink_to(target)
@@ -54,6 +54,7 @@ def call(line: str, run: Path) -> int:
     return code
 
 
+EVALUATE = "evaluate RUN evaluate=[knn] evaluate.baselines=[]"
 TRAIN = f"train {shlex.join(SMALL)} max_steps=1 evaluate.watch=0 name=exp"
 COMMANDS = [line.replace("TRAIN", TRAIN) for line in GIVEN["commands"]]
 
@@ -89,19 +90,19 @@ def test_commands_leave_the_files_of_a_user_as_they_are(run: Path, tmp_path_fact
 def test_embed_refuses_a_file_that_its_record_does_not_name(name: str) -> None:
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 4))
     Path("out").mkdir()
-    Path("out", name).write_text("of the user")
-    with pytest.raises(ssl_bench.errors.ConfigError, match=r"^out=out: set out to "):
+    Path("out", name).write_text(MINE)
+    with pytest.raises(ssl_bench.errors.ConfigError, match=r"^out=out: "):
         ssl_bench.embed(network, np.zeros((2, 3, 2, 2), np.uint8), out="out")
-    assert [(path.name, path.read_text()) for path in Path("out").iterdir()] == [(name, "of the user")]
+    assert [(path.name, path.read_text()) for path in Path("out").iterdir()] == [(name, MINE)]
 
 
 def test_a_default_picture_replaces_no_file_of_a_user(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with no_pictures():
-        assert call("evaluate RUN evaluate=[knn] evaluate.baselines=[]", run) == 0
+        assert call(EVALUATE, run) == 0
         assert call(f"{TRAIN} seed=1 evaluate=[knn]", run) == 0
     for line, name in (("report exp", "report.html"), ("figure exp --x seed --lines loss", "exp.png")):
-        Path(name).write_text("of the user")
-        assert call(line, run) == 2 and Path(name).read_text() == "of the user"
+        Path(name).write_text(MINE)
+        assert call(line, run) == 2 and Path(name).read_text() == MINE
         assert f"--out={name}: " in capfd.readouterr().err
         Path(name).unlink()
         assert call(line, run) == 0 and call(line, run) == 0  # its own is replaced
@@ -124,7 +125,7 @@ def test_no_reader_of_runs_opens_a_link_that_leaves_a_run(run: Path) -> None:
     lines += ["export RUN --format card", "figure exp --x epoch --out figure.png", "embed RUN --out new"]
     lines += ["evaluate RUN evaluate=[knn] evaluate.knn.k=3"]
     with no_pictures():
-        assert call("evaluate RUN evaluate=[knn] evaluate.baselines=[]", run) == 0
+        assert call(EVALUATE, run) == 0
         assert call(f"{TRAIN} seed=1 evaluate=[knn]", run) == 0
     (run / "figures").mkdir(exist_ok=True)  # of evaluators that draw something
     shutil.copytree(run, "private")

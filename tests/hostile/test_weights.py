@@ -235,10 +235,7 @@ def archives() -> Files:
 
     other = with_bytes(name, b"archive/data/1")
     yield "a part that declares 4 GB", with_bytes(entry + 20, b"\xf0\xff\xff\xff" * 2), False
-    yield "a part that is encrypted", with_bytes(entry + 8, b"\x01"), False
-    yield "a part that is compressed", with_bytes(entry + 10, b"\x08"), False
     yield "a part beyond the end", with_bytes(entry + 42, b"\xff\xff\xff\x7f"), False
-    yield "a part at another place", with_bytes(entry + 42, b"\x00\x00\x00\x00"), False
     yield "another number of parts", with_bytes(record + 8, b"\xff\xff\xff\xff"), True
     yield "no end", good[:record], False
     yield "a part of another name", other, False
@@ -258,30 +255,18 @@ def archives() -> Files:
 def of_safetensors() -> Files:
     good = safetensors.torch.save({"w": TENSOR})
 
-    def file(header: Any, size: int | None = None) -> bytes:
-        written = header if isinstance(header, bytes) else json.dumps(header).encode()
-        return struct.pack("<Q", len(written) if size is None else size) + written + good[-24:]
+    def file(header: bytes, size: int | None = None) -> bytes:
+        return struct.pack("<Q", len(header) if size is None else size) + header + good[-24:]
 
     described = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
     yield "as it should be", good, True
     yield "more bytes", good + b"x", False
-    for size in (2**62, 90_000_000):
-        yield f"a header of {size} bytes", file({}, size), False
-    for header in (b"", b"{" * 200, b'{"w":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b"\xff" * 40, [1]):
+    yield "a long header", file(b"{}", 2**62), False
+    for header in (b"", b'{"w":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b"\xff" * 40, b"[1]"):
         yield f"a header {header[:9]!r}", file(header), False
-    for change in (
-        {"shape": [2**40, 2**40]},
-        {"shape": [2**62, 2**62, 0], "data_offsets": [0, 0]},
-        {"shape": [2, 4]},
-        {"shape": [-2, -3]},
-        {"dtype": "F64"},
-        {"dtype": "os.mkdir"},
-        {"data_offsets": [24, 0]},
-        {"shape": [HUGE // 4], "data_offsets": [0, HUGE]},
-        {"shape": [1], "data_offsets": [4, 8]},
-    ):
-        yield str(change), file({"w": described | change}), False
-    yield "a long name", file({"w" * 1000: described}), False
+    for change in ({"shape": [2**40, 2**40]}, {"dtype": "os.mkdir"}, {"shape": [HUGE // 4], "data_offsets": [0, HUGE]}):
+        yield str(change), file(json.dumps({"w": described | change}).encode()), False
+    yield "a long name", file(json.dumps({"w" * 1000: described}).encode()), False
 
 
 def of_another_kind() -> Files:

@@ -1,7 +1,6 @@
 """Texts of any content in the place of YAML, JSON and lists: options, tables, records, labels and classes."""
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,47 +11,21 @@ import yaml
 from ssl_bench.config import anchors, compose, from_disk
 from ssl_bench.data.folder import FolderDataset
 from ssl_bench.papers import tables
-from tests.door.hostile import MARKER, PLACES, SEED, outcome, variants
+from tests.door.hostile import PLACES, SEED, outcome, variants
 from tests.papers.conftest import content
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is not known")
-RUN = f"!!python/object/apply:os.system [touch {MARKER}]"
+GIVEN = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text())
+READ: dict[str | bytes, Any] = {**{text: holds for text, holds in GIVEN["read"]}, "a: 1".encode("utf-8-sig"): {"a": 1}}
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
-# By text what an option of it holds, as YAML 1.1 has it.
-READ: dict[str | bytes, Any] = {
-    "a: 1e99999": {"a": math.inf},
-    "a: [.inf, -.inf]": {"a": [math.inf, -math.inf]},
-    "a: 2020-02-30": {"a": "2020-02-30"},
-    "a: 1".encode("utf-8-sig"): {"a": 1},
-    "a: \\udce9": {"a": "\\udce9"},
-    'a: "\\e[2J\\e]0;x\\a"': {"a": "\x1b[2J\x1b]0;x\a"},
-    "a: 1\rb: 2": {"a": 1, "b": 2},
-    "a: 1\x85b: 2": {"a": 1, "b": 2},
-    "a: &a {b: 1}\nc:\n  <<: *a\n  d: 2": {"a": {"b": 1}, "c": {"b": 1, "d": 2}},
-    "true: 1": {True: 1},
-    "": {},
-    "# nothing": {},
-    "a: !!omap [b: 1]": {"a": [["b", 1]]},
-}
-CODE = [RUN, f"a: {RUN}", f"a: !!python/object/new:os.system [touch {MARKER}]", "a: !!python/name:os.system ''"]
-CODE += ["a: !!python/module:antigravity ''", "%TAG ! tag:x,2000:\n--- !a b", f"a: !{'x' * 100_000} b"]
-CODE += [f"a: !!python/object/new:type\n  args: ['x', !!python/tuple [], {{'f': {RUN}}}]"]
-CODE += ["a: ${oc.env:AWS_SECRET_ACCESS_KEY}"]
-ENDLESS = [LAUGHS, "a: &a [x, *a]", "a: &a {b: *a}", "a: &a\n  <<: *a", "a: ${a}", "a: " + "x" * 10**6]
-ENDLESS += ["\n".join(f"k{i}: {i}" for i in range(25_000)), f"a: {'9' * 5000}", f"a: 0x{'f' * 5000}"]
-ENDLESS += [f"\na: 0b{'1' * 20_000}", f"a: {':'.join(['59'] * 3000)}", f"{'9' * 500}: 1"]
-DEEP = [
-    "a: " + "[" * 10_000 + "]" * 10_000,
-    "a: " + "{a: " * 10_000 + "}" * 10_000,
-    "[" * 10_000,
-]  # Hydra takes seconds
+LONG = [LAUGHS, f"a: !{'x' * 100_000} b", "a: " + "x" * 10**6, "\n".join(f"k{i}: {i}" for i in range(25_000))]
+LONG += [f"a: {'9' * 5000}", f"a: 0x{'f' * 5000}", f"\na: 0b{'1' * 20_000}", f"a: {':'.join(['59'] * 3000)}"]
+LONG += [f"{'9' * 500}: 1"]
+# Hydra takes seconds for these.
+DEEP = ["a: " + "[" * 10_000 + "]" * 10_000, "a: " + "{a: " * 10_000 + "}" * 10_000, "[" * 10_000]
 DEEP += ["\n".join(" " * i + "a:" for i in range(700))]
 WRONG = ["a: café".encode("latin1"), *("a: 1".encode(f"utf-{each}") for each in ("16", "16-le", "32"))]
-OTHERS = ["a: \0", '"a\0": 1', "a: \x1b[2J", "a: 1\na: 2", "b: {a: 1, 'a': 1}", "<<: 3", "<<: [1, 2]", "[1, 2]: 3"]
-OTHERS += ["? [a]\n: b", ": 1", "3", "true", "[1]", "a: *b", "a:\n\t- b", "a: 1\n---\nb: 2", "%YAML 9.9\n--- 3"]
-OTHERS += ["a: !!binary xx", "a: !!set {b, c}", "a: ="]
-REFUSED: list[str | bytes] = [*CODE, *ENDLESS, *DEEP, *WRONG, *OTHERS]
-TEXTS = [*READ, *REFUSED]
+TEXTS: list[str | bytes] = [*READ, *GIVEN["refused"], *LONG, *DEEP, *WRONG]
 
 
 def as_bytes(text: str | bytes) -> bytes:
@@ -84,7 +57,7 @@ def test_an_option_is_no_pipe_and_no_device() -> None:
     for name, place in PLACES.items():
         path = put(f"{name}/loss/mine.yaml", place)
         said, _ = outcome(lambda: compose.load(["loss=mine"], Path(f"{name}")))  # noqa: B023
-        assert said.startswith(f"{path} cannot be read: "), said
+        assert said.startswith(str(path)), said
 
 
 def test_a_table_is_read_or_refused() -> None:
@@ -96,7 +69,7 @@ def test_a_table_is_read_or_refused() -> None:
     for name, place in PLACES.items():
         path = put(f"{name}/mine.yaml", place)
         said, _ = outcome(lambda: tables.read(path))  # noqa: B023
-        assert said.startswith(f"{path} cannot be read: "), said
+        assert said.startswith(str(path)), said
     read = 0
     for number, (description, changed) in enumerate(variants(right.encode(), SEED, 40)):
         path = put(f"changed{number}/mine.yaml", changed)
@@ -137,9 +110,9 @@ def test_lists_of_images_and_of_classes_are_read_or_refused() -> None:
         if expected := [line.strip() for line in lines if line.strip()]:
             assert names == expected
         else:
-            assert said.startswith(f"evaluate.labels={path}: set evaluate.labels to shares of the labelled images")
+            assert said.startswith(f"evaluate.labels={path}: ")
         if expected == ["a"]:
-            assert refused.startswith("dataset.folder=images: images/train/a has no images")
+            assert refused.startswith("dataset.folder=images: images/train/a")
         else:
             assert str(path) in refused
 

@@ -114,20 +114,6 @@ def test_vectors_are_never_normalised_in_half_precision() -> None:
     torch.testing.assert_close(e.q.norm(dim=-1), torch.ones(2, 3))
 
 
-def test_simsiam_is_byol_with_a_momentum_of_zero() -> None:
-    """Stop-gradient gives the positives and the gradients of a momentum network that always equals the trained one."""
-    found = []
-    for settings in ({"stop_gradient": True}, {"momentum": 0.0}):
-        framework = siamese(predictor=7, views_forward="separate", **settings)
-        e = embedded(framework, images())
-        (2 - 2 * e.q * e.p).sum().backward()  # type: ignore[no-untyped-call]
-        assert not e.p.requires_grad and framework.gives == {"both_views"}
-        found.append([e.q, e.p, *(p.grad for p in framework.parameters() if p.grad is not None)])
-    assert len(found[0]) == len(found[1])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-
-
 # ---- the momentum network
 
 

@@ -67,29 +67,22 @@ def keys_of(
 
 
 @pytest.mark.parametrize("tiled", [False, True])
-def test_in_batch_is_both_views_of_every_other_image(tiled: bool) -> None:
-    found = keys_of(InBatch(), numbered(5), tiled)
-    for v, b in itertools.product(range(2), range(5)):
-        assert found[v][b] == [key for key in range(10) if key % 5 != b]
-    assert InBatch().count(5) == 8
-
-
-@pytest.mark.parametrize("tiled", [False, True])
-@pytest.mark.parametrize("views", [1, 2])
-def test_cross_view_is_every_other_image_in_the_view_of_the_positive(views: int, tiled: bool) -> None:
-    found = keys_of(CrossView(), numbered(5, views), tiled)
-    for v, b in itertools.product(range(views), range(5)):
-        assert found[v][b] == [v * 5 + image for image in range(5) if image != b]
-    assert CrossView().count(5) == 4
-
-
-@pytest.mark.parametrize("tiled", [False, True])
-def test_own_view_is_every_other_image_in_the_view_of_the_anchor(tiled: bool) -> None:
+@pytest.mark.parametrize(
+    ("pool", "views", "of_view", "count"),
+    [
+        (InBatch(), 2, lambda v: (0, 1), 8),
+        *((CrossView(), views, lambda v: (v,), 4) for views in (1, 2)),  # the view of the positive
+        (OwnView(), 2, lambda v: (1 - v,), 4),
+    ],
+)
+def test_a_pool_is_every_other_image_in_its_views(
+    pool: Negatives, views: int, of_view: Callable[[int], tuple[int, ...]], count: int, tiled: bool
+) -> None:
     """The anchors of view 0 have their positives, keys 0 to 4, in view 1, and the keys of their own view are 5 to 9."""
-    found = keys_of(OwnView(), numbered(5), tiled)
-    for v, b in itertools.product(range(2), range(5)):
-        assert found[v][b] == [(1 - v) * 5 + image for image in range(5) if image != b]
-    assert OwnView().count(5) == 4
+    found = keys_of(pool, numbered(5, views), tiled)
+    for v, b in itertools.product(range(views), range(5)):
+        assert found[v][b] == [w * 5 + image for w in of_view(v) for image in range(5) if image != b]
+    assert pool.count(5) == count
 
 
 def test_an_image_that_appears_twice_is_never_its_own_negative() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ssl_bench.objective import tiles
 from ssl_bench.objective.bits import pack
@@ -19,7 +20,6 @@ from ssl_bench.objective.products import products, without_tf32
 from ssl_bench.objective.similarity import Name
 from tests.objective.test_losses import draw
 from tests.objective.test_negatives import unit
-from tests.operations import Largest
 
 V, B, C, D = 2, 7, 80, 40
 PANEL = 250  # three anchors per panel, fewer in the last one of 14 or 7
@@ -168,6 +168,18 @@ def test_lse_is_a_sum_over_the_negatives(choice: str) -> None:
 TABLE = (256, 8)  # the penalties of a byte of booleans, for any number of candidates
 
 
+class Largest(TorchDispatchMode):
+    """Number of elements of the largest tensor that an operation returns, apart from those of the shape ``TABLE``."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.shape != TABLE]
+        self.elements = max([self.elements, *made])
+        return out
+
+
 @pytest.mark.parametrize("choice", CHOICES)
 @PER_VIEW
 def test_panels_never_store_the_matrix(choice: str, shared: bool) -> None:
@@ -177,13 +189,13 @@ def test_panels_never_store_the_matrix(choice: str, shared: bool) -> None:
     bound = max(PANEL, V * C * width, V * B * (MANY + 4))  # the sizes of a panel, the keys and the chosen keys
     for tiled in (False, True):
         contrast = x.contrast(choice, tiled)
-        with Largest(TABLE) as largest:
+        with Largest() as largest:
             first, _ = contrast.log_odds_at(x.tau, 2 * x.tau)
             x.with_gradients(first + contrast.sum(lambda s, tau: (s / tau).sigmoid(), x.tau))
         never = tiled or choice == "excluded"
         assert largest.elements <= bound < V * B * C if never else largest.elements >= V * B * C
     queue, p = NearestKey(C, width, 0).double(), unit(V, B, width, seed=1)
-    with Largest(TABLE) as largest:
+    with Largest() as largest:
         found = queue.choose(Embedded(p, p, p, IDS)).p
     assert torch.equal(found, queue.queue.keys[(p @ queue.queue.keys.T).argmax(-1)]) and largest.elements <= bound
 
