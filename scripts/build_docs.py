@@ -63,9 +63,12 @@ pre {{ white-space: pre-wrap; background: #f6f6f6; padding: .5rem; }}</style></h
 
 def every_loss() -> list[type[Loss]]:
     """The losses in the order of their files."""
-    names = (file.name for file in pkgutil.iter_modules(losses.__path__))
-    modules = [importlib.import_module(f"{losses.__name__}.{name}") for name in names]
-    return [one for m in modules for one in vars(m).values() if getattr(one, "__module__", "") == m.__name__]
+    made = list[type[Loss]]()
+    for file in pkgutil.iter_modules(losses.__path__):
+        module = importlib.import_module(f"{losses.__name__}.{file.name}")
+        classes = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Loss))
+        made += (each for each in classes if each.__module__ == module.__name__)
+    return made
 
 
 def _table_of_losses() -> str:
