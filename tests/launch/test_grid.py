@@ -123,7 +123,7 @@ def test_a_dry_run_gives_no_hours_of_runs_whose_images_are_not_on_the_disk_and_n
     photos, digits = json.loads(capsys.readouterr().out.splitlines()[0])
     assert photos.keys() == {"folder", "overrides", "steps", "hours"}
     assert photos["steps"] == 2 * (50_000 // 256) and photos["hours"] is None
-    assert digits["steps"] == 2 * (1347 // 64) and digits["hours"] > 0
+    assert digits["steps"] == 2 * (1347 // 64) and digits["hours"] is None  # its jobs run elsewhere
     assert main([*words, "dataset=cifar10"]) == 0 and "390 steps" in capsys.readouterr().out
     assert main(["-m", "framework=frozen", "seed=0,1", "--dry-run", "--json"]) == 0
     assert [run["hours"] for run in json.loads(capsys.readouterr().out.splitlines()[0])] == [0, 0]
