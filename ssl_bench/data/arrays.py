@@ -27,7 +27,7 @@ from ssl_bench.config.ranges import Count
 from ssl_bench.data.dataset import DIGITS, Dataset, MissingData, Probe, counts_of, remembered
 from ssl_bench.data.pixels import MOST_CHANNELS
 from ssl_bench.data.source import Chosen, Images, Source
-from ssl_bench.data.splits import Originals, copies, few, of_rows, twins
+from ssl_bench.data.splits import few, twins_of_rows
 from ssl_bench.errors import ConfigError, printable, require
 
 Type = Literal["uint8", "int16", "uint16", "float16", "float32", "float64"]
@@ -82,16 +82,15 @@ class Arrays(Dataset):
         return len(self._parts[0][0]) if self.held_out else count
 
     def settings_of_images(self) -> dict[str, Any]:
-        settings = super().settings_of_images()
-        if moved := self._moved:
-            files.say_once(f"dataset={self.name}: {moved}")
-        return settings
+        if self._moved:
+            sentence = f"{self._moved} images are copies of held-out ones, and are held out too"
+            files.say_once(f"dataset={self.name}: {sentence}")
+        return super().settings_of_images()
 
     @property
-    def _moved(self) -> str:
-        """How many images are held out as copies of others; empty if there are none."""
-        count = self._parts[1] if self.held_out else 0
-        return f"{count} images are copies of held-out ones, and are held out too" if count else ""
+    def _moved(self) -> int:
+        """How many images are held out as copies of others."""
+        return self._parts[1] if self.held_out else 0
 
     @cached_property
     def _content(self) -> str:
@@ -110,7 +109,7 @@ class Arrays(Dataset):
         choose, test = self.held_out or (0, 0)
         # RandomState has the same numbers in every version of NumPy.
         order = np.random.RandomState(0).permutation(len(images))
-        first = np.array(twins(of_rows(images.reshape(len(images), -1), "train")))
+        first = np.array(twins_of_rows(images))
         drawn, highest = np.zeros((2, len(order)), dtype=int)
         drawn[order[len(order) - choose - test :]] = 1
         drawn[order[len(order) - test :]] = 2
@@ -119,19 +118,12 @@ class Arrays(Dataset):
         require((part == 0).any(), "dataset.held_out", self.held_out, "smaller numbers: all others are copies of these")
         return [torch.from_numpy(order[part[order] == place]) for place in range(3)], int((part != drawn).sum())
 
-    def originals(self, split: Literal["train", "test"]) -> Originals | None:
-        names = ["train"] if self.held_out else self.pretrain_splits if split == "train" else ["test"]
-        rows = [images.permute(0, 2, 3, 1).flatten(1).numpy() for images, _ in map(self.arrays, names)]
-        every = of_rows(rows[0] if len(rows) == 1 else np.concatenate(rows), " and ".join(names))
-        return every.chosen(self._parts[0][PARTS.index(split)].tolist()) if self.held_out else every
-
     def pretrain(self) -> Source:
         return self.split("train") if self.held_out else self._images(self.pretrain_splits)
 
     def split(self, name: str) -> Source:
-        if self.held_out is None:
-            return self._images([name])
-        return Chosen(self._images(["train"]), self._parts[0][PARTS.index(name)])
+        images = self._images(["train" if self.held_out else name])
+        return Chosen(images, self._parts[0][PARTS.index(name)]) if self.held_out else images
 
     def _images(self, splits: Sequence[str]) -> Images:
         pairs = [self.arrays(split) for split in splits]
@@ -198,14 +190,11 @@ class ArrayDataset(Arrays):
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != shape or not len(images):
             fits = f"uint8 [N, {', '.join(map(str, shape))}] with one image or more"
             raise self._refusal(of_images, f"holds {_shape(images)}, not {fits}", remedy)
-        if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
-            remedy = f"remove both files of this split, and {self.remake}"
-            raise self._refusal(of_labels, f"holds {_shape(labels)}, not int64 [{len(images)}]", remedy)
-        first, last = int(labels.min()), int(labels.max())
-        if first < -1 or last >= self.num_classes:
-            fits = f"not from 0 to {self.num_classes - 1} or -1 for an unlabelled image"
-            remedy = "set dataset.num_classes, or replace it"
-            raise self._refusal(of_labels, f"has labels from {first} to {last}, {fits}", remedy)
+        whole = labels.dtype == np.int64 and labels.shape == images.shape[:1]
+        if not whole or labels.min() < -1 or labels.max() >= self.num_classes:
+            fits = f"int64 [{len(images)}] from 0 to {self.num_classes - 1}, or -1 for an unlabelled image"
+            remedy = f"set dataset.num_classes, or remove both files of this split, and {self.remake}"
+            raise self._refusal(of_labels, f"holds {_shape(labels)}, not {fits}", remedy)
         return images, labels
 
 
@@ -271,9 +260,10 @@ class OwnArrays(Arrays):
         if flat := [i for i in range(channels) if std[i] <= FINEST * abs(mean[i])]:
             one = f"has one value only in channel {flat[0]} of 0 to {channels - 1}, as far as float32 holds it"
             raise self._refusal(path, one, "leave the channel out, or set dataset.mean and dataset.std")
-        found |= {"root": str(self.folder), "content": self._content, "size": size, "mean": mean, "std": std}
+        found |= {"root": str(self.folder), "size": size, "mean": mean, "std": std}
         found["resize"] = self.resize or (None if height == width == size else size)
-        return found | counts_of(self.split("train").labels.tolist(), found["num_classes"])
+        counts = counts_of(self.split("train").labels.tolist(), found["num_classes"])
+        return found | super().settings_of_images() | counts
 
     def summary(self) -> str:
         """Describe the arrays in a sentence."""
@@ -283,7 +273,7 @@ class OwnArrays(Arrays):
         notes = [f"{self.folder}: {images.dtype} of {shape}, {classes or 'no'} classes, {counts}"]
         if images.shape[3] != 3 or images.dtype != np.uint8:
             notes.append("views leave out saturation, hue and grayscale, which are for three channels of uint8")
-        return "; ".join([*notes, *filter(None, [self._moved]), *self.doubts()])
+        return "; ".join([*notes, *self.doubts()])
 
     def doubts(self) -> list[str]:
         """Say whether values may be fill values, and how many test images are copies of training images.
@@ -295,19 +285,16 @@ class OwnArrays(Arrays):
         seems = facts["fill"] if not self.mean or list(self.mean) == facts["mean"] else ""
         remedy = "where they stand for missing ones, replace them, or set dataset.mean and dataset.std without them"
         sentences = [f"train_images.npy: {seems}: {remedy}"] if seems else []
-        if self.held_out:
-            return sentences
-        count, copied, tested, trained = remembered(["copies", self._content], self._count_copies)["counts"]
-        which = f"test images are copies of training images (image {tested} of test is image {trained} of train)"
-        if copied == count:
-            raise self._refusal(self._paths("test")[0], f"is no test: all {count} {which}", "put other images there")
-        return [*sentences, f"{copied} of {count} {which}"] if copied else sentences
-
-    def _count_copies(self) -> dict[str, Any]:
-        of_test, of_train = self.originals("test"), self.originals("train")
-        assert of_test is not None and of_train is not None
-        pairs = copies(of_test, of_train)
-        return {"counts": [len(of_test.marks), len(pairs), *next(iter(pairs.items()), (-1, -1))]}
+        trained, tested = (self._opened(split)[0] for split in ("train", self.splits[-1]))
+        found = [] if self.held_out else enumerate(twins_of_rows(trained, tested)[len(trained) :])
+        if copies := [pair for pair in found if pair[1] < len(trained)]:
+            which = "test images are copies of training images (image {} of test is image {} of train)"
+            which = which.format(*copies[0])
+            if len(copies) == len(tested):
+                wrong = f"is no test: all {len(tested)} {which}"
+                raise self._refusal(self._paths("test")[0], wrong, "put other images there")
+            sentences.append(f"{len(copies)} of {len(tested)} {which}")
+        return sentences
 
     def _opened(self, split: str) -> Split:
         return self._arrays[split]
@@ -325,36 +312,31 @@ class OwnArrays(Arrays):
             if first.dtype != images.dtype or first.shape[1:] != images.shape[1:]:
                 wrong = f"holds {_shape(images)}, and train_images.npy {_shape(first)}"
                 raise self._refusal(of_images, wrong, "save both alike")
-            if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-                wrong = f"holds {_shape(labels)} for {len(images)} images"
-                raise self._refusal(of_labels, wrong, "save the labels as integers [N], one for each image")
             present = {*np.unique(labels).tolist()}
-            known = known or present
-            if has_labels and (len(known) < 2 or known != {*range(len(known))} or not present <= known):
-                wrong = f"has the classes {few([*map(str, sorted(present))])}"
-                remedy = "number two classes or more from 0 without a gap, the same in both splits, or remove the files"
-                raise self._refusal(of_labels, wrong, f"{remedy} of labels to have none")
+            known, fits = known or present, labels.shape == images.shape[:1] and labels.dtype.kind in "iu"
+            numbered = not has_labels or (len(known) > 1 and known == {*range(len(known))} and present <= known)
+            if not fits or not numbered:
+                wrong = f"holds {_shape(labels)} for {len(images)} images, classes {few([*map(str, sorted(present))])}"
+                remedy = "save integers [N], one for each image, that number two classes or more from 0 without a gap, "
+                remedy += "the same in both splits, or remove the files of labels to have none"
+                raise self._refusal(of_labels, wrong, remedy)
             arrays[split] = images, np.array(labels, dtype=np.int64)
         return arrays
 
     def _images_of(self, path: Path) -> np.ndarray:
         array = self._mapped(path)
-        holds = f"holds {_shape(array)}"
-        if array.dtype.name not in get_args(Type) or not array.flags.c_contiguous or not array.dtype.isnative:
-            wrong = f"{holds}, or has another order of axes or bytes"
-            raise self._refusal(
-                path, wrong, f"save numpy.ascontiguousarray(images) as one of {', '.join(get_args(Type))}"
-            )
+        types = get_args(Type)
+        plain = array.dtype.name in types and array.flags.c_contiguous and array.dtype.isnative
         images = array[..., None] if array.ndim == 3 else array
         count, height, width, channels = images.shape if images.ndim == 4 else (0, 0, 0, 0)
         # Images with the channels before them would else be a few lines of W channels.
         low = 2 * height <= min(width, channels) and channels > MOST_COLOURS
         first = self.given["channels"] is None and height <= MOST_CHANNELS and (channels == width != height or low)
-        if not (min(count, height, width) >= 1 and 1 <= channels <= MOST_CHANNELS) or first:
-            remedy = f"save them as [N, height, width, channels] with one image or more and 1 to {MOST_CHANNELS}"
-            remedy += " channels; numpy.moveaxis(images, 1, 3) moves channels to the end"
-            remedy += f", and dataset.channels={channels} confirms that they are there" * first
-            raise self._refusal(path, holds, remedy)
+        if not plain or not (min(count, height, width) >= 1 and 1 <= channels <= MOST_CHANNELS) or first:
+            remedy = f"save numpy.ascontiguousarray(images) as {', '.join(types)} in C order, one image or more, "
+            remedy += f"[N, height, width, channels] with 1 to {MOST_CHANNELS} channels; numpy.moveaxis(images, 1, 3) "
+            remedy += f"moves channels to the end{f', and dataset.channels={channels} confirms that' * first}"
+            raise self._refusal(path, f"holds {_shape(array)}", remedy)
         return images
 
     @cached_property

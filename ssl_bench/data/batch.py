@@ -53,16 +53,9 @@ class Step:
 
     @cached_property
     def parameters(self) -> list[ViewParameters]:
-        """Of each view. Those of several views that are made alike are computed together."""
+        """Of each view."""
         height, width = sizes(self.images)
-        parameters: list[ViewParameters] = []
-        for views, count in _alike(self.views):
-            uniform = self.uniform[len(parameters) : len(parameters) + count]
-            # The sides of images of many sizes are one number per image.
-            sides = [side.repeat(count) if isinstance(side, Tensor) else side for side in (height, width)]
-            joint = views.parameters(torch.cat(uniform) if count > 1 else uniform[0], sides[0], sides[1])
-            parameters += joint.split(count)
-        return parameters
+        return [view.parameters(uniform, height, width) for view, uniform in zip(self.views, self.uniform, strict=True)]
 
     def batch(self, rows: slice = slice(None)) -> Batch:
         """Make the views of the images ``rows``, each [rows, C, size, size]."""
@@ -76,14 +69,8 @@ class Step:
         return Batch(views, self.ids[rows], self.labels[rows])
 
     def _on_device(self, images: ImageBatch) -> list[Tensor]:
-        """All views in as few kernels as possible: views that are made alike are one batch."""
+        """All views in as few kernels as possible: consecutive views that one maker makes are one batch."""
         images, made = images if isinstance(images, Tensor) else pad(images), list[Tensor]()
-        for views, count in _alike(self.views):
-            uniform = self.uniform[len(made) : len(made) + count]
-            made += views.make(images, uniform, self.dtype)
+        for views, group in itertools.groupby(self.views):
+            made += views.make(images, self.uniform[len(made) :][: len(list(group))], self.dtype)
         return made
-
-
-def _alike(views: Sequence[Views]) -> list[tuple[Views, int]]:
-    """Each maker of views with the number of consecutive views that it makes."""
-    return [(maker, len(list(group))) for maker, group in itertools.groupby(views)]

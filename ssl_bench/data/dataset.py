@@ -18,7 +18,6 @@ from msgspec import Meta
 from ssl_bench import files
 from ssl_bench.config.ranges import Count
 from ssl_bench.data.source import Chosen, Source, stratified
-from ssl_bench.data.splits import Originals
 from ssl_bench.errors import ConfigError, require
 
 PIECE = 4096  # bytes of a file that are read at once for its hash
@@ -146,10 +145,6 @@ class Dataset(ABC):
         """Open the labelled ``train`` or ``test`` split, for evaluation."""
         raise NotImplementedError
 
-    def originals(self, split: Literal["train", "test"]) -> Originals | None:
-        """The images to pre-train on, or the test split, as bytes that may be copied; None if they are not known."""
-        return None
-
     def class_names(self) -> list[str]:
         """List the names of the classes in the order of their labels; empty if they are not known."""
         return []
@@ -242,10 +237,6 @@ class Share:
     def split(self, name: str) -> Source:
         source = self.whole.split(name)
         return self._part(source) if name == "train" else source
-
-    def originals(self, split: Literal["train", "test"]) -> Originals | None:
-        every = self.whole.originals(split)
-        return every.chosen(self._images.ids.tolist()) if every and split == "train" else every
 
     def probes(self) -> dict[str, Probe]:
         return {name: replace(probe, train=self._part(probe.train)) for name, probe in self.whole.probes().items()}

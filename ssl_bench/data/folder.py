@@ -19,7 +19,7 @@ import torch
 from ssl_bench.data.dataset import MissingData, PhotoDataset
 from ssl_bench.data.own import OwnImages
 from ssl_bench.data.photos import FORMATS, LARGEST, Packed, Photos, endings
-from ssl_bench.data.splits import TRAIN, Listing, arrange, difference, few, find_splits, refuse_like_splits
+from ssl_bench.data.splits import TRAIN, Listing, Row, arrange, difference, few, find_splits, refuse_like_splits
 from ssl_bench.errors import ConfigError, InvalidValue, reason, require
 from ssl_bench.files import Mark, mark, open_regular, read_bytes
 
@@ -30,7 +30,6 @@ LAYOUT = (
     "and ILSVRC2012_img_val.tar, whose images are to be sorted into val/<class>/"
 )
 Path_ = tuple[str, ...]  # of a file or folder, in parts
-CLASS_FILE = "a text file in UTF-8 with one class per line"
 LABEL_FILES = ("metadata.csv", "labels.csv")
 SAY_COLUMN = "write train, and test, validation or val, into its column split"
 SAY_SPLITS = (
@@ -52,6 +51,11 @@ def is_image(name: str) -> bool:
 def images_in(folder: Path) -> list[Path]:
     """The images directly in a folder, sorted."""
     return _images_in(folder.absolute(), mark(folder.stat()))
+
+
+def classes_in(folder: Path) -> set[str]:
+    """The names of the folders in a folder that have images."""
+    return {each.name for each in folder.iterdir() if is_visible(each.name) and each.is_dir() and images_in(each)}
 
 
 @lru_cache(2**15)  # a run needs it more than once, and listing ImageNet takes seconds
@@ -93,11 +97,8 @@ class FolderDataset(PhotoDataset):
         return [path for split in splits for name in classes for path in images_in(self.location / split / name)]
 
     def check(self) -> int:
-        self.check_content()
-        if self.packed:
-            self.split("test")
-            return len(self.split("train"))
-        return sum(len(images_in(self.location / self.train / name)) for name in self.class_folders())
+        self.split("test")
+        return len(self.split("train"))
 
     def split(self, name: str) -> Photos:
         if name not in self._opened:
@@ -141,27 +142,22 @@ class FolderDataset(PhotoDataset):
         try:
             listed = read_bytes(self.class_file).decode("utf-8-sig").split() if self.class_file else []
         except (OSError, UnicodeError) as error:
-            raise InvalidValue("dataset.classes", str(self.class_file), f"{CLASS_FILE}: {reason(error)}") from error
-        require(bool(listed) or not self.class_file, "dataset.classes", str(self.class_file), CLASS_FILE)
+            remedy = f"a text file in UTF-8 with one class per line: {reason(error)}"
+            raise InvalidValue("dataset.classes", str(self.class_file), remedy) from error
         for path in paths:
             if not path.is_dir():
                 raise MissingData(
                     f"{self._key}: {path} is missing; {LAYOUT}; set SSL_BENCH_DATA or paths.data to the folder that "
                     f"has {self.location.name}, or dataset.folder, dataset.train and dataset.test to its names"
                 )
-        present = [{each.name for each in path.iterdir() if each.is_dir() and is_visible(each.name)} for path in paths]
-        of_train, of_test = ({*listed} or names for names in present)
-        if of_train != of_test:
-            differ = difference(of_train, of_test, *map(str, paths))
-            raise ConfigError(f"{self._key}: {paths[0]} and {paths[1]} must have the same classes: {differ}")
-        count, where = len(of_train), self.class_file or paths[0]
-        remedy = f"{count}, the number of classes in {where}, or dataset.folder to another folder"
-        require(count == self.num_classes, "dataset.num_classes", self.num_classes, remedy)
-        which = f", which {self.class_file} lists" if self.class_file else ""
-        for path, there in zip(paths, present, strict=True):
-            for name in sorted(of_train):
-                if name not in there or not images_in(path / name):
-                    raise ConfigError(f"{self._key}: {path / name} has no images ({', '.join(FORMATS)}){which}")
+        of_train, where = {*listed} or classes_in(paths[0]), self.class_file or paths[0]
+        for path in paths:
+            present = classes_in(path) & of_train if listed else classes_in(path)
+            if present != of_train:
+                differ = difference(of_train, present, str(where), str(path))
+                raise ConfigError(f"{self._key}: both splits must have images of the same classes: {differ}")
+        remedy = f"{len(of_train)}, the number of classes in {where}, or dataset.folder to another folder"
+        require(len(of_train) == self.num_classes, "dataset.num_classes", self.num_classes, remedy)
         return sorted(of_train)
 
 
@@ -174,16 +170,12 @@ class Tree(NamedTuple):
     Attributes:
         images: mark of each image, by its path; None: it cannot be opened, as a link to nothing.
         folders: all folders.
-        others: the number of other files, by their ending.
+        others: a sentence about other files, by their ending, the most first: ``12 .heic, 3 .txt left out``, or "".
     """
 
     images: dict[str, Mark | None]
     folders: list[str]
-    others: Counter[str]
-
-    def text_of_others(self) -> str:
-        """The number of other files of each ending, the most first: ``12 .heic, 3 .txt left out``."""
-        return ", ".join(f"{count} {name}" for name, count in self.others.most_common()) + " left out"
+    others: str
 
 
 def walk(root: Path) -> Tree:
@@ -215,12 +207,13 @@ def walk(root: Path) -> Tree:
                 images[below + name] = mark(os.stat(f"{folder}/{name}"))
             except OSError:
                 images[below + name] = None
-    return Tree(dict(sorted(images.items())), folders, +others)
+    text = ", ".join(f"{count} {name}" for name, count in (+others).most_common())
+    return Tree(dict(sorted(images.items())), folders, text and f"{text} left out")
 
 
 def find_layout(
     names: Sequence[str], tree: Tree, classes: str, train: str | None, test: str | None
-) -> tuple[list[str | None], list[str], str, list[str]]:
+) -> tuple[list[Row], str, list[str]]:
     """Find classes and splits in the paths of images, of which there is at least one.
 
     Splits are ``train`` with ``test``, ``validation`` or ``val``, with or without classes in them, or what the
@@ -233,7 +226,7 @@ def find_layout(
         train, test: folders of the splits, "." for the whole; None: they are found.
 
     Returns:
-        The class of each image or None, the split of each image, the training split, and the test splits.
+        Name, class or None, and split of each image; the training split; and the test splits.
 
     Raises:
         ConfigError: the folders look like other splits, or a class has no image.
@@ -249,11 +242,7 @@ def find_layout(
         for _, beside in itertools.groupby(sorted(tree.folders, key=os.path.dirname), os.path.dirname):
             refuse_like_splits(beside, SAY_SPLITS)
 
-    def split_of(path: Path_) -> Path_:
-        unused = path[len(top) : -1][:1]
-        return next((split for split in (*tests, first) if path[: len(split)] == split), unused)
-
-    splits = [*map(split_of, paths)]
+    splits = [next((s for s in (*tests, first) if path[: len(s)] == s), path[len(top) : -1][:1]) for path in paths]
     for key, split, value in (("train", first, train or "."), *(("test", split, test) for split in tests)):
         require(split in splits, f"dataset.{key}", value, "a folder below dataset.root that has images")
     of_train = [path for path, split in zip(paths, splits, strict=True) if split == first]
@@ -267,13 +256,13 @@ def find_layout(
     empty = [folder for folder in tree.folders if (p := tuple(folder.split("/")))[:-1] in bases and p not in full]
     if has and empty:
         remedy = "add some, remove it, or begin its name with a dot if it is no class"
-        wrong = f"no image that can be read ({tree.text_of_others()}), as the other classes have"
+        wrong = f"no image that can be read ({tree.others}), as the other classes have"
         raise ConfigError(f"{few(sorted(empty))}: {wrong}: {remedy}")
-    labels = [
-        (path[len(split) + len(base) : -1] or (None,))[0] if has else None
-        for path, split in zip(paths, splits, strict=True)
+    rows: list[Row] = [
+        (name, (path[len(split) + len(base) : -1] or (None,))[0] if has else None, "/".join(split))
+        for name, path, split in zip(names, paths, splits, strict=True)
     ]
-    return labels, ["/".join(split) for split in splits], "/".join(first), ["/".join(split) for split in tests]
+    return rows, "/".join(first), ["/".join(split) for split in tests]
 
 
 def _depth(paths: Sequence[Path_], at: int) -> int:
@@ -314,37 +303,27 @@ class OwnFolder(OwnImages):
 
     def listing(self) -> Listing:
         tree, table = self._tree, self._table()
-        others = [tree.text_of_others()] if tree.others else []
-        if not tree.images:
-            raise ConfigError(f"there is no image in it ({', '.join(FORMATS)}){': '.join(['', *others])}")
-        listing = self._arranged(tree, table)
-        return replace(listing, notes=[*listing.notes, *others])
-
-    def _arranged(self, tree: Tree, table: Any) -> Listing:
-        names, given = [*tree.images], {} if table is None else table
-        if table is not None:
-            names = [name for name in names if name in table.index]
+        names = [name for name in tree.images if table is None or name in table.index]
+        if not names:
+            raise ConfigError(f"there is no image in it ({', '.join(FORMATS)}); {tree.others or 'nor another file'}")
+        notes, given = [tree.others] * bool(tree.others), {} if table is None else table.loc[names].to_dict("list")
+        if unused := len(tree.images) - len(names):
+            notes.append(f"not used: {unused} that the file of labels lacks")
         train, test = (".", None) if "split" in given else (self.train, self.test)
-        classes = "none" if "label" in given else self.classes
-        labels, splits, first, tests = find_layout(names, tree, classes, train, test)
-        if "label" in given and given["label"].nunique() > 1:
-            labels = [*given["label"][names]]
+        rows, first, tests = find_layout(names, tree, "none" if "label" in given else self.classes, train, test)
+        labels, splits = given.get("label", ()), given.get("split") or [split for *_, split in rows]
+        rows = [*zip(names, labels if len({*labels}) > 1 else [label for _, label, _ in rows], splits, strict=True)]
         if "split" in given:
-            splits = [*given["split"][names]]
             first, tests = find_splits({*splits}) or (TRAIN, [])
             if wrong := {*splits} - {first, *tests}:
                 raise ConfigError(f"the file of labels has the split {few(sorted(wrong))}: {SAY_COLUMN}")
-        unused = len(tree.images) - len(names)
-        listing = arrange(
-            names, labels, splits, first, tests, [f"not used: {unused} that the file of labels lacks"] * (unused > 0)
-        )
+        listing = arrange(rows, first, tests, notes)
         remedy = "a folder with classes of dataset.train"
         require(test is None or listing.test is not None, "dataset.test", test, remedy)
         stated = json.dumps(listing.test or [False] * len(listing.names)) if "split" in given else ""
-        column = self.group or "group"
-        if column in given:
-            values = given[column][listing.names]
-            groups = [value if isinstance(value, str) else f"\0{name}" for name, value in values.items()]
+        if (column := self.group or "group") in given:
+            groups_of = dict(zip(names, given[column], strict=True))
+            groups = [group if isinstance(group := groups_of[name], str) else f"\0{name}" for name in listing.names]
             return replace(listing, groups=groups, stated=stated + json.dumps(groups))
         return replace(listing, groups=self.group and self._groups_of(listing.names), stated=stated)
 

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,7 +14,7 @@ import numpy as np
 
 from ssl_bench.data.own import OwnImages
 from ssl_bench.data.photos import LARGEST
-from ssl_bench.data.splits import TRAIN, Listing, arrange, few, find_splits
+from ssl_bench.data.splits import TRAIN, Listing, Row, arrange, few, find_splits
 from ssl_bench.errors import ConfigError, reason, require
 from ssl_bench.files import Mark, mark, open_regular
 
@@ -44,16 +45,8 @@ class HuggingFace(OwnImages):
     _rows: dict[str, Any] = field(default_factory=dict, init=False)  # splits with a column "image" of encoded images
 
     def listing(self) -> Listing:
-        try:
-            return self._listed()
-        except ConfigError:
-            raise
-        except ImportError as error:
-            raise ConfigError('it needs the package datasets: pip install "ssl-bench[hf]"') from error
-        except Exception as error:  # the package and pyarrow raise many kinds of errors
-            raise ConfigError(f"no dataset of Hugging Face can be read there ({reason(error)})") from error
-
-    def _listed(self) -> Listing:
+        if find_spec("datasets") is None:
+            raise ConfigError('it needs the package datasets: pip install "ssl-bench[hf]"')
         from datasets import Image
 
         splits, cache = _splits_on_disk(self.location, _marks(self.location))
@@ -71,14 +64,13 @@ class HuggingFace(OwnImages):
         train, tests = find_splits(splits, RENAME) or (TRAIN if TRAIN in splits else next(iter(splits)), [])
         if not tests and TRAIN not in splits and len(splits) > 1:
             raise ConfigError(f"which of the splits {few(list(splits))} is to be trained on is not clear: {RENAME}")
-        names, labels, of_row = list[str](), list[int | str | None](), list[str]()
+        listed = list[Row]()
         for name in dict.fromkeys((train, *tests, *splits)):
             rows = splits[name].select_columns([image]).cast_column(image, Image(decode=False))
             self._rows[name] = rows.rename_columns({image: "image"})
-            names += [f"{name}/{i}" for i in range(len(rows))]
-            labels += [_label(value, label) for value in splits[name][label]] if label else [None] * len(rows)
-            of_row += [name] * len(rows)
-        listing = arrange(names, labels, of_row, train, tests, notes)
+            labels = [_label(value, label) for value in splits[name][label]] if label else [None] * len(rows)
+            listed += [(f"{name}/{i}", value, name) for i, value in enumerate(labels)]
+        listing = arrange(listed, train, tests, notes)
         if texts := getattr(features.get(label), "names", None):
             listing.classes[:] = [texts[int(value)] for value in listing.classes]
         return listing
@@ -94,14 +86,14 @@ class HuggingFace(OwnImages):
     def open_image(self, name: str) -> BinaryIO:
         split, _, row = name.rpartition("/")
         try:
-            value = self._rows[split][int(row)]["image"]
+            value = self._rows[split][int(row)]["image"] or {"bytes": None, "path": None}
         except Exception as error:  # pyarrow raises many kinds of errors
             raise OSError(0, f"the row cannot be read: {reason(error)}") from error
-        if value and value["bytes"] is None and value["path"]:
+        if value["bytes"]:
+            return BytesIO(value["bytes"])
+        if value["bytes"] is None and value["path"]:
             return open_regular(self.location / value["path"], LARGEST)
-        if not value or not value["bytes"]:
-            raise OSError(0, "no image in this row")
-        return BytesIO(value["bytes"])
+        raise OSError(0, "no image in this row")
 
     def stamp(self) -> dict[str, Mark | None]:
         return {str(path.relative_to(self.location)): mark for path, mark in _marks(self.location)}

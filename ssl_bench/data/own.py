@@ -14,20 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar, Literal
+from typing import Annotated, Any, BinaryIO, ClassVar
 
 import torch
 from msgspec import Meta
 
 from ssl_bench.data.dataset import PhotoDataset, counts_of, remembered
 from ssl_bench.data.photos import Photos, Scanned, scan_image, sha256
-from ssl_bench.data.splits import Listing, Originals, connected, few, held_out, twins
-from ssl_bench.errors import ConfigError, InvalidValue, printable, require
-from ssl_bench.files import Mark
+from ssl_bench.data.splits import Listing, connected, few, held_out, twins
+from ssl_bench.errors import ConfigError, InvalidValue, printable, reason, require
+from ssl_bench.files import Mark, say_once
 from ssl_bench.hardware import available_cores
 
 SPLITS = ("train", "test")
-MANY = 2000  # images that take more than a second or so to scan: a progress bar
+MANY = 2000  # images that take more than a second or so to scan
 DEEP = (
     "; more than 8 bits: dataset=arrays takes uint16 and floats: images = numpy.stack([cv2.resize(cv2.imread(path, "
     "-1), (64, 64)) for path in paths]); numpy.save('FOLDER/train_images.npy', images)"
@@ -101,10 +101,6 @@ class OwnImages(PhotoDataset):
     def class_names(self) -> list[str]:
         return self._listing.classes
 
-    def originals(self, split: Literal["train", "test"]) -> Originals:
-        every = Originals(self._scan["marks"], self._hash, lambda i: printable(self._listing.names[i]))
-        return every.chosen(self._splits[SPLITS.index(split)])
-
     def _hash(self, i: int) -> str:
         """The hash of all bytes of an image; a text of its own if it cannot be read any more."""
         try:
@@ -131,15 +127,16 @@ class OwnImages(PhotoDataset):
 
     @cached_property
     def _listing(self) -> Listing:
-        require(
-            self.location.is_dir(), f"dataset.{self.key}", str(self.location), "a folder: there is none of that name"
-        )
+        remedy = "a folder: there is none of that name"
+        require(self.location.is_dir(), f"dataset.{self.key}", str(self.location), remedy)
         try:
             return self.listing()
         except InvalidValue:
             raise
-        except (ConfigError, OSError, RecursionError) as error:
+        except (ConfigError, OSError) as error:
             raise self._refusal(str(error)) from error
+        except Exception as error:  # Hugging Face's package and pyarrow raise many kinds of errors
+            raise self._refusal(f"no images can be listed there ({reason(error)})") from error
 
     @cached_property
     def _scan(self) -> dict[str, Any]:
@@ -159,22 +156,18 @@ class OwnImages(PhotoDataset):
         return scan
 
     def _scan_all(self) -> dict[str, Any]:
-        """Scan every image, in threads, with a progress bar on a terminal.
+        """Scan every image, in threads.
 
         Returns:
             ``content``, a hash of ten digits of the names, labels, sizes and checksums of the images that are not
             broken; ``broken``, what is wrong with the others by name; ``pages``, how many images have several;
-            ``twins``, for each image the first one with the same bytes; ``marks``, of each image what copies of it have
-            in common; ``opened``, whether all files could be opened.
+            ``twins``, for each image the first one with the same bytes; ``opened``, whether all files could be opened.
         """
-        from rich.console import Console
-        from rich.progress import track
-
-        names, content, console = self._listing.names, hashlib.sha256(), Console(stderr=True)
+        names, content = self._listing.names, hashlib.sha256()
+        if len(names) >= MANY:
+            say_once(f"{self.location}: {len(names)} images are scanned")
         with ThreadPoolExecutor(4 * available_cores()) as pool:  # more than cores: a network disk answers slowly
-            images, quiet = pool.map(self._scan_one, names), len(names) < MANY or not console.is_terminal
-            shown = track(images, f"scanning {len(names)} images", len(names), console=console, disable=quiet)
-            scanned = list(shown)
+            scanned = list(pool.map(self._scan_one, names))
         for name, label, image in zip(names, self._listing.labels, scanned, strict=True):
             if not image.wrong:
                 text = f"{name}\0{label}\0{image.size}\0{image.checksum}\n"
@@ -184,8 +177,7 @@ class OwnImages(PhotoDataset):
             "content": content.hexdigest()[:10],
             "broken": {name: image.wrong for name, image in zip(names, scanned, strict=True) if image.wrong},
             "pages": sum(image.pages for image in scanned),
-            "twins": twins(Originals(marks, self._hash)),
-            "marks": marks,
+            "twins": twins(marks, self._hash),
             "opened": all(image.opened for image in scanned),
         }
 

@@ -36,13 +36,12 @@ class Normalize:
         Raises:
             ValueError: images of another type or shape, or with fewer channels than mean.
         """
-        first = images[0]
+        first, plain = images[0], self.mean is None
         channels = first.shape[0] if first.ndim == 3 else -1
         picture = channels if self.mean is None else len(self.mean)
-        allowed = (1, 3) if self.mean is None else range(picture, 10**6)
-        dtypes = [torch.uint8] if self.mean is None else [torch.uint8, torch.float32, torch.float64]
-        if first.dtype not in dtypes or channels not in allowed:
-            expected = "1 or 3" if self.mean is None else f"{picture} or more"
+        dtypes = [torch.uint8] if plain else [torch.uint8, torch.float32, torch.float64]
+        if first.dtype not in dtypes or channels < picture or channels < 0 or (plain and channels not in (1, 3)):
+            expected = "1 or 3" if plain else f"{picture} or more"
             raise ValueError(f"images must be uint8 [n, {expected}, H, W], not {first.dtype} [n, {first.shape}].")
         if channels == picture:
             return picture, None

@@ -7,14 +7,14 @@ packs it into one file per split.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
-from torch.nn.functional import interpolate, pad
 
 from ssl_bench import files
 from ssl_bench.data.arrays import ArrayDataset
@@ -129,8 +129,9 @@ def _convert(dataset: ArrayDataset, splits: list[str], source: Path | None) -> N
     from torchvision import datasets
 
     name, folder = dataset.torchvision, source or dataset.root / "torchvision"
-    remedy = f"one of {', '.join(sorted((*BY_TRAIN, *BY_SPLIT)))} and ImageFolder"
-    require(name in (*BY_TRAIN, *BY_SPLIT), "dataset.torchvision", name, remedy)
+    require(
+        name in (*BY_TRAIN, *BY_SPLIT), "dataset.torchvision", name, f"ImageFolder, {', '.join((*BY_TRAIN, *BY_SPLIT))}"
+    )
     remedy = f"train or test: {name} has no other splits"
     given = name in BY_SPLIT or {*dataset.splits} <= {"train", "test"}
     require(given, "dataset.pretrain", dataset.pretrain_splits, remedy)
@@ -172,8 +173,13 @@ def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Imag
     rows = [taken, *(in_bytes(x, low, high) for x in made)]
     side = views[0].size * -(-LEAST // views[0].size)
     channels = drawn_channels(views[0].normalize.split(step.images)[0] or len(step.images[0]))
-    tiles = torch.cat([torch.cat([tile(image[:channels], side) for image in row], 2) for row in rows], 1)
-    return Image.fromarray(tiles.permute(1, 2, 0).numpy())
+    page = Image.new("RGB", (count * (side + GAP), len(rows) * (side + GAP)), (FRAME,) * 3)
+    for (below, row), right in product(enumerate(rows), range(count)):
+        image = Image.fromarray(row[right][:channels].expand(3, -1, -1).permute(1, 2, 0).numpy())
+        nearest = max(image.size) <= side  # small images are magnified so that their pixels can be seen
+        how = Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR
+        page.paste(ImageOps.contain(image, (side, side), how), (right * (side + GAP), below * (side + GAP)))
+    return page
 
 
 def in_bytes(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -184,13 +190,3 @@ def in_bytes(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
 def drawn_channels(channels: int) -> int:
     """How many channels of a picture are drawn: three as colours, or one as grey."""
     return 3 if channels > 2 else 1
-
-
-def tile(image: Tensor, side: int) -> Tensor:
-    """uint8 [C, h, w], C 1 or 3 -> uint8 [3, side + GAP, side + GAP], with a longer side of ``side``."""
-    scale = side / max(image.shape[1:])
-    height, width = (max(1, round(length * scale)) for length in image.shape[1:])
-    # Small images are magnified so that their pixels can be seen.
-    mode: dict[str, Any] = {"mode": "nearest"} if scale >= 1 else {"mode": "bilinear", "antialias": True}
-    scaled = interpolate(image[None].float(), (height, width), **mode)[0].round().to(torch.uint8).expand(3, -1, -1)
-    return pad(scaled, (0, side + GAP - width, 0, side + GAP - height), value=FRAME)

@@ -15,8 +15,9 @@ import numpy as np
 
 from ssl_bench.errors import ConfigError
 
+Row = tuple[str, int | str | None, str]  # name, label and split of an image; None: it has no label
 TRAIN, TESTS = "train", ("test", "validation", "val")  # in any case; of several test splits the first one is used
-LONGEST = 300  # characters of a name in a sentence: a class of a data set of Hugging Face is any text
+MARKED = 32  # numbers in the middle of an image in an array
 # Names that are hardly those of classes if a data set has several of them.
 _LIKE_A_SPLIT = re.compile(
     r"(train(ing|val)?|trn|test(ing)?|tst|val(id(ation)?)?|eval(uation)?|dev|hold-?out|(un)?label?led)"
@@ -50,20 +51,13 @@ class Listing:
     stated: str = ""
 
 
-def arrange(
-    names: Sequence[str],
-    labels: Sequence[int | str | None],
-    splits: Sequence[str],
-    train: str,
-    tests: Sequence[str],
-    notes: Sequence[str] = (),
-) -> Listing:
+def arrange(rows: Sequence[Row], train: str, tests: Sequence[str], notes: Sequence[str] = ()) -> Listing:
     """Number the classes of the training split, and choose the test split.
 
     A test split without labels, as in a competition, is not used where the training split has labels.
 
     Args:
-        names, labels, splits: of each image; None: it has no label.
+        rows: of each image.
         train: name of the training split.
         tests: names of the test splits, the best first.
         notes: of the listing.
@@ -72,7 +66,7 @@ def arrange(
         ConfigError: some images to train on have a label and others none, or a class is only in the test split.
     """
     found: dict[str, Counter[int | str | None]] = {}
-    for label, split in zip(labels, splits, strict=True):
+    for _, label, split in rows:
         found.setdefault(split, Counter())[label] += 1
     trained = found.get(train, Counter())
     if not trained:
@@ -87,12 +81,12 @@ def arrange(
     values = sorted(value for value in trained if value is not None)  # type: ignore[type-var]
     classes = in_order(values) if values and isinstance(values[0], str) else values  # type: ignore[arg-type]
     number: dict[int | str | None, int] = {value: i for i, value in enumerate(classes)} | {None: -1}
-    rows = [row for row in zip(names, labels, splits, strict=True) if row[2] in (train, test)]
+    used = [row for row in rows if row[2] in (train, test)]
     left = {name: count.total() for name, count in found.items() if name not in (train, test)}
     return Listing(
-        [name for name, _, _ in rows],
-        [number[label] for _, label, _ in rows],
-        None if test is None else [split == test for *_, split in rows],
+        [name for name, _, _ in used],
+        [number[label] for _, label, _ in used],
+        None if test is None else [split == test for *_, split in used],
         [str(value) for value in classes],
         [*notes, *(f"not used: {count} in {name or 'the folder itself'}" for name, count in left.items())],
         test or "",
@@ -137,9 +131,8 @@ def difference(of_train: Iterable[str], of_test: Iterable[str], train: str, test
 
 
 def few(names: Sequence[str]) -> str:
-    """Join the first three names, the first ``LONGEST`` characters of each, with the number of the others."""
-    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(name if len(name) <= LONGEST else f"{name[:LONGEST]}..." for name in names[:3]) + rest
+    """Join the first three names, at most 300 characters of each, with the number of the others."""
+    return ", ".join(name[:300] for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -192,51 +185,19 @@ def held_out(
     return {i for i in ids if units[i] in drawn}
 
 
-MARKED = 32  # bytes in the middle of an image in an array
+def twins(marks: Sequence[Hashable], digest: Callable[[int], Hashable]) -> list[int]:
+    """The first image with the bytes of each one.
 
-
-@dataclass(frozen=True)
-class Originals:
-    """Some images that may have copies.
-
-    Attributes:
+    Args:
         marks: of each image: copies have the same, other images may; None: it cannot be read.
         digest: hash of all bytes of an image.
-        name: of an image, in sentences.
     """
-
-    marks: Sequence[Hashable]
-    digest: Callable[[int], Hashable]
-    name: Callable[[int], str] = str
-
-    def chosen(self, ids: Sequence[int]) -> "Originals":
-        """Some of these images, in another order."""
-        return Originals([self.marks[i] for i in ids], lambda i: self.digest(ids[i]), lambda i: self.name(ids[i]))
+    count, first = Counter(marks), dict[Hashable, int]()
+    return [i if mark is None or count[mark] == 1 else first.setdefault(digest(i), i) for i, mark in enumerate(marks)]
 
 
-def of_rows(rows: np.ndarray, split: str) -> Originals:
-    """The images of an array, uint8 [N, D], of a split."""
-    start = max(0, (rows.shape[1] - MARKED) // 2)
-    marks = [row.tobytes() for row in rows[:, start : start + MARKED]]
-    return Originals(marks, lambda i: hashlib.sha256(rows[i]).digest(), lambda i: f"image {i} of {split}")
-
-
-def twins(images: Originals) -> list[int]:
-    """The first image with the bytes of each one."""
-    alike: dict[Hashable, list[int]] = {}
-    for i, mark in enumerate(images.marks):
-        alike.setdefault(mark, []).append(i)
-    first, found = dict[Hashable, int](), list(range(len(images.marks)))
-    for mark, ids in alike.items():
-        for i in ids if len(ids) > 1 and mark is not None else ():
-            found[i] = first.setdefault(images.digest(i), i)
-    return found
-
-
-def copies(images: Originals, among: Originals) -> dict[int, int]:
-    """The images that others have copies of, each with the first of these."""
-    count = len(among.marks)
-    both = Originals(
-        [*among.marks, *images.marks], lambda i: among.digest(i) if i < count else images.digest(i - count)
-    )
-    return {i: first for i, first in enumerate(twins(both)[count:]) if first < count}
+def twins_of_rows(*parts: np.ndarray) -> list[int]:
+    """:func:`twins` of the images of arrays [n, ...], numbered through."""
+    rows = [row for part in parts for row in part.reshape(len(part), -1)]
+    marks = [row[len(row) // 2 :][:MARKED].tobytes() for row in rows]
+    return twins(marks, lambda i: hashlib.sha256(rows[i].data).digest())

@@ -23,7 +23,6 @@ from ssl_bench.config.identity import SOURCE, name_of_labels, untrained
 from ssl_bench.config.labelled import with_labels
 from ssl_bench.data.dataset import Dataset, Probe
 from ssl_bench.data.pixels import EvalView
-from ssl_bench.data.splits import copies
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, RunError, require
 from ssl_bench.evaluate.few_labels import FewLabels
@@ -142,28 +141,6 @@ def _evaluated(config: Config, trained: Dataset, on: Mapping[str, Any] | None) -
     if other.eval_view or size != other.size:
         other.eval_view |= {"resize": round(short * size / other.size), "size": size}
     return other
-
-
-def copied(run: Run) -> list[str]:
-    """Sentences on the test images of ``evaluate.on`` that are copies of images to train on.
-
-    Files are compared with files, and prepared arrays with such.
-
-    Raises:
-        ConfigError: all of the test images of a data set are.
-    """
-    sentences = list[str]()
-    for on, name, data in run.evaluated if not untrained(run.config) else ():
-        trained, tested = (run.dataset.originals("train"), data.originals("test")) if on else (None, None)
-        if trained is None or tested is None or not (pairs := copies(tested, trained)):
-            continue
-        (first, original), count = next(iter(pairs.items())), len(tested.marks)
-        which = f"test images are copies of images to train on ({tested.name(first)} is {trained.name(original)})"
-        if len(pairs) == count:
-            remedy = "set evaluate.on to a data set with other test images, or to null"
-            raise ConfigError(f"evaluate.on={name}: all {count} {which}: {remedy}")
-        sentences.append(f"{name}: {len(pairs)} of {count} {which}")
-    return sentences
 
 
 def views(config: Config) -> list[Views]:

@@ -80,7 +80,6 @@ class Evaluation:
         of_labels = [sentence for _, evaluators, targets in cells for sentence in doubts(evaluators, targets)]
         recorded_rows, warmup = runs.read_rows(tracker.path), self.run.recipe.warmup_epochs
         of_images = [f"{name}: {s}" if name else s for _, name, data in self.run.evaluated for s in data.doubts()]
-        of_images += build.copied(self.run)
         of_numbers = warnings_of(recorded_rows, content, warmup)
         content["warnings"] = [*footnotes(facts.get("init", "")), *of_images, *of_labels, *of_numbers]
         for sentence in content["warnings"]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from ssl_bench import files
 from ssl_bench.config import schema
 from ssl_bench.config.build import find_target, has_argument
 from ssl_bench.config.identity import evaluators, untrained
@@ -195,5 +194,3 @@ def _check_evaluators(run: Run, method: Method) -> None:
     """Refuse evaluators that cannot work with the images or the network."""
     for _, made, targets in build.cells(run, {"": method.encoder}, torch.device("cpu"), Precision.of("fp32", False)):
         check_evaluators(made, targets)
-    for sentence in build.copied(run):
-        files.say_once(sentence)

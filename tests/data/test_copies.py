@@ -15,7 +15,7 @@ from ssl_bench.data.dataset import content_of
 from ssl_bench.data.source import Chosen, without_copies
 from ssl_bench.errors import ConfigError
 from ssl_bench.training import build
-from tests.data.photos import SIZE, dataset, names, own, photos, picture
+from tests.data.photos import dataset, names, own, photos, picture
 
 
 def copy_each(root: Path, times: int = 2) -> None:
@@ -127,38 +127,3 @@ def test_copies_in_prepared_arrays_are_held_out_together(arrays: Path, capfd: py
     np.save(arrays / "train_images.npy", np.random.default_rng(1).integers(0, 256, images.shape, np.uint8))
     assert find_prepared(load(MNIST))["dataset"]["content"] == content_of(paths, Path("data"), False)
     assert [len(build.dataset(load(MNIST)).split(name)) for name in ("train", "choose", "test")] == [20, 10, 15]
-
-
-# Between the images of a training and those of evaluate.on
-
-
-def test_images_to_train_on_are_counted_among_those_of_another_set_and_a_whole_copy_is_refused(tmp_path: Path) -> None:
-    first = photos(tmp_path / "first", "train/a", "train/b", "test/a", "test/b")
-    second = tmp_path / "second"
-    shutil.copytree(first, second)
-    for number in range(10):
-        picture(900 + number).save(second / "test" / "a" / f"{number}.jpg")
-    shutil.copyfile(first / "train" / "b" / "3.jpg", second / "test" / "b" / "other.jpg")
-    words = ["dataset=folder", f"dataset.root={first}", *SIZE, "evaluate=[knn]", "evaluate.knn.k=1"]
-    words += [f"evaluate.on={{dataset: folder, root: {second}, size: 16}}"]
-    (sentence,) = build.copied(build.build(load(words)))
-    assert sentence.startswith("second: 1 of 21 ") and "test/b/other.jpg is train/b/3.jpg" in sentence
-    shutil.rmtree(second)
-    shutil.copytree(first / "train", second / "test")
-    shutil.copytree(first / "test", second / "train")
-    with pytest.raises(ConfigError, match=r"^evaluate\.on=second: all 20 "):
-        _ = build.copied(build.build(load(words)))
-
-
-def test_prepared_arrays_are_compared_with_such_and_a_share_counts_its_own_images(arrays: Path) -> None:
-    shutil.copytree("data/mnist", "data/fashion")
-    words = ["dataset=mnist", "paths.data=data", "evaluate=knn", "evaluate.knn.k=1"]
-    with pytest.raises(ConfigError, match=r"^evaluate\.on=mnist: all 20 "):
-        _ = build.copied(build.build(load([*words, "evaluate.on=mnist"])))
-    (sentence,) = build.copied(build.build(load([*words, "evaluate.on=mnist", "dataset.share=0.5"])))
-    ids: Any = build.dataset(load([*words, "dataset.share=0.5"])).pretrain()
-    images, tested = np.load(arrays / "train_images.npy"), np.load(arrays / "test_images.npy")
-    trained = {images[i].tobytes() for i in ids.ids.tolist()}
-    count = sum(image.tobytes() in trained for image in tested)
-    assert 0 < count < 20 and sentence.startswith(f"mnist: {count} of 20 ")
-    assert build.copied(build.build(load([*words, "evaluate.on=scattered_digits"]))) == []

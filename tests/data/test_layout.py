@@ -91,9 +91,9 @@ def test_what_is_not_used_is_counted() -> None:
     )
     assert found.test_name == "test" and len(found.names) == 12
     numbers = [re.findall(r"\d+", note) for note in found.notes]
-    assert numbers == [["1"], ["6"], ["7"], ["3", "1", "1"]]
-    assert all(word in note for word, note in zip(("", "unlabeled", "val", ".heic"), found.notes, strict=True))
-    assert listing("1.heic", "a/1.tga", "a/1.jpg", classes="none").notes[-1].endswith("left out")
+    assert numbers == [["3", "1", "1"], ["1"], ["6"], ["7"]]
+    assert all(word in note for word, note in zip((".heic", "", "unlabeled", "val"), found.notes, strict=True))
+    assert listing("1.heic", "a/1.tga", "a/1.jpg", classes="none").notes[0].endswith("left out")
 
 
 def test_classes_are_the_highest_folders_that_do_not_stand_alone() -> None:
