@@ -5,7 +5,7 @@ https://cocodataset.org/#format-data
 """
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -38,17 +38,12 @@ class _Category(msgspec.Struct):
     id: int
 
 
-class _File(msgspec.Struct):
+class Instances(msgspec.Struct):
+    """The content of an instance file."""
+
     images: list[Photo]
     annotations: list[dict[str, Any]]
     categories: list[_Category]
-
-
-class Instances(NamedTuple):
-    """The content of an instance file."""
-
-    photos: list[Photo]
-    categories: list[int]  # category_id of class 1, 2, ...; the ids have gaps, the classes have none
 
 
 def read_instances(path: Path) -> Instances:
@@ -58,7 +53,7 @@ def read_instances(path: Path) -> Instances:
         ConfigError: there is no such file, or it is not in COCO's format.
     """
     try:
-        content = msgspec.json.decode(files.read_bytes(path, LARGEST), type=_File)
+        content = msgspec.json.decode(files.read_bytes(path, LARGEST), type=Instances)
         photos = {photo.id: photo for photo in content.images}
         for entry in content.annotations:
             if (photo := photos.get(entry["image_id"])) is not None:
@@ -70,7 +65,7 @@ def read_instances(path: Path) -> Instances:
     for name in (photo.file_name for photo in content.images):
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ConfigError(f"{path}: {name} leads out of the folder of the photos")
-    return Instances(content.images, sorted(category.id for category in content.categories))
+    return content
 
 
 class Boxes:
@@ -87,10 +82,12 @@ class Boxes:
 
     def __init__(self, folder: Path, annotations: Path, empty: bool) -> None:
         instances = read_instances(annotations)
-        self.folder, self.categories = folder, instances.categories
-        self.label = {category: i for i, category in enumerate(instances.categories, 1)}
+        self.folder = folder
+        # category_id of class 1, 2, ...: the ids have gaps, the classes have none
+        self.categories = sorted(category.id for category in instances.categories)
+        self.label = {category: i for i, category in enumerate(self.categories, 1)}
         try:
-            boxes = [(photo, *self._boxes(photo)) for photo in instances.photos]
+            boxes = [(photo, *self._boxes(photo)) for photo in instances.images]
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(f"{annotations} has an object with a wrong bbox or category_id ({error})") from error
         if not any(len(entry[1]) for entry in boxes):

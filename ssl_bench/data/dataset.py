@@ -132,10 +132,9 @@ class Dataset(ABC):
             ConfigError: they have another hash, or cannot be read.
         """
         if self.content is not None and self._content != self.content:
-            raise ConfigError(
-                f"dataset: the images in {self.root} are not those of this run any more ({self._content}, not "
-                f"{self.content}): set {self.place} to the folder that has them"
-            )
+            changed = f"not those of this run any more ({self._content}, not {self.content})"
+            remedy = f"set {self.place} to the folder that has them"
+            raise ConfigError(f"dataset: the images in {self.root} are {changed}: {remedy}")
 
     def pretrain(self) -> Source:
         """Open the images to pre-train on."""

@@ -316,7 +316,7 @@ class OwnFolder(OwnImages):
         if "split" in given:
             first, tests = find_splits({*splits}) or (TRAIN, [])
             if wrong := {*splits} - {first, *tests}:
-                raise ConfigError(f"the file of labels has the split {few(sorted(wrong))}: {SAY_COLUMN}")
+                raise ConfigError(f"the file of labels has the split {few(sorted(map(str, wrong)))}: {SAY_COLUMN}")
         listing = arrange(rows, first, tests, notes)
         remedy = "a folder with classes of dataset.train"
         require(test is None or listing.test is not None, "dataset.test", test, remedy)
@@ -339,19 +339,14 @@ class OwnFolder(OwnImages):
         try:
             content = io.BytesIO(read_bytes(self.location / present[0]))
             table = pd.read_csv(content, dtype=str, keep_default_na=False, na_values=[""]).dropna(axis=1, how="all")
-            table = table.set_index("file_name")
+            table = table.set_index("file_name", verify_integrity=True)
         except (OSError, ValueError, KeyError) as error:
-            wrong = "it has no column file_name" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+            wrong = "it has no column file_name" if isinstance(error, KeyError) else reason(error)
             remedy = "write the columns file_name, label, split and group, or begin its name with a dot"
             raise ConfigError(f"{present[0]}: {wrong}: {remedy}") from error
-        for wrong, names in (
-            ("more than one row", table.index[table.index.duplicated()]),
-            ("no image of that name", table.index[~table.index.isin([*self._tree.images])]),
-            *((f"no {name}", table.index[table[name].isna()]) for name in ("label", "split") if name in table),
-        ):
-            if len(names):
-                raise ConfigError(f"{present[0]}: {len(names)} images have {wrong}: {few([*map(str, names)])}")
-        return table
+        if unknown := [str(name) for name in table.index if name not in self._tree.images]:
+            raise ConfigError(f"{present[0]}: {len(unknown)} images are not there: {few(unknown)}")
+        return table.astype(object).where(table.notna(), None)
 
     def _groups_of(self, names: Sequence[str]) -> list[str]:
         """The group of each image: the part of its name that the pattern of ``dataset.group`` matches."""

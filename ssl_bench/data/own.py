@@ -20,7 +20,7 @@ import torch
 from msgspec import Meta
 
 from ssl_bench.data.dataset import PhotoDataset, counts_of, remembered
-from ssl_bench.data.photos import Photos, Scanned, scan_image, sha256
+from ssl_bench.data.photos import EMPTY, Photos, Scanned, scan_image, sha256
 from ssl_bench.data.splits import Listing, connected, few, held_out, twins
 from ssl_bench.errors import ConfigError, InvalidValue, printable, reason, require
 from ssl_bench.files import Mark, say_once
@@ -178,7 +178,7 @@ class OwnImages(PhotoDataset):
             "broken": {name: image.wrong for name, image in zip(names, scanned, strict=True) if image.wrong},
             "pages": sum(image.pages for image in scanned),
             "twins": twins(marks, self._hash),
-            "opened": all(image.opened for image in scanned),
+            "opened": all(image.size or image.wrong == EMPTY for image in scanned),
         }
 
     def _scan_one(self, name: str) -> Scanned:
@@ -186,7 +186,7 @@ class OwnImages(PhotoDataset):
             with self.open_image(name) as file:
                 return scan_image(file, self.hashes)
         except OSError as error:
-            return Scanned(wrong=error.strerror or str(error), opened=False)
+            return Scanned(wrong=error.strerror or str(error))
 
     @cached_property
     def _copies(self) -> list[int]:
@@ -226,10 +226,8 @@ class OwnImages(PhotoDataset):
         if not train or not test:
             raise self._refusal(f"{len(train)} images to train on and {len(test)} to test: add some")
         if {twins[i] for i in test} <= {twins[i] for i in train}:
-            remedy = f"put others there, or remove {listing.test_name}: a part of the images is then held out"
-            raise self._refusal(
-                f"all {len(test)} images of {listing.test_name} are copies of images to train on: {remedy}"
-            )
+            which = f"all {len(test)} images of {listing.test_name} are copies of images to train on"
+            raise self._refusal(f"{which}: put others there, or remove it: a part of the images is then held out")
         return train, sorted(test)
 
     def _refusal(self, wrong: str) -> ConfigError:

@@ -205,6 +205,7 @@ def read_photo(path: Path) -> Image.Image:
 
 # ---- A look at a file before anything is trained
 
+EMPTY = "empty"
 EDGE = 4096  # bytes at the start and at the end of an image that its checksum depends on
 END = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 
@@ -217,7 +218,6 @@ class Scanned(NamedTuple):
     checksum: str = ""
     wrong: str = ""  # why it is broken
     pages: bool = False  # several of them, or frames
-    opened: bool = True
 
 
 def scan_image(file: BinaryIO, whole: bool = False) -> Scanned:
@@ -240,7 +240,7 @@ def scan_image(file: BinaryIO, whole: bool = False) -> Scanned:
             if is_deep(image) or mark is None or mark not in end:
                 to_rgb(image)
     except (OSError, ValueError) as error:
-        wrong = "empty" if not size else "no image" if "cannot identify" in str(error) else "damaged"
+        wrong = EMPTY if not size else "no image" if "cannot identify" in str(error) else "damaged"
         wrong = str(error) if isinstance(error, Unsupported) else wrong
     return Scanned(size, ends, checksum, wrong, pages)
 
@@ -284,13 +284,12 @@ class Packed(Photos):
             whole = len(lengths) == len(labels) > 0 == self.offsets[0] and self.offsets[-1] == len(self._bytes)
             if not whole or lengths.min() <= 0:
                 raise ValueError("the index is that of other photos")
-        except FileNotFoundError as error:
-            remedy = "make it with the same arguments after `ssl-bench prepare`, or set dataset.packed=false"
-            raise MissingData(f"dataset.packed=true: {error.filename} is missing; {remedy}") from error
         except Exception as error:  # zipfile and NumPy raise many kinds of errors, and advise to unpickle the file
             why = getattr(error, "strerror", None) or f"it is damaged, or does not belong to {self.path.name}"
-            remedy = "remove both, and make them with the same arguments after `ssl-bench prepare`"
-            raise ConfigError(f"dataset.packed=true: {index} cannot be read ({why}): {remedy}") from error
+            remedy = "make both with the same arguments after `ssl-bench prepare`, or set dataset.packed=false"
+            kind = MissingData if isinstance(error, FileNotFoundError) else ConfigError
+            file = getattr(error, "filename", None) or index
+            raise kind(f"dataset.packed=true: {file} cannot be read ({why}): {remedy}") from error
         super().__init__(torch.from_numpy(labels), (), files.open_regular, workers)
 
     def name(self, i: int) -> str:

@@ -193,12 +193,8 @@ class EvalView:
             x = images.to(compute, memory_format=torch.contiguous_format, copy=True)  # [n, C + E, H, W]
             return self.normalize(x.div_(white(images))).to(dtype)
         x = torch.empty(len(images), picture, self.size, self.size, dtype=compute, device=images[0].device)
-        # A GPU takes all images of one size together; on a CPU, a single image at a time stays in the cache.
-        for group in [[i] for i in range(len(images))] if x.device.type == "cpu" else by_size(images, 1):
-            first = images[group[0]][None, :picture]  # one image alone is not copied
-            same = first if len(group) == 1 else torch.stack([images[i][:picture] for i in group])  # [m, C, H, W]
-            for i, centre in zip(group, self._centre(same, self.size, compute), strict=True):
-                x[i] = centre
+        for i, image in enumerate(images):  # a single image at a time stays in the cache of a CPU
+            x[i] = self._centre(image[None, :picture], self.size, compute)[0]
         x = self.normalize(x.div_(white(images))).to(dtype)
         return x if extra is None else with_constants(x, extra)
 

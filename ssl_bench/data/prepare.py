@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.data.arrays import ArrayDataset
-from ssl_bench.data.dataset import Dataset, MissingData
+from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.folder import FolderDataset
 from ssl_bench.data.photos import Photos, chunks, pack
 from ssl_bench.data.reader import Loader
@@ -42,8 +42,8 @@ def prepare(dataset: Dataset, name: str, source: Path | None, progress: Progress
         progress: called with each split of photos; it yields the chunks and shows the progress.
 
     Raises:
-        ConfigError: ``source`` does not have the dataset.
-        OSError: the download failed, or a file cannot be written.
+        ConfigError: ``source`` does not have the dataset, or the download failed.
+        OSError: a file cannot be written.
         RunError: too many photos are damaged.
     """
     if isinstance(dataset, FolderDataset) and dataset.packed:
@@ -71,11 +71,12 @@ def _missing_splits(dataset: ArrayDataset) -> list[str]:
     """
     missing = list[str]()
     for split in dataset.splits:
-        try:
-            dataset.arrays(split)
-        except MissingData:
-            if there := list(dataset.folder.glob(f"{split}_*.npy")):
-                raise ConfigError(f"{there[0]} lacks the other file of its split: add it, or move this one") from None
+        there = [*dataset.folder.glob(f"{split}_*.npy")]
+        if len(there) == 1:
+            raise ConfigError(f"{there[0]} lacks the other file of its split: add it, or move this one")
+        if there:
+            dataset.arrays(split)  # refuses damaged ones
+        else:
             missing.append(split)
     return missing
 
@@ -142,8 +143,7 @@ def _convert(dataset: ArrayDataset, splits: list[str], source: Path | None) -> N
         except (RuntimeError, ValueError, IndexError, EOFError) as error:  # missing or damaged, or a failed download
             remedy = "remove damaged files, and get them again, from elsewhere with --source"
             wrong = f"torchvision could not download {name} into {folder}, or read it there ({error}): {remedy}"
-            failed = source is None and isinstance(error, RuntimeError)  # the download
-            raise (OSError if failed else ConfigError)(wrong) from error
+            raise ConfigError(wrong) from error
         images = np.asarray(content.data, dtype=np.uint8)
         if images.ndim == 3:
             images = images[..., None]

@@ -95,10 +95,6 @@ class ViewParameters:
         share = len(self.top) // parts
         return [self[part * share : (part + 1) * share] for part in range(parts)]
 
-    def to(self, device: torch.device | str) -> ViewParameters:
-        """Copy the parameters to another device."""
-        return type(self)(*(getattr(self, field.name).to(device) for field in fields(self)))
-
 
 class Views:
     """Random crop, flip, colour jitter, grayscale and blur of uint8 batches, then normalisation.
@@ -315,9 +311,12 @@ class Views:
         return (self.normalize(x) if bounded else x).to(dtype)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw and apply one random view of each image: uint8 [n, C, H, W] -> float32 [n, C, S, S]."""
+        """Draw and apply one random view of each image: uint8 [n, C, H, W] -> float32 [n, C, S, S].
+
+        The generator is on the device of the images.
+        """
         n, _, height, width = images.shape
-        return self.apply(images, self.draw(n, height, width, generator).to(images.device))
+        return self.apply(images, self.draw(n, height, width, generator))
 
     def _on_rows(self, images: ImageBatch, channels: int, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
         """The first C channels of each image -> [n, C, S, S] in [0, 1], each operation on the rows that need it."""

@@ -103,7 +103,7 @@ class LocalFeatures(Evaluator):
         """Maps [S, S] of the annotated photos, by their index in ``paths``."""
         if self.annotations is None:
             return {}
-        by_name = {photo.file_name: photo for photo in coco.read_instances(Path(self.annotations)).photos}
+        by_name = {photo.file_name: photo for photo in coco.read_instances(Path(self.annotations)).images}
         found = {i: by_name[name] for i, name in enumerate(self.paths) if name in by_name}
         remedy = (
             f"a file whose file_name entries are paths of photos in {self.images}, such as {next(iter(self.paths))}"
