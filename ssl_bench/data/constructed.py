@@ -211,12 +211,6 @@ def mnist(root: Path) -> ArrayDataset:
     return ArrayDataset("mnist", "MNIST", ["train"], root=root, **common)
 
 
-def digits_of(dataset: ArrayDataset, split: str) -> tuple[Tensor, Tensor]:
-    """The digits of MNIST's split ``train`` or ``test``: uint8 [M, 28, 28], and labels [M] from 0."""
-    images, labels = dataset.arrays(split)
-    return images[:, 0], labels
-
-
 @dataclass(kw_only=True, eq=False)
 class MultiDigits(Dataset):
     """Canvases of MNIST digits that are drawn independently and then fixed; as many as MNIST has images.
@@ -267,13 +261,13 @@ class MultiDigits(Dataset):
 
     def pretrain(self) -> Canvases:
         self.check_content()
-        images, classes = digits_of(self.mnist, "train")
+        images, classes = self.mnist.arrays("train")
         generator = torch.Generator().manual_seed(stream("multi_digits", self.seed, "pretrain"))
         which = torch.randint(len(images), (len(images), self.digits), generator=generator)  # [N, K]
         top, left = self._corners(len(images), self.each, self.placement == "grid", generator)
         drawn = classes[which]  # [N, K]
         labels = drawn[:, 0] if self.digits == 1 else one_hot(drawn, self.num_classes).sum(1)  # [N] or [N, 10]
-        return Canvases(images, which, top, left, labels, self.each, self.size)
+        return Canvases(images[:, 0], which, top, left, labels, self.each, self.size)
 
     def split(self, name: str) -> Canvases:
         return self._single(name, DIGIT)
@@ -287,10 +281,10 @@ class MultiDigits(Dataset):
     def _single(self, name: str, size: int) -> Canvases:
         """Put every digit of MNIST's ``train`` or ``test`` split on its own canvas at a random position."""
         self.check_content()
-        images, classes = digits_of(self.mnist, name)
+        images, classes = self.mnist.arrays(name)
         generator = torch.Generator().manual_seed(stream("multi_digits", self.seed, name, size))
         top, left = self._corners(len(images), (size,), False, generator)
-        return Canvases(images, torch.arange(len(images))[:, None], top, left, classes, (size,), self.size)
+        return Canvases(images[:, 0], torch.arange(len(images))[:, None], top, left, classes, (size,), self.size)
 
     def _corners(self, n: int, sizes: tuple[int, ...], grid: bool, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw the upper left corners, two tensors [n, K], of digits inside the canvas."""
@@ -391,12 +385,13 @@ class DigitOnImageNet(FolderDataset):
     def _marked(self, purpose: str, split: str, digits: int | None) -> tuple[Marked, Marked]:
         """Open a split twice, labelled by photo and by digit; ``digits`` limits the choice to MNIST's first images."""
         photos = super().split(split)
-        images, classes = digits_of(self.mnist, split)
+        images, classes = self.mnist.arrays(split)
         generator = torch.Generator().manual_seed(stream("digit_on_imagenet", self.seed, purpose))
         which = torch.randint(len(images[:digits]), (len(photos),), generator=generator)
         add = self.combine == "sum"
         by_photo, by_digit = (
-            Marked(photos, self.size, images[:digits], which, add, labels) for labels in (photos.labels, classes[which])
+            Marked(photos, self.size, images[:digits, 0], which, add, labels)
+            for labels in (photos.labels, classes[which])
         )
         return by_photo, by_digit
 

@@ -25,17 +25,11 @@ from ssl_bench.files import Mark, mark, open_regular, read_bytes
 
 JUNK = {"__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information", "lost+found", "__pycache__"}
 JUNK |= {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r"}
-LAYOUT = (
-    "ImageNet is ILSVRC2012_img_train.tar, which holds one tar per class, each to be unpacked as train/<class>/*.JPEG, "
-    "and ILSVRC2012_img_val.tar, whose images are to be sorted into val/<class>/"
-)
+LAYOUT = "ImageNet's archives are to be unpacked as train/<class>/*.JPEG and val/<class>/*.JPEG"
 Path_ = tuple[str, ...]  # of a file or folder, in parts
 LABEL_FILES = ("metadata.csv", "labels.csv")
 SAY_COLUMN = "write train, and test, validation or val, into its column split"
-SAY_SPLITS = (
-    "set dataset.train and dataset.test to folders below dataset.root, or dataset.classes to folders if they are "
-    "classes, or else to none"
-)
+SAY_SPLITS = "set dataset.train and dataset.test to folders in it, or dataset.classes to folders, or to none"
 
 
 def is_visible(name: str) -> bool:
@@ -146,10 +140,10 @@ class FolderDataset(PhotoDataset):
             raise InvalidValue("dataset.classes", str(self.class_file), remedy) from error
         for path in paths:
             if not path.is_dir():
-                raise MissingData(
-                    f"{self._key}: {path} is missing; {LAYOUT}; set SSL_BENCH_DATA or paths.data to the folder that "
-                    f"has {self.location.name}, or dataset.folder, dataset.train and dataset.test to its names"
+                remedy = (
+                    f"set paths.data to the folder that has {self.location.name}, or dataset.train and dataset.test"
                 )
+                raise MissingData(f"{self._key}: {path} is missing; {LAYOUT}; {remedy}")
         of_train, where = {*listed} or classes_in(paths[0]), self.class_file or paths[0]
         for path in paths:
             present = classes_in(path) & of_train if listed else classes_in(path)

@@ -26,8 +26,9 @@ from ssl_bench.data.source import Source
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, require
 
-BY_TRAIN = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")  # classes with an argument ``train``
-BY_SPLIT = ("STL10", "SVHN")  # and with an argument ``split``
+# Classes of torchvision, and their argument for the split.
+KINDS = dict.fromkeys(("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS"), "train")
+KINDS |= {"STL10": "split", "SVHN": "split"}
 HOUR = 3600.0  # seconds; a temporary file that has not changed for so long is one of a killed process
 
 Progress = Callable[[str, Iterable[list[int]]], Iterable[list[int]]]  # (split, chunks) -> the same chunks
@@ -130,14 +131,12 @@ def _convert(dataset: ArrayDataset, splits: list[str], source: Path | None) -> N
     from torchvision import datasets
 
     name, folder = dataset.torchvision, source or dataset.root / "torchvision"
-    require(
-        name in (*BY_TRAIN, *BY_SPLIT), "dataset.torchvision", name, f"ImageFolder, {', '.join((*BY_TRAIN, *BY_SPLIT))}"
-    )
+    require(name in KINDS, "dataset.torchvision", name, f"ImageFolder, {', '.join(KINDS)}")
     remedy = f"train or test: {name} has no other splits"
-    given = name in BY_SPLIT or {*dataset.splits} <= {"train", "test"}
+    given = KINDS[name] == "split" or {*dataset.splits} <= {"train", "test"}
     require(given, "dataset.pretrain", dataset.pretrain_splits, remedy)
     for split in splits:
-        choice: dict[str, Any] = {"split": split} if name in BY_SPLIT else {"train": split == "train"}
+        choice: dict[str, Any] = {"split": split} if KINDS[name] == "split" else {"train": split == "train"}
         try:
             content = getattr(datasets, name)(str(folder), download=source is None, **choice)
         except (RuntimeError, ValueError, IndexError, EOFError) as error:  # missing or damaged, or a failed download

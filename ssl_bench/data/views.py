@@ -90,11 +90,6 @@ class ViewParameters:
         """Select the parameters of some images by a slice, indices or a mask."""
         return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
 
-    def split(self, parts: int) -> list[ViewParameters]:
-        """Cut the parameters into equal parts."""
-        share = len(self.top) // parts
-        return [self[part * share : (part + 1) * share] for part in range(parts)]
-
 
 class Views:
     """Random crop, flip, colour jitter, grayscale and blur of uint8 batches, then normalisation.
@@ -283,7 +278,8 @@ class Views:
         images, count = pad(images), len(uniform)
         height, width = (side.repeat(count) if isinstance(side, Tensor) else side for side in sizes(images))
         parameters = self.parameters(torch.cat(list(uniform)), height, width)
-        return [self.apply(images, part, dtype, masked=True) for part in parameters.split(count)]
+        parts = [slice(i * len(images), (i + 1) * len(images)) for i in range(count)]
+        return [self.apply(images, parameters[part], dtype, masked=True) for part in parts]
 
     def compile(self) -> None:
         """Compile what :meth:`make` calls when it is called next, which takes about a minute."""
