@@ -310,7 +310,7 @@ class OwnFolder(OwnImages):
         if "split" in given:
             first, tests = find_splits({*splits}) or (TRAIN, [])
             if wrong := {*splits} - {first, *tests}:
-                raise ConfigError(f"the file of labels has the split {few(sorted(map(str, wrong)))}: {SAY_COLUMN}")
+                raise ConfigError(f"the file of labels has the split {few(sorted(wrong))}: {SAY_COLUMN}")
         listing = arrange(rows, first, tests, notes)
         remedy = "a folder with classes of dataset.train"
         require(test is None or listing.test is not None, "dataset.test", test, remedy)
@@ -333,14 +333,17 @@ class OwnFolder(OwnImages):
         try:
             content = io.BytesIO(read_bytes(self.location / present[0]))
             table = pd.read_csv(content, dtype=str, keep_default_na=False, na_values=[""]).dropna(axis=1, how="all")
-            table = table.set_index("file_name", verify_integrity=True)
+            table = table.set_index("file_name")
         except (OSError, ValueError, KeyError) as error:
             wrong = "it has no column file_name" if isinstance(error, KeyError) else reason(error)
             remedy = "write the columns file_name, label, split and group, or begin its name with a dot"
             raise ConfigError(f"{present[0]}: {wrong}: {remedy}") from error
-        if unknown := [str(name) for name in table.index if name not in self._tree.images]:
-            raise ConfigError(f"{present[0]}: {len(unknown)} images are not there: {few(unknown)}")
-        return table.astype(object).where(table.notna(), None)
+        needed = [name for name in ("label", "split") if name in table]
+        wrong = table.index.duplicated() | ~table.index.isin([*self._tree.images]) | table[needed].isna().any(axis=1)
+        if wrong.any():
+            which = f"{wrong.sum()} images are not there, stand twice, or have no label or split"
+            raise ConfigError(f"{present[0]}: {which}: {few([*map(str, table.index[wrong.to_numpy()])])}")
+        return table
 
     def _groups_of(self, names: Sequence[str]) -> list[str]:
         """The group of each image: the part of its name that the pattern of ``dataset.group`` matches."""
