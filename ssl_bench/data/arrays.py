@@ -194,7 +194,8 @@ class ArrayDataset(Arrays):
         if not whole or labels.min() < -1 or labels.max() >= self.num_classes:
             fits = f"int64 [{len(images)}] from 0 to {self.num_classes - 1}, or -1 for an unlabelled image"
             remedy = f"set dataset.num_classes, or remove both files of this split, and {self.remake}"
-            raise self._refusal(of_labels, f"holds {_shape(labels)}, not {fits}", remedy)
+            held = f"{_shape(labels)} from {labels.min()} to {labels.max()}" if whole else _shape(labels)
+            raise self._refusal(of_labels, f"holds {held}, not {fits}", remedy)
         return images, labels
 
 

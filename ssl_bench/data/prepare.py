@@ -43,8 +43,8 @@ def prepare(dataset: Dataset, name: str, source: Path | None, progress: Progress
         progress: called with each split of photos; it yields the chunks and shows the progress.
 
     Raises:
-        ConfigError: ``source`` does not have the dataset, or the download failed.
-        OSError: a file cannot be written.
+        ConfigError: ``source`` does not have the dataset.
+        OSError: the download failed, or a file cannot be written.
         RunError: too many photos are damaged.
     """
     if isinstance(dataset, FolderDataset) and dataset.packed:
@@ -142,7 +142,8 @@ def _convert(dataset: ArrayDataset, splits: list[str], source: Path | None) -> N
         except (RuntimeError, ValueError, IndexError, EOFError) as error:  # missing or damaged, or a failed download
             remedy = "remove damaged files, and get them again, from elsewhere with --source"
             wrong = f"torchvision could not download {name} into {folder}, or read it there ({error}): {remedy}"
-            raise ConfigError(wrong) from error
+            failed = source is None and isinstance(error, RuntimeError)  # the download
+            raise (OSError if failed else ConfigError)(wrong) from error
         images = np.asarray(content.data, dtype=np.uint8)
         if images.ndim == 3:
             images = images[..., None]
