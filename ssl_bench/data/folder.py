@@ -25,7 +25,7 @@ from ssl_bench.files import Mark, mark, open_regular, read_bytes
 
 JUNK = {"__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information", "lost+found", "__pycache__"}
 JUNK |= {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r"}
-LAYOUT = "ImageNet's archives are to be unpacked as train/<class>/*.JPEG and val/<class>/*.JPEG"
+LAYOUT = "ImageNet is ILSVRC2012_img_train.tar, unpacked as train/<class>/, and ILSVRC2012_img_val.tar, as val/<class>/"
 Path_ = tuple[str, ...]  # of a file or folder, in parts
 LABEL_FILES = ("metadata.csv", "labels.csv")
 SAY_COLUMN = "write train, and test, validation or val, into its column split"
@@ -149,7 +149,7 @@ class FolderDataset(PhotoDataset):
             present = classes_in(path) & of_train if listed else classes_in(path)
             if present != of_train:
                 differ = difference(of_train, present, str(where), str(path))
-                raise ConfigError(f"{self._key}: both splits must have images of the same classes: {differ}")
+                raise ConfigError(f"{self._key}: {path} must have images of the classes of {where}: {differ}")
         remedy = f"{len(of_train)}, the number of classes in {where}, or dataset.folder to another folder"
         require(len(of_train) == self.num_classes, "dataset.num_classes", self.num_classes, remedy)
         return sorted(of_train)
