@@ -96,7 +96,8 @@ def _figure(options: Namespace, of_runs: bool) -> Any:
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     for table in (table for table in selection.tables() if not table.x):
         figures = [selection.call(other) for other in tables.read(table.source)[0] if other.x]
-        raise ConfigError(f"{table.name} is no figure: set x in it, or name one of {', '.join(figures) or 'others'}")
+        others = f", or name one of {', '.join(figures)}" if figures else ""
+        raise ConfigError(f"{table.name} is no figure: set its key x to a mapping with label{others}")
     results, filled = _filled(selection)
     from ssl_bench.papers.drawing import draw
 
