@@ -63,12 +63,11 @@ pre {{ white-space: pre-wrap; background: #f6f6f6; padding: .5rem; }}</style></h
 
 def every_loss() -> list[type[Loss]]:
     """The losses in the order of their files."""
-    made = list[type[Loss]]()
-    for file in pkgutil.iter_modules(losses.__path__):
-        module = importlib.import_module(f"{losses.__name__}.{file.name}")
-        classes = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Loss))
-        made += (each for each in classes if each.__module__ == module.__name__)
-    return made
+    names = (f"{losses.__name__}.{file.name}" for file in pkgutil.iter_modules(losses.__path__))
+    pairs = [(m.__name__, each) for m in map(importlib.import_module, names) for each in vars(m).values()]
+    return [
+        each for name, each in pairs if isinstance(each, type) and issubclass(each, Loss) and each.__module__ == name
+    ]
 
 
 def _table_of_losses() -> str:
