@@ -143,5 +143,5 @@ def constructed(seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     noise = (torch.randn(1, 3, n, n, generator=generator) * 0.25 / n**0.15 for n in (2, 4, 8, 16, 32, 64, 128, 256))
     scales = torch.stack([interpolate(of_scale, (HEIGHT, WIDTH), mode="bilinear")[0] for of_scale in noise])
-    encoded = encode(((0.5 + scales.sum(0)).clamp(0, 1) * 255).to(torch.uint8), HEIGHT)[0]
+    encoded = encode(((0.5 + scales.sum(0)).clamp(0, 1) * 255).to(torch.uint8), HEIGHT)
     return torch.frombuffer(bytearray(encoded), dtype=torch.uint8)

@@ -305,30 +305,26 @@ class Packed(Photos):
 def pack(photos: Photos, path: Path, side: int, track: Track) -> None:
     """Write photos as JPEGs with a short side of at most ``side``; smaller photos keep their size."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lengths: list[int] = []
-    sizes: list[tuple[int, int]] = []
+    lengths = list[int]()
 
     def fill(file: BinaryIO) -> None:
         for chunk in track(chunks(len(photos))):
-            for data, size in photos.map(lambda image: encode(image, side), chunk):
-                file.write(data)
-                lengths.append(len(data))
-                sizes.append(size)
+            lengths.extend(file.write(data) for data in photos.map(lambda image: encode(image, side), chunk))
 
     files.write(path.with_name(f"{path.name}.jpegs"), fill)
     offsets, labels = np.cumsum([0, *lengths]), photos.labels.numpy()
     index = path.with_name(f"{path.name}.npz")
-    files.write(index, lambda file: np.savez(file, offsets=offsets, labels=labels, sizes=np.array(sizes)))
+    files.write(index, lambda file: np.savez(file, offsets=offsets, labels=labels))
 
 
-def encode(image: Tensor, side: int) -> tuple[bytes, tuple[int, int]]:
-    """Encode uint8 [3, h, w] as a JPEG; return its bytes, and its height and width."""
+def encode(image: Tensor, side: int) -> bytes:
+    """Encode uint8 [3, h, w] as a JPEG with a short side of at most ``side``."""
     photo, out = Image.fromarray(image.permute(1, 2, 0).numpy()), BytesIO()
     if (short := min(photo.size)) > side:
         width, height = (length * side // short for length in photo.size)
         photo = photo.resize((width, height), Image.Resampling.BILINEAR)
     photo.save(out, "JPEG", quality=QUALITY)
-    return out.getvalue(), (photo.height, photo.width)
+    return out.getvalue()
 
 
 def chunks(count: int) -> list[list[int]]:
