@@ -228,7 +228,8 @@ class WandbRun(Dashboard):
         run = wandb.init(
             **({} if under_agent() else place),
             mode=settings["mode"],
-            dir=self.folder.resolve(),  # W&B's own process may have another working directory
+            # W&B's own process may have another working directory, and fails at names that are not UTF-8, as this does.
+            dir=str(self.folder.resolve()).encode().decode(),
             name=os.environ.get("WANDB_NAME") or f"{_label(self.config, self.facts)}-{self.run_id}",
             group=os.environ.get("WANDB_RUN_GROUP") or self.config["choices"].get("experiment", self.config["name"]),
             job_type="train",
