@@ -82,8 +82,7 @@ def _configuration() -> str:
     parts = [f"<h1>Configuration</h1><pre>{escape((directory() / 'train.yaml').read_text(encoding='utf-8'))}</pre>"]
     for path in sorted(directory().glob("*/*.yaml")):
         if path.parent.name not in ("local", "experiment"):
-            option = f"{path.parent.name}={path.stem}"
-            text = escape(path.read_text(encoding="utf-8"))
+            option, text = f"{path.parent.name}={path.stem}", escape(path.read_text(encoding="utf-8"))
             parts.append(f'<h2 id="{option}">{option}</h2><pre>{text}</pre>')
     return "\n".join(parts)
 
@@ -94,8 +93,8 @@ def write(folder: Path) -> None:
     import markdown2  # of pdoc
     import pdoc  # of the dev extra
 
-    modules = (m.name for m in pkgutil.walk_packages(ssl_bench.__path__, "ssl_bench."))
-    names = [name for name in modules if name.split(".")[1] in DOCUMENTED]
+    walked = pkgutil.walk_packages(ssl_bench.__path__, "ssl_bench.")
+    names = [module.name for module in walked if module.name.split(".")[1] in DOCUMENTED]
     losses.__doc__ = f"{losses.__doc__}\n{_table_of_losses()}\n"
     pdoc.render.configure(docformat="google", show_source=False)
     default = pdoc.render.env.loader

@@ -42,7 +42,6 @@ CODES = {"": {0}, "SIGKILL": {0, 1, -9}, "SIGTERM": {0, 143, -15}, "SIGINT": {0,
 KINDS = list(CODES)[1:]
 End = dict[str, Any]  # what a run has left on the disk
 LIMIT = 200.0  # seconds within which a run, and then its other processes, must end
-PRELOADED = ["ssl_bench.launch.run", "torch._dynamo", "scipy.stats", "ssl_bench.train", "sklearn.datasets"]
 
 
 class Run:
@@ -189,7 +188,7 @@ def main() -> int:
     ONLY.extend(["worker"] if options.workers else [])
     options.ranks = [1] if options.workers else options.ranks
     os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    multiprocessing.set_forkserver_preload(PRELOADED)
+    multiprocessing.set_forkserver_preload(["ssl_bench.launch.run", "torch._dynamo", "ssl_bench.train"])
     chance, counts, wrong = random.Random(0), Counter[tuple[int, str]](), 0
     with tempfile.TemporaryDirectory(prefix="kill_runs") as folder:
         root = Path(folder)
