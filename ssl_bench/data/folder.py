@@ -140,7 +140,7 @@ class FolderDataset(PhotoDataset):
             raise InvalidValue("dataset.classes", str(self.class_file), remedy) from error
         for path in paths:
             if not path.is_dir():
-                remedy = f"set paths.data to where {self.location.name} is, or dataset.train, dataset.test"
+                remedy = "set SSL_BENCH_DATA or paths.data to where it is, or dataset.train, dataset.test"
                 raise MissingData(f"{self._key}: {path} is missing; {LAYOUT}; {remedy}")
         of_train, where = {*listed} or classes_in(paths[0]), self.class_file or paths[0]
         for path in paths:

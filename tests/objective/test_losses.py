@@ -8,6 +8,7 @@ import copy
 import inspect
 import math
 import re
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from ssl_bench.objective.loss import Loss, squared_products
 from ssl_bench.objective.sampling import StepGenerator
 from tests import formulas
 from tests.formulas import Anchor, Formula, anchors, per_anchor
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+from build_docs import every_loss
 
 CONF = Path(__file__).parents[2] / "conf" / "loss"
 WIDTH = 3  # of the anchors before normalisation
@@ -92,7 +96,7 @@ LOSSES: dict[str, tuple[Loss, Formula]] = {
 
 def test_every_loss_has_a_row() -> None:
     """SWD, which draws random numbers, has tests of its own instead."""
-    assert {type(loss) for loss, _ in LOSSES.values()} | {losses.SWD} == set(losses.LOSSES.values())
+    assert {type(loss) for loss, _ in LOSSES.values()} | {losses.SWD} == set(every_loss())
 
 
 def case(masked: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]:
@@ -214,8 +218,8 @@ def required(loss: type[Loss]) -> dict[str, Any]:
 
 
 def test_invalid_arguments_and_those_that_are_not_a_number_are_refused() -> None:
-    cases = [(losses.LOSSES[name], key, yaml.safe_load(value)) for name, key, value in map(parts, INVALID.split())]
-    for loss in losses.LOSSES.values():
+    cases = [(getattr(losses, name), key, yaml.safe_load(value)) for name, key, value in map(parts, INVALID.split())]
+    for loss in every_loss():
         cases += [(loss, key, math.nan) for key, default in settings(loss).items() if isinstance(default, float)]
     for loss, key, value in cases:
         with pytest.raises(InvalidValue) as refusal:
@@ -229,7 +233,7 @@ def parts(case: str) -> list[str]:
 
 def test_every_loss_has_a_configuration_with_its_defaults() -> None:
     nodes = {path.stem: yaml.safe_load(path.read_text()) for path in CONF.glob("*.yaml")}
-    targets = [f"{losses.__name__}.{name}" for name in losses.__all__]
+    targets = [f"{losses.__name__}.{loss.__name__}" for loss in every_loss()]
     assert sorted(node["_target_"] for node in nodes.values()) == sorted(targets)
     for name, node in nodes.items():
         extra = required(getattr(losses, node["_target_"].rpartition(".")[2]))
