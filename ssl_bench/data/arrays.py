@@ -286,16 +286,21 @@ class OwnArrays(Arrays):
         seems = facts["fill"] if not self.mean or list(self.mean) == facts["mean"] else ""
         remedy = "where they stand for missing ones, replace them, or set dataset.mean and dataset.std without them"
         sentences = [f"train_images.npy: {seems}: {remedy}"] if seems else []
-        trained, tested = (self._opened(split)[0] for split in ("train", self.splits[-1]))
-        found = [] if self.held_out else enumerate(twins_of_rows(trained, tested)[len(trained) :])
-        if copies := [pair for pair in found if pair[1] < len(trained)]:
+        copies = [] if self.held_out else remembered(["copies", self._content], self._copies)["pairs"]
+        if copies:
             which = "test images are copies of training images (image {} of test is image {} of train)"
-            which = which.format(*copies[0])
-            if len(copies) == len(tested):
-                wrong = f"is no test: all {len(tested)} {which}"
+            which, count = which.format(*copies[0]), len(self._opened("test")[0])
+            if len(copies) == count:
+                wrong = f"is no test: all {count} {which}"
                 raise self._refusal(self._paths("test")[0], wrong, "put other images there")
-            sentences.append(f"{len(copies)} of {len(tested)} {which}")
+            sentences.append(f"{len(copies)} of {count} {which}")
         return sentences
+
+    def _copies(self) -> dict[str, Any]:
+        """The numbers of test images with the same bytes as a training image, and of the first such one."""
+        trained, tested = (self._opened(split)[0] for split in ("train", "test"))
+        first = twins_of_rows(trained, tested)[len(trained) :]
+        return {"pairs": [pair for pair in enumerate(first) if pair[1] < len(trained)]}
 
     def _opened(self, split: str) -> Split:
         return self._arrays[split]
