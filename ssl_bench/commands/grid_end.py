@@ -31,7 +31,7 @@ def train(grid: Grid) -> int:
 
 
 def can_show(grid: Grid) -> str:
-    """What a grid can show, by finished runs of its experiments or else by the number of test images; empty: unknown.
+    """Say what a grid can show, by finished runs of its experiments, else by its test images; empty if that is unknown.
 
     The number is not known of images that are not on this disk, and of evaluations on others than those trained on.
     """

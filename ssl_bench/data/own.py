@@ -140,8 +140,8 @@ class OwnImages(PhotoDataset):
 
     @cached_property
     def _scan(self) -> dict[str, Any]:
-        """What :meth:`_scan_all` finds, kept in the cache folder by the names, sizes, places and times of the files, so
-        that a grid scans once; too many broken images are refused.
+        """The result of :meth:`_scan_all`, kept in the cache folder by the names, sizes, places and times of the files,
+        so that a grid scans once; too many broken images are refused.
         """
         listing, marks = self._listing, self.stamp()
         key = [str(self.location), self.hashes, listing.names, listing.labels, marks]

@@ -51,7 +51,7 @@ class Claim(NamedTuple):
     token: str
 
     def lost_to(self) -> str:
-        """Who has the run instead of this process; empty while it is its own.
+        """The process that has the run instead of this one; empty while this one has it.
 
         Raises:
             FileSystemUnavailable: that cannot be known.

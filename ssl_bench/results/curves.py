@@ -106,7 +106,7 @@ def _has(row: Mapping[str, Any], name: str) -> bool:
 
 
 def _entries(run: Run) -> list[Entry]:
-    """What has evaluated a run; without results what is asked for, which may need the evaluators and so torch."""
+    """The evaluations of a run; without results those that it asks for, which may need the evaluators and so torch."""
     with contextlib.suppress(ConfigError, ImportError):  # it cannot be known here
         return list(run.results["evaluations"]) if run.results else evaluations.asked(run.config)
     return []

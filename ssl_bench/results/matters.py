@@ -1,4 +1,4 @@
-"""What matters in a grid: of each setting the largest difference between two of its levels, and what it decides.
+"""The comparison of a grid: of each setting the largest difference between two of its levels, and what it decides.
 
 The statistics are those of :mod:`ssl_bench.results.model`. Accuracies are in percent. Data sets that vary are blocks:
 numbers of different test images are not compared, and differences are those within each data set, over all of them.
@@ -32,7 +32,7 @@ MORE = f"ssl-bench train -m ... seed={','.join(map(str, range(MANY)))}"
 
 @dataclass(frozen=True)
 class Matters:
-    """What matters in a grid.
+    """Which settings matter in a grid.
 
     Attributes:
         measured: the number.
@@ -157,7 +157,7 @@ def fitted(measured: Measured, cells: Sequence[Hashable], levels: Any) -> Fit:
 
 
 def _setting(told: Settings, n: int, name: str, values: Sequence[Any], margin: float | None) -> dict[str, Any]:
-    """What is decided about a setting, as plain data."""
+    """The difference, interval and verdict of a setting, as plain data."""
     estimate, half, pairs, scale = told.estimates[n], told.halves[n], told.design.pairs(n), told.fit.scale
     widest = int(np.abs(estimate.mean).argmax())
     difference, most = abs(float(estimate.mean[widest])), float((np.abs(estimate.mean) + half).max())
@@ -178,7 +178,7 @@ def _setting(told: Settings, n: int, name: str, values: Sequence[Any], margin: f
 
 
 def _beyond(fit: Fit, settings: Sequence[str], values: Sequence[Sequence[Any]], scale: float) -> dict[str, Any] | None:
-    """What is most beyond the sum of the settings, with it in words; None where it cannot be asked."""
+    """The largest difference of differences of two settings, as plain data; None without two settings."""
     names, weights, together = fit.design.beyond_sum
     if not names:
         return None
