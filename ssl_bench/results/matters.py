@@ -198,7 +198,7 @@ def _beyond(fit: Fit, settings: Sequence[str], values: Sequence[Sequence[Any]], 
 
 
 def _title(measured: Measured, data: dict[str, Any]) -> str:
-    """What a table is of."""
+    """The title of a table: the number, its cells, seeds and test images."""
     few, many = data["seeds"]["least"], data["seeds"]["most"]
     seeds = f"{many} seed{'s' * (many > 1)}" if few == many else f"{few} to {many} seeds"
     within = f", within each of {len(data['data_sets'])} data sets" if data["data_sets"] else ""
@@ -207,7 +207,7 @@ def _title(measured: Measured, data: dict[str, Any]) -> str:
 
 
 def _sentences(measured: Measured, data: dict[str, Any], fit: Fit, settings: Sequence[str]) -> list[str]:
-    """What stands below the table, but for what is beyond the sum of the settings."""
+    """The sentences below the table, but for what is beyond the sum of the settings."""
     scale, design, lines = measured.metric.scale, fit.design, list[str]()
     for of in (of for of in data["settings"] if of["per_doubling"]):
         slope, low, high = of["per_doubling"].values()
@@ -235,7 +235,7 @@ def _sentences(measured: Measured, data: dict[str, Any], fit: Fit, settings: Seq
 
 
 def _can_show(measured: Measured, data: dict[str, Any], fit: Fit) -> str:
-    """What the grid can show: which differences are found, with the seeds that it has and with more."""
+    """Say which differences the grid can show, with the seeds that it has and with more."""
     scale, (count, of_images) = measured.metric.scale, data["images"].values()
     parts, points = list[str](), " points" * (scale == 100)
     if (deviation := data["seeds"]["deviation"]) is not None:
@@ -252,7 +252,7 @@ def _can_show(measured: Measured, data: dict[str, Any], fit: Fit) -> str:
 
 
 def beforehand(images: int, levels: Sequence[int], count: int, table: DataFrame | None = None) -> str:
-    """What a grid can show before it has numbers, in sentences; empty if nothing is known.
+    """Say what a grid can show before it has numbers; empty if nothing is known.
 
     Args:
         images: the number of test images; 0: it is not known.

@@ -84,7 +84,7 @@ class Design:
         return np.asarray(self._mean.astype(values.dtype) @ values)
 
     def errors(self, values: np.ndarray) -> np.ndarray:
-        """What the model leaves of values [..., N, M]."""
+        """The residuals of values [..., N, M]."""
         left = values if self.one_each else values - self.of_cells(values)[..., self.cells, :]
         out = self._out.astype(values.dtype)
         return np.asarray(left - out @ (out.T @ left))
@@ -322,7 +322,7 @@ def _basis(columns: np.ndarray) -> np.ndarray:
 
 
 class Settings:
-    """What the numbers decide about all settings of a design together: the differences between the levels of each.
+    """Verdicts on all settings of a design together: the differences between the levels of each.
 
     A setting has the error over the number of settings; its intervals are of all pairs of its levels together.
 

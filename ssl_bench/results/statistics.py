@@ -114,7 +114,7 @@ def decide(p: np.ndarray, error: float = ERROR) -> np.ndarray:
 
 
 def answers(estimate: Estimate, margin: float | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What differences decide together [..., K, kinds], and the ends of their intervals, which hold together [..., K].
+    """The questions that differences decide together [..., K, kinds], and the ends of their joint intervals [..., K].
 
     The kinds are whether it differs from 0 and, with a margin, whether it is smaller than that. Where a question is
     decided by a later step of the pass, the interval ends at 0 or at the margin.

@@ -363,7 +363,7 @@ def by_experiment(table: DataFrame) -> dict[str, DataFrame]:
 
 
 def labels(table: DataFrame) -> list[str]:
-    """What distinguishes each run from the others of its experiment, such as ``loss=dcl seed=1``."""
+    """The settings that distinguish each run from the others of its experiment, such as ``loss=dcl seed=1``."""
     texts = dict[Any, str]()
     for members in by_experiment(table).values():
         names = varying(members)
