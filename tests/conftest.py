@@ -61,8 +61,13 @@ def few_objects_to_look_through() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A folder of each process: by locks in it, runs wait for the cores that the user's other runs have."""
+    """A folder of each process: by locks in it, runs wait for the cores that the user's other runs have.
+
+    All processes share a cache, which is not the user's.
+    """
     os.environ["TMPDIR"] = tempfile.tempdir = str(tmp_path_factory.mktemp("temporary"))
+    folder = tmp_path_factory.getbasetemp()
+    os.environ["XDG_CACHE_HOME"] = str((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "cache")
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 from ssl_bench.config.compose import load
@@ -38,10 +37,6 @@ def dataset(root: Path, *overrides: str) -> Any:
 
 def names(source: Any) -> list[str]:
     return [source.name(i) for i in range(len(source))]
-
-
-def all_of(source: Any) -> list[torch.Tensor]:
-    return source.take(torch.arange(len(source)))  # type: ignore[no-any-return]
 
 
 def patches(count: int, channels: int = 5, dtype: str = "uint8", seed: int = 0, side: int = 12) -> tuple[Any, Any]:
