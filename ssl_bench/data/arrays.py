@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -39,6 +39,29 @@ FINEST = 2**-20  # share of a mean that is a few steps of float32
 MOST_COLOURS = 4  # with so many channels or fewer, the last axis has them, however low the images are
 LARGEST_VALUE = 1e30  # larger ones leave float32 when they are squared or normalised
 FREQUENT, FAR = 0.1, 100  # a share of all values, and standard deviations from the mean, that suggest a fill value
+
+
+class Copies(TypedDict):
+    """The numbers of test images with the same bytes as a training image, each with that of the first such one."""
+
+    pairs: list[tuple[int, int]]
+
+
+class Facts(TypedDict):
+    """Facts about all numbers of an array.
+
+    Attributes:
+        content: the SHA-256 of type, shape and values.
+        bad: the first row with a value that is not finite or out of range, or None; the other facts are then empty.
+        fill: words about values that may stand for missing ones, not in uint8.
+        mean, std: of each channel of images [N, H, W, C], rounded to nine digits, where uint8 is divided by 255.
+    """
+
+    content: str
+    bad: int | None
+    fill: str
+    mean: list[float]
+    std: list[float]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -286,7 +309,7 @@ class OwnArrays(Arrays):
         seems = facts["fill"] if not self.mean or list(self.mean) == facts["mean"] else ""
         remedy = "where they stand for missing ones, replace them, or set dataset.mean and dataset.std without them"
         sentences = [f"train_images.npy: {seems}: {remedy}"] if seems else []
-        copies = [] if self.held_out else remembered(["copies", self._content], self._copies)["pairs"]
+        copies = [] if self.held_out else remembered(["copies", self._content], self._copies, Copies)["pairs"]
         if copies:
             which = "test images are copies of training images (image {} of test is image {} of train)"
             which, count = which.format(*copies[0]), len(self._opened("test")[0])
@@ -296,8 +319,7 @@ class OwnArrays(Arrays):
             sentences.append(f"{len(copies)} of {count} {which}")
         return sentences
 
-    def _copies(self) -> dict[str, Any]:
-        """The numbers of test images with the same bytes as a training image, and of the first such one."""
+    def _copies(self) -> Copies:
         trained, tested = (self._opened(split)[0] for split in ("train", "test"))
         first = twins_of_rows(trained, tested)[len(trained) :]
         return {"pairs": [pair for pair in enumerate(first) if pair[1] < len(trained)]}
@@ -346,14 +368,14 @@ class OwnArrays(Arrays):
         return images
 
     @cached_property
-    def _facts(self) -> dict[str, dict[str, Any]]:
+    def _facts(self) -> dict[str, Facts]:
         """Facts of each file that is used, by its name, as :func:`examined` finds them."""
-        facts = dict[str, dict[str, Any]]()
+        facts = dict[str, Facts]()
         for path in self.files():
             array = self._opened(path.name.partition("_")[0])[path.name.endswith("_labels.npy")]
             status = path.stat()
             key = ["array", str(path), files.mark(status), array.shape]
-            facts[path.name] = remembered(key, partial(examined, array), status.st_mtime_ns)
+            facts[path.name] = remembered(key, partial(examined, array), Facts, status.st_mtime_ns)
             if (bad := facts[path.name]["bad"]) is not None:
                 wrong = f"has NaN, an infinite value or one beyond {LARGEST_VALUE:g} in image {bad}"
                 raise self._refusal(path, wrong, "replace such values")
@@ -364,15 +386,8 @@ def _shape(array: np.ndarray) -> str:
     return f"{array.dtype} {list(array.shape)}"
 
 
-def examined(array: np.ndarray) -> dict[str, Any]:
-    """Read all numbers of an array, in pieces.
-
-    Returns:
-        ``content``, the SHA-256 of type, shape and values; ``bad``, the first row with a value that is not finite or
-        out of range, or None; and of images [N, H, W, C] ``mean`` and ``std`` of each channel in float64, rounded to
-        nine digits, where uint8 is divided by 255; ``fill``, words about values of other types that may stand for
-        missing ones.
-    """
+def examined(array: np.ndarray) -> Facts:
+    """Read all numbers of an array, in pieces."""
     digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
     channels = array.shape[3] if array.ndim == 4 else 1
     origin = array.reshape(-1, channels)[0].astype(np.float64)  # sums of differences to it lose no digits
@@ -383,21 +398,22 @@ def examined(array: np.ndarray) -> dict[str, Any]:
         digest.update(piece.data)
         values = piece.reshape(-1, channels).astype(np.float64)
         if not (bounded := np.abs(values) < LARGEST_VALUE).all():  # nor with NaN
-            return {"content": "", "bad": start + int(bounded.reshape(len(piece), -1).all(1).argmin())}
+            bad = start + int(bounded.reshape(len(piece), -1).all(1).argmin())
+            return {"content": "", "bad": bad, "fill": "", "mean": [], "std": []}
         values -= origin
         total += values.sum(0)
         squares += np.einsum("nc,nc->c", values, values)
         farthest = np.maximum(farthest, np.maximum(values.max(0), -values.min(0)))
     count, white = array.size / channels, 255 if array.dtype == np.uint8 else 1
     mean, deviation = total / count, np.sqrt(np.maximum(squares / count - (total / count) ** 2, 0))
-    rounded = {"mean": (origin + mean) / white, "std": deviation / white}
+    means, deviations = ([float(f"{x:.9g}") for x in values / white] for values in (origin + mean, deviation))
+    found: Facts = {"content": digest.hexdigest(), "bad": None, "fill": "", "mean": means, "std": deviations}
+    if white == 255:
+        return found
     sample = array.reshape(-1)[np.random.default_rng(0).integers(array.size, size=SAMPLE)]
     numbers, counts = np.unique(sample, return_counts=True)
-    fill = ""
     if (farthest - np.abs(mean) > FAR * deviation).any():
-        fill = f"some values are more than {FAR} standard deviations from the mean"
+        found["fill"] = f"some values are more than {FAR} standard deviations from the mean"
     if (share := counts.max() / counts.sum()) >= FREQUENT:
-        fill = f"about {share:.0%} of all values are {numbers[counts.argmax()]:g}"
-    return {"content": digest.hexdigest(), "bad": None, "fill": fill * (white == 1)} | {
-        name: [float(f"{value:.9g}") for value in numbers] for name, numbers in rounded.items()
-    }
+        found["fill"] = f"about {share:.0%} of all values are {numbers[counts.argmax()]:g}"
+    return found

@@ -7,11 +7,11 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta
 
@@ -20,11 +20,12 @@ from ssl_bench.config.ranges import Count
 from ssl_bench.data.source import Chosen, Source, stratified
 from ssl_bench.errors import ConfigError, require
 
+Result = TypeVar("Result", bound=Mapping[str, Any])
 PIECE = 4096  # bytes of a file that are read at once for its hash
 PIECES = 1024  # of all files together
 DIGITS = 10
 MOST_NEIGHBOURS = 200
-VERSION = 8  # of what is remembered of files, so that a result of an earlier version is not read
+VERSION = 9  # of what is remembered of files, so that a result of an earlier version is not read
 SETTLED = 60  # seconds: a file may change once more without another time or size so soon after a change
 
 
@@ -295,12 +296,13 @@ def _equally_spaced(length: int, count: int) -> list[int]:
     return [i * (length - 1) // (count - 1) for i in range(count)]
 
 
-def remembered(key: Any, find: Callable[[], dict[str, Any]], newest: int = 0) -> dict[str, Any]:
+def remembered(key: Any, find: Callable[[], Result], kind: type[Result], newest: int = 0) -> Result:
     """The result of reading files, kept in the cache folder.
 
     Args:
         key: plain values that change whenever the result may have changed.
         find: makes it, of plain values.
+        kind: its TypedDict; what an earlier version of this package has kept in another form is not used.
         newest: when one of the files has last changed, in nanoseconds; nothing is kept so soon after a change.
     """
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -308,10 +310,10 @@ def remembered(key: Any, find: Callable[[], dict[str, Any]], newest: int = 0) ->
     path = Path(folder, "ssl_bench", f"images-{hashlib.sha256(text).hexdigest()[:20]}.json")
     # A user without a home has no cache folder.
     settled = os.path.isabs(folder) and time.time_ns() - newest > SETTLED * 10**9
-    if settled and (kept := files.read_json(path, dict, named=False)) is not None:
+    if settled and (kept := files.read_json(path, kind, named=False)) is not None:
         return kept  # type: ignore[no-any-return]
     result = find()
-    if settled and result.pop("opened", True):  # a file that could not be opened may be there the next time
+    if settled and result.get("opened", True):  # a file that could not be opened may be there the next time
         with contextlib.suppress(OSError):  # the home directory may be read-only
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write_text(path, json.dumps(result))

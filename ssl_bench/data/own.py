@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar
+from typing import Annotated, Any, BinaryIO, ClassVar, TypedDict
 
 import torch
 from msgspec import Meta
@@ -32,6 +32,24 @@ DEEP = (
     "; more than 8 bits: dataset=arrays takes uint16 and floats: images = numpy.stack([cv2.resize(cv2.imread(path, "
     "-1), (64, 64)) for path in paths]); numpy.save('FOLDER/train_images.npy', images)"
 )
+
+
+class Scan(TypedDict):
+    """Facts about all images.
+
+    Attributes:
+        content: a hash of ten digits of the names, labels, sizes and checksums of the images that are not broken.
+        broken: what is wrong with the others, by name.
+        pages: how many images have several.
+        twins: for each image the first one with the same bytes.
+        opened: whether all files could be opened.
+    """
+
+    content: str
+    broken: dict[str, str]
+    pages: int
+    twins: list[int]
+    opened: bool
 
 
 @dataclass(kw_only=True, eq=False)
@@ -139,13 +157,13 @@ class OwnImages(PhotoDataset):
             raise self._refusal(f"no images can be listed there ({reason(error)})") from error
 
     @cached_property
-    def _scan(self) -> dict[str, Any]:
+    def _scan(self) -> Scan:
         """The result of :meth:`_scan_all`, kept in the cache folder by the names, sizes, places and times of the files,
         so that a grid scans once; too many broken images are refused.
         """
         listing, marks = self._listing, self.stamp()
         key = [str(self.location), self.hashes, listing.names, listing.labels, marks]
-        scan = remembered(key, self._scan_all, max((mark[3] for mark in marks.values() if mark), default=0))
+        scan = remembered(key, self._scan_all, Scan, max((mark[3] for mark in marks.values() if mark), default=0))
         broken, count = scan["broken"], len(listing.names)
         if len(broken) > self.skip_broken * count:
             share = max(0.001, -(-1000 * len(broken) // count) / 1000)
@@ -155,14 +173,8 @@ class OwnImages(PhotoDataset):
             raise ConfigError(f"dataset.skip_broken={self.skip_broken:g}: {wrong}: replace or remove them{remedy}")
         return scan
 
-    def _scan_all(self) -> dict[str, Any]:
-        """Scan every image, in threads.
-
-        Returns:
-            ``content``, a hash of ten digits of the names, labels, sizes and checksums of the images that are not
-            broken; ``broken``, what is wrong with the others by name; ``pages``, how many images have several;
-            ``twins``, for each image the first one with the same bytes; ``opened``, whether all files could be opened.
-        """
+    def _scan_all(self) -> Scan:
+        """Scan every image, in threads."""
         names, content = self._listing.names, hashlib.sha256()
         if len(names) >= MANY:
             say_once(f"{self.location}: {len(names)} images are scanned")

@@ -1,5 +1,6 @@
 """Arrays of the user's own: what is found in them, how they are read, refusals, identity, training and evaluation."""
 
+import json
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.training import build
 from ssl_bench.training.validate import validate
 from tests.data.photos import arrays_in as write
-from tests.data.photos import patches
+from tests.data.photos import own, patches, photos
 from tests.door.door import refused
 
 SMALL = ["batch_size.size=16", "backbone=resnet_digits", "backbone.width=4", "head.out=16", "tracking=off"]
@@ -255,6 +256,26 @@ def test_values_that_are_not_finite_are_refused(split: str, value: float, tmp_pa
 
 
 # Identity
+
+
+@pytest.mark.parametrize("kind", ["arrays", "folder"])
+def test_what_is_kept_in_another_form_is_found_again(kind: str, tmp_path: Path) -> None:
+    root = write(tmp_path / "set") if kind == "arrays" else photos(tmp_path / "set", "a", "b")
+    for path in filter(Path.is_file, root.rglob("*")):
+        os.utime(path, (1e9, 1e9))
+
+    def found() -> Any:
+        config = arrays(root) if kind == "arrays" else own(root)
+        return config["dataset"], build.dataset(config).doubts()
+
+    first, kept = found(), list((tmp_path / "cache/ssl_bench").glob("images-*.json"))
+    forms = {path: json.loads(path.read_text()) for path in kept}
+    assert sorted(map(len, forms.values())) == ([1, *[5] * 4] if kind == "arrays" else [5])
+    for other in ({"of_before": 3}, {"pairs": 3, "content": 3}):
+        for path, form in forms.items():
+            path.write_text(json.dumps(dict(list(form.items())[1:]) | other))
+        assert found() == first
+        assert {path: json.loads(path.read_text()) for path in kept} == forms
 
 
 def test_a_copy_is_the_same_dataset_and_another_value_another_one(tmp_path: Path) -> None:
