@@ -1,7 +1,6 @@
-"""Write the numbers of finished runs to ``ssl_bench/papers/measured/``, the page and figures of that folder, and
-three of the decided claims in the README.
+"""Write the numbers of finished runs to ``ssl_bench/papers/measured/``, and the page and figures of that folder.
 
-    python scripts/commit_numbers.py                                  # the page, the figures and README's table
+    python scripts/commit_numbers.py                                  # the page and the figures
     python scripts/commit_numbers.py eqco/bound paths.outputs=FOLDER  # the numbers of a table or claim before
 
 A table's file has every number with its seed and run_id, the command, and of the runs
@@ -15,7 +14,6 @@ Committed numbers whose runs are on another machine stay, if the table still ask
 import argparse
 import hashlib
 import json
-import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,40 +30,18 @@ from ssl_bench.papers.claims import ClaimVerdict, PaperClaim
 from ssl_bench.papers.drawing import draw
 from ssl_bench.papers.fill import Filled, fill
 from ssl_bench.papers.selection import Selection
-from ssl_bench.papers.sheets import sheet_of
 from ssl_bench.record.printing import markdown
-from ssl_bench.results.pivot import spread
 
 VERSIONS = ("ssl_bench", "python", "torch", "torchvision", "timm", "numpy")
-PLACE = {"row", "column", "metric", "value", "seed", "run_id", "seconds"}  # of a committed number
-MARKS = re.compile("(<!-- decided claims -->\n).*(<!-- end -->\n)", re.DOTALL)  # in README.md, around a table
 Place = tuple[Any, ...]  # row, column, metric and seed of a number
-# Claims in README, for someone who has not read the papers: the sentence, and the effects of its first criteria.
-FIRST = {
-    "intriguing/few_bits": (
-        "If both views share a few random bits, a network learns these and not the digits.",
-        ["linear accuracy at temperature 0.2 without bits minus that with 10, in points"],
-    ),
-    "eqco/toy": (
-        "EqCo's estimate of mutual information does not depend on the number of negatives.",
-        ["the estimate with 512 pairs minus that with 64, in nats"],
-    ),
-    "less/snr_simclr": (
-        "Fewer negatives give gradients with a higher signal-to-noise ratio.",
-        [
-            "drawn as in the training, the ratio with 126 negatives minus that with 1",
-            "of the same weights with all 126 negatives, as the paper says",
-        ],
-    ),
-}
 HEAD = """# Measured with this package
 
-Numbers of runs that are committed beside this page: the JSON files have each with its seed, and the command, commit,
-hardware and versions. `ssl-bench table` and `ssl-bench figure` show them as "project".
-
-`python scripts/commit_numbers.py TABLE ...` writes the file of a table from its runs, and this page and its figures
-from all files. [How claims are judged](../README.md#claims). Measurements whose question was wrong stay in their file:
-its errata say what was wrong, and new seeds decide.
+Verdicts on sentences of the papers, with the figures behind them. The numbers are in the JSON files beside this page,
+each with its seed, and with the command, commit, hardware and versions of its runs. `ssl-bench table NAME` prints them
+as "project", with the errata; `ssl-bench figure NAME` draws them. `python scripts/commit_numbers.py NAME` writes the
+file of a table from its runs, and this page and its figures from all files.
+[How claims are judged](../README.md#claims). Where a question was wrong, the errata say what was wrong, and new seeds
+decide.
 
 """
 
@@ -201,7 +177,9 @@ def page() -> str:
     """The page in Markdown."""
     every = judged()
     claims = markdown(verdicts.sheet(every, False, tables.dropped()))
-    return "\n".join([f"{HEAD}## Claims\n\n{count(every)}\n\n{claims}", *map(_section, measured())])
+    return "\n".join(
+        [f"{HEAD}## Claims\n\n{count(every)}\n\n{claims}", *(_section(table) for table in measured() if counted(table))]
+    )
 
 
 def judged() -> list[verdicts.Judged]:
@@ -215,27 +193,14 @@ def decided(every: Iterable[verdicts.Judged]) -> list[verdicts.Judged]:
 
 
 def count(every: Sequence[verdicts.Judged]) -> str:
-    """How many claims there are, how many of them are decided, and which are not."""
+    """How many claims there are, and how many of them are decided."""
     found = decided(every)
     networks = Counter(frozenset(cell["run_id"] for cell in counted(each.claim)) for each in found)
-    lists = {"not run yet": [each.claim.name for each in every if not each.was_run], "dropped": [*tables.dropped()]}
-    lists["undecided"] = [each.claim.name for each in every if each.verdict is ClaimVerdict.UNDECIDED]
-    text = f"Of {len(every) + len(tables.dropped())} claims committed runs decide {len(found)}: "
-    text += f"{sum(not each.claim.ours for each in found)} sentences of the papers, "
-    text += f"{max(networks.values(), default=0)} about the same networks"
-    return text + "".join(f"; {words}: {', '.join(names)}" for words, names in lists.items() if names) + "."
-
-
-def readme(text: str, first: Mapping[str, tuple[str, list[str]]] = FIRST) -> str:
-    """A README with some of the decided claims between its two marks: what each says, its verdict, its effects."""
-    rows = []
-    for each in decided(judged()):
-        sentence, effects = first.get(each.claim.name, ("", []))
-        asked = (finding for finding in each.findings if not finding.criterion.control)
-        told = (f"{words}: {verdicts.number(finding)}" for words, finding in zip(effects, asked, strict=False))
-        rows += [f"| {sentence} | {each.words} | {'; '.join(told)} |"] if sentence else []
-    table = "\n".join(["| a paper says | verdict | measured, with the interval that decides |", "|---|---|---|", *rows])
-    return MARKS.sub(lambda marks: f"{marks[1]}\n{table}\n\n{marks[2]}", text)
+    return (
+        f"Of {len(every) + len(tables.dropped())} claims committed runs decide {len(found)}: "
+        f"{sum(not each.claim.ours for each in found)} are sentences of the papers; "
+        f"{max(networks.values(), default=0)} rest on the same networks."
+    )
 
 
 def counted(table: Table) -> list[dict[str, Any]]:
@@ -250,31 +215,16 @@ def drawn(table: Table) -> bool:
 
 
 def _section(table: Table) -> str:
-    """A measured table: its numbers, and its figure, notes and command."""
-    content = measurements.read(table)
-    parts = [f"## {table.name}: {table.title}"]
+    """A measured table: what was asked of it with the answers, its figure and its command."""
+    content, parts = measurements.read(table), [f"## {table.name}"]
     if isinstance(table, PaperClaim):
-        parts.append("\n".join(verdicts.judge(table, _none()).lines()))
+        parts.append("\n".join(verdicts.judge(table, _none()).lines()[1:-2]))
     if drawn(table):
         parts.append(f"![{table.title}]({measurements.path_of(table).stem}.png)")
-    if not any(measurements.values(table, cell) for cell in table.cells):
-        return "\n\n".join([*parts, measurements.errata(table)]) + "\n"
-    parts += [markdown(sheet_of(table, _known(table))).rstrip(), *_further(content["cells"])]
     hours = content["seconds"] / 3600
     time = f"{hours:.1f} hours" if hours >= 1 else f"{content['seconds'] / 60:.0f} minutes"
-    versions = f"torch {content['torch']}, commit {content['commit']}"
-    made = f"`{content['command']}`: {time}, summed over the runs, on {content['hardware']}; {versions}."
-    return "\n\n".join([*parts, *content.get("note", []), made]) + "\n"
-
-
-def _further(cells: list[dict[str, Any]]) -> list[str]:
-    """A line for each row and each further metric that was measured with the same runs."""
-    found: dict[str, list[str]] = {}
-    for cell in cells:
-        for metric in cell.keys() - PLACE:
-            text = f"{cell['column']} {spread([cell[metric]], 2)}"
-            found.setdefault(f"{cell['row']}, {metric}", []).append(text)
-    return ["\n".join(f"- {name}: {', '.join(numbers)}" for name, numbers in found.items())] if found else []
+    made = f"`{content['command']}`: {time} on {content['hardware']}."
+    return "\n\n".join([*parts, made]) + "\n"
 
 
 def _known(table: Table) -> list[Filled]:
@@ -319,9 +269,6 @@ def main(arguments: list[str] | None = None) -> None:
         if drawn(table):
             draw_figure(table, measurements.path_of(table).with_suffix(".png"))
     files.write_text(tables.directory() / "measured" / "README.md", page())
-    path = tables.directory().parents[1] / "README.md"
-    if path.exists():
-        files.write_text(path, readme(path.read_text()))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ READMES = ["README.md", "conf/README.md", "scripts/README.md", "ssl_bench/papers
 READMES += ["ssl_bench/papers/measured/README.md", "CONTRIBUTING.md", "AGENTS.md"]
 READMES += [f"ssl_bench/{room}/README.md" for room in ("launch", "data", "check", "networks")]
 # What installs and tests the package itself, and W&B's.
-SETUP: tuple[str, ...] = ("pip", "pre-commit", "ruff", "mypy", "pytest", "cd", "export", "git", "eval")
+SETUP: tuple[str, ...] = ("pip", "uv pip", "pre-commit", "ruff", "mypy", "pytest", "cd", "export", "git", "eval")
 SETUP += ("wandb", "bash scripts/", "scripts/")
 NOT_COMPOSED = ("experiment=", "row=", "col=", "paths.")
 
