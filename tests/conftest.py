@@ -4,6 +4,7 @@ import os
 
 os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "WANDB_MODE": "offline"}
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # many processes import torch: what one compiles is there for the next
 
 import contextlib
 import gc
