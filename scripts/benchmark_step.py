@@ -29,7 +29,6 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -133,7 +132,7 @@ def other(
 def package(batch: int, precision: Precision, device: torch.device, *overrides: str) -> Step:
     settings = dict(word.partition("=")[::2] for word in (f"precision={precision.name}", *overrides))  # the last counts
     words = [f"{key}={value}" for key, value in settings.items()]
-    return partial(training(NETWORK, batch, Path(mkdtemp()), device, *words).stepper(), False)
+    return partial(training(NETWORK, batch, device, *words).stepper(), False)
 
 
 def contenders(cuda: bool, variants: Sequence[Sequence[str]]) -> dict[str, Callable[..., Step]]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench import cli
 from ssl_bench.api.options import parted
+from ssl_bench.commands.train import composed, read
 from ssl_bench.commands.train import main as main
-from ssl_bench.commands.train import read, run_command
 from ssl_bench.errors import ConfigError, RunError, require
 from ssl_bench.launch.processes import State
 
@@ -51,18 +51,20 @@ def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int =
     require(isinstance(jobs, int) and jobs >= 1, "jobs", jobs, "1 or more")
     words = [f"name={name}"] if name is not None else []
     words += ["launcher=local", f"launcher.jobs={jobs}"] if jobs != 1 else []
+    from ssl_bench.commands import grid_end  # only where it is used
+
     with _ONE:
-        code, runs, ends = run_command(read(["-m", *overrides, *words]))
-    if code == 128 + signal.SIGINT:
-        raise KeyboardInterrupt
+        grid = composed(read(["-m", *overrides, *words]))
+        assert grid is not None  # no flag asks for something printed
+        code, ends = grid_end.train(grid), grid.ends
     if code > 128:
-        raise SystemExit(code)
-    failed = [outcome for outcome in ends.values() if outcome.state is State.FAILED]
-    if code and failed and not any(run.done or ends[run.number].finished for run in runs if run.number in ends):
-        raise (ConfigError if code == ConfigError.exit_code else RunError)(failed[0].reason)
+        raise KeyboardInterrupt if code == 128 + signal.SIGINT else SystemExit(code)
+    failed = [end.reason for end in ends.values() if end.state is State.FAILED]
+    if code and failed and not any(end.finished for end in ends.values()):
+        raise (ConfigError if code == ConfigError.exit_code else RunError)(failed[0])
     from ssl_bench.api.reading import table_of
 
-    return table_of(Path(ends[run.number].folder or run.folder) if run.number in ends else run.folder for run in runs)
+    return table_of(Path((run.number in ends and ends[run.number].folder) or run.folder) for run in grid.runs)
 
 
 class _Callable(ModuleType):

@@ -26,8 +26,7 @@ SMALL_LR = "optimizer.lr=0.0001"
 
 def tiny(folder: Path, device: torch.device, *overrides: str) -> Training:
     """A run of a small network on the scattered digits, from its checkpoint in ``folder`` if there is one."""
-    run = Training(load([*TINY, *overrides]), RUN_ID, folder, device)
-    run.state.method.train()
+    run = Training(load([*TINY, *overrides]), device)
     run.state.resume(folder, RUN_ID)
     return run
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from statistics import median
 from timeit import Timer
 from typing import Any
@@ -71,32 +70,30 @@ class RandomDataset(Dataset):
         return Images([pixels.permute(0, 3, 1, 2)], torch.zeros(self.count, dtype=torch.int64))
 
 
-def training(name: str, batch: int, folder: Path, device: torch.device, *overrides: str) -> Training:
-    """A run of SimCLR with a network of ``NETWORKS`` on random images in memory; nothing is written to ``folder``."""
+def training(name: str, batch: int, device: torch.device, *overrides: str) -> Training:
+    """A run of SimCLR with a network of ``NETWORKS`` on random images in memory."""
     options, side, _ = NETWORKS[name]
     others = ["tracking=off", "evaluate=[]", "evaluate.baselines=[]", "images_on=device", "batch_size.chunk=null"]
     config = load([*options, f"batch_size.size={batch}", "epochs=1000", *others, *overrides])
-    return on_random_images(config, side, folder, device)
+    return on_random_images(config, side, device)
 
 
-def on_random_images(config: dict[str, Any], side: int, folder: Path, device: torch.device) -> Training:
+def on_random_images(config: dict[str, Any], side: int, device: torch.device) -> Training:
     """A run with random images of ``side`` pixels in memory in place of its own."""
     kept = ("size", "channels", "num_classes", "mean", "std")
     target = f"{RandomDataset.__module__}.{RandomDataset.__name__}"
     dataset = {"_target_": target, "side": side, "count": 4 * config["batch_size"]["size"]}
     dataset |= {key: value for key, value in config["dataset"].items() if key in kept}
     # max_steps may be fewer than are timed.
-    run = Training(config | {"dataset": dataset, "images_on": "device", "max_steps": None}, "check", folder, device)
-    run.state.method.train()
-    return run
+    return Training(config | {"dataset": dataset, "images_on": "device", "max_steps": None}, device)
 
 
-def seconds_of_a_step(config: dict[str, Any], folder: Path) -> float:
+def seconds_of_a_step(config: dict[str, Any]) -> float:
     """The fastest of three steps of a run on ``threads`` cores, without its decoding and logging."""
     threads = torch.get_num_threads()
     torch.set_num_threads(config["threads"])
     try:
-        step = on_random_images(config, config["dataset"]["size"], folder, torch.device("cpu")).stepper()
+        step = on_random_images(config, config["dataset"]["size"], torch.device("cpu")).stepper()
         step(False)  # allocates
         return min(Timer("step(False)", globals={"step": step}, timer=time.perf_counter).repeat(3, 1))
     finally:
@@ -109,7 +106,7 @@ def step_answer(name: str, setting: Setting) -> Answer:
     cuda = device.type == "cuda"
     batch = NETWORKS[name][2][not cuda]
     try:
-        run = training(name, batch, setting.folder, device)
+        run = training(name, batch, device)
         step = run.stepper()
         for _ in range(6 if cuda else 0):  # a GPU's libraries choose algorithms, and a graph is made
             step(False)

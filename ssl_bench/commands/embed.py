@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"{refused[0]}: leave it out: one process computes features, and evaluates nothing")
     from ssl_bench.api import embed
     from ssl_bench.config.identity import run_dir
-    from ssl_bench.launch.run import outcome_of
+    from ssl_bench.launch.run import Ending
     from ssl_bench.results.table import finished_folders
     from ssl_bench.signals import Interrupt
 
@@ -42,11 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     if not options.out and (out.name != name or not name.isprintable() or out.resolve() != there):  # a foreign run's
         raise ConfigError(f"dataset={name}: there can be no folder {name} in {folder}/embed: set --out to a folder")
 
-    def work() -> None:
+    with Ending(target.device, "Set device=cpu") as end:
         with Interrupt(int) as interrupt:
             interrupt.saved = True  # so that a signal takes effect after a batch
             embed.write(target, {options.split: images[options.split]} if options.split else images, out, "--out", True)
         print(f"features: {out / embed.FEATURES}")
-
-    outcome = outcome_of(work, target.device, "Set device=cpu")
-    return refuse(outcome.reason, outcome.code) if outcome.reason else outcome.code
+    return refuse(end.outcome.reason, end.outcome.code) if end.outcome.reason else end.outcome.code

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.words:
             raise ConfigError(f"{options.words[0]}: leave it out: --weights evaluates one network, and no runs")
         with weights.network(options.weights, overrides) as words:
-            return train.run_command(train.read(words))[0]
+            return train.train(words)
     outputs = taken_outputs(overrides)
     conditions = [word for word in overrides if not word.startswith(CHANGEABLE)]
     overrides = [word for word in overrides if word not in conditions]

@@ -9,7 +9,6 @@ Evaluation is not counted. Where neither can be, or the runs are carried out els
 import contextlib
 import json
 import math
-import tempfile
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -136,8 +135,7 @@ def _timed(kinds: Mapping[str, Config]) -> dict[str, float]:
         return {}
     from ssl_bench.check.speed import seconds_of_a_step
 
-    with tempfile.TemporaryDirectory() as folder:
-        return {kind: seconds_of_a_step(dict(config), Path(folder)) for kind, config in kinds.items()}
+    return {kind: seconds_of_a_step(dict(config)) for kind, config in kinds.items()}
 
 
 def gflop_of_a_step(config: Config) -> float:

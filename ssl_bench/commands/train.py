@@ -16,58 +16,29 @@ from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import lease
 from ssl_bench.launch.grid import SKIP, Grid, check_place, taken_skip
-from ssl_bench.launch.processes import Outcome, Run, State, under_torchrun
+from ssl_bench.launch.processes import Outcome, State, under_torchrun
 from ssl_bench.record.dashboard import show_agent
 from ssl_bench.record.terminal import print_run
 
 
-@in_sentences
-def main(arguments: Sequence[str]) -> int:
+def train(arguments: Sequence[str]) -> int:
     """Carry out one run or a grid.
 
     Returns:
         0: done, or nothing was left to do. 1: a run failed. 2: the configuration or its data cannot be used. 128 + n:
         stopped by signal n, to be resumed by the same command.
+
+    Raises:
+        ConfigError: the configuration of a run cannot be used.
     """
-    return run_command(read(arguments))[0]
-
-
-def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
-    """Carry out what the words of a command ask for: a run, or a grid.
-
-    Returns:
-        The exit code, the runs, and how those ended that were started, by their numbers.
-    """
-    command = Command.of(words.overrides, words.config_dir, words.multirun)
-    if words.help or words.cfg:
-        from ssl_bench.config import reference  # only where it is used
-
-        with with_hydra.in_sentences(words.overrides):
-            print(reference.help_text(command.cfg, words.config_dir) if words.help else with_hydra.as_yaml(command.cfg))
-        return 0, [], {}
-    skip = [SKIP] * words.skip
-    if only := [] if command.many else skip + [f"launcher={command.launcher}"] * (command.launcher != "here"):
-        raise ConfigError(f"{only[0]} is for the runs of a grid: add -m, or leave it out")
-    if command.many:
-        check_place(command, words.dry_run)
-    grid = Grid(command, shlex.join(["ssl-bench", "train", *words.flags, *command.given, *skip]))
-    if words.dry_run:
-        from ssl_bench.commands import dry_run  # only where it is used
-
-        dry_run.show(grid, words.skip, words.json)
-        return 0, [], {}
-    if command.many:
+    grid = composed(read(arguments))
+    if grid is None:
+        return 0
+    if grid.command.many:
         from ssl_bench.commands import grid_end  # only where it is used
 
-        grid.every(words.skip)
-        return grid_end.train(grid), grid.runs, grid.ends
-    run = grid.alone()
-    outcome = _carried_out(run)
-    return outcome.code, [run], {run.number: outcome}
-
-
-def _carried_out(run: Run) -> Outcome:
-    """Carry out the only run of a command, unless it is done, and print how it has ended."""
+        return grid_end.train(grid)
+    (run,) = grid.runs
     if run.done and not under_torchrun():
         lease.remove_left(run.folder)
         show_agent(run.config, run.folder.name, run.folder)
@@ -80,7 +51,41 @@ def _carried_out(run: Run) -> Outcome:
         print("" if outcome.state is State.DONE else f"already done: {outcome.folder}\n", end="")
         print_run(Path(outcome.folder), run.config)
     outcome.report()
-    return outcome
+    return outcome.code
+
+
+main = in_sentences(train)
+
+
+def composed(words: Any) -> Grid | None:
+    """The runs that the words of a command ask for, composed and checked; None if they only ask for something printed.
+
+    Raises:
+        ConfigError: the configuration of a run cannot be used.
+    """
+    command = Command.of(words.overrides, words.config_dir, words.multirun)
+    if words.help or words.cfg:
+        from ssl_bench.config import reference  # only where it is used
+
+        with with_hydra.in_sentences(words.overrides):
+            print(reference.help_text(command.cfg, words.config_dir) if words.help else with_hydra.as_yaml(command.cfg))
+        return None
+    skip = [SKIP] * words.skip
+    if only := [] if command.many else skip + [f"launcher={command.launcher}"] * (command.launcher != "here"):
+        raise ConfigError(f"{only[0]} is for the runs of a grid: add -m, or leave it out")
+    if command.many:
+        check_place(command, words.dry_run)
+    grid = Grid(command, shlex.join(["ssl-bench", "train", *words.flags, *command.given, *skip]))
+    if words.dry_run:
+        from ssl_bench.commands import dry_run  # only where it is used
+
+        dry_run.show(grid, words.skip, words.json)
+        return None
+    if command.many:
+        grid.every(words.skip)
+    else:
+        grid.alone()
+    return grid
 
 
 def read(arguments: Sequence[str]) -> Any:

@@ -40,6 +40,7 @@ from ssl_bench.training.engine import train
 Config = dict[str, Any]
 # Errors of gloo, which has no class for them, in a collective whose other ranks are gone.
 LOSING = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
+LESS_MEMORY = "Set batch_size.chunk, a smaller batch_size.size or more devices"
 THREADS = torch.get_num_threads()  # of a process in which nothing has set them
 Begin = Callable[[Run], object]
 Place = tuple[dict[str, str], set[int]]  # environment variables and cores of a process; no cores: all
@@ -48,10 +49,47 @@ Place = tuple[dict[str, str], set[int]]  # environment variables and cores of a 
 # ---- one run
 
 
+class Ending(contextlib.AbstractContextManager["Ending"]):
+    """Context manager that makes an error of its block, or a signal, the outcome of a run, so that others go on.
+
+    Args:
+        device: that computes in the block.
+        remedy: what to set if its memory is too small.
+
+    Attributes:
+        outcome: set it in the block, if not ``DONE``.
+    """
+
+    def __init__(self, device: torch.device | str = "this machine", remedy: str = "") -> None:
+        self.outcome, self._device, self._remedy = Outcome(State.DONE), device, remedy
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception | Interrupted):
+            return False
+        first, expected = str(error).partition("\n")[0], isinstance(error, ConfigError | RunError | OSError)
+        lost = isinstance(error, dist.DistError) or any(sign in str(error) for sign in LOSING)
+        if isinstance(error, lease.Taken):
+            self.outcome = Outcome(State.BUSY, 1, str(error))
+        elif out_of_memory(error):
+            self.outcome = Outcome.failed(f"out of memory on {self._device}: {first} {self._remedy}")
+        elif reason := without_room(error):
+            self.outcome = Outcome.failed(reason)
+        elif world() > 1 and lost and not expected:
+            self.outcome = Outcome.failed(f"rank {rank()} {LOST} ({first}); the same command resumes")
+        else:
+            self.outcome = Outcome.of(error, f"rank {rank()} failed: " * (world() > 1))
+        return True
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed. On a CPU torch has no error class for that."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
 def carry_out(
     run: Run, wait: bool, quiet: bool = False, since: float = math.inf, begin: Begin = lambda run: None
 ) -> Outcome:
-    """Carry out a run and return how it ended. Failures and signals become the outcome, so that a grid goes on.
+    """Carry out a run, with its lease, and return how it ended; failures and signals, too.
 
     Args:
         wait: until another process that is training it has ended; otherwise it is ``BUSY`` then.
@@ -60,37 +98,29 @@ def carry_out(
         begin: called once the run is that of this process and before it trains.
     """
     folder = None
-    try:
-        with raised():
-            config = find_prepared(run.config)
-            folder = runs.find(config)
-            outcome = failed_since(folder, since) or _carry_out(run, config, folder, wait, quiet, begin)
-    except lease.Taken as error:
-        outcome = Outcome(State.BUSY, 1, str(error))
-    except (Exception, Interrupted) as error:
-        outcome = Outcome.of(error)
-    return replace(outcome, folder=str(folder) if folder else None)
-
-
-def _carry_out(run: Run, config: Config, folder: Path, wait: bool, quiet: bool, begin: Begin) -> Outcome:
-    config = config | {"threads": threads(config, folder)}
-    together = under_torchrun()  # all its processes train, and rank 0 tells the others whether there is anything to do
-    if nodes()[1] or (together and os.environ["RANK"] != "0"):
-        return launch(config, folder, run.command, quiet)
-    with lease.held(folder, wait) as claim:
-        if is_complete(folder, config) and not together:  # since this process has looked, or waited
-            return Outcome(State.DONE_BEFORE)
-        if not any((folder / name).exists() for name in ("checkpoints", RESULTS)):
-            runs.begin(folder, config, run.command)  # another one does so once it is known to go on
-        if not quiet:
-            print(f"run {folder.name} in {folder}", flush=True)
-        begin(run)
-        outcome = launch(config, folder, run.command, quiet, claim)
-        if not outcome.finished:
-            claim.require()
-        if outcome.state is State.FAILED and runs.begun(folder, config):
-            keep_failure(outcome, folder, config)
-        return outcome
+    with Ending() as end, raised():
+        config = find_prepared(run.config)
+        folder = runs.find(config)
+        config |= {"threads": threads(config, folder)}
+        follows = nodes()[1] > 0 or (under_torchrun() and os.environ["RANK"] != "0")
+        with contextlib.nullcontext() if follows else lease.held(folder, wait) as claim:
+            if failed := failed_since(folder, since):
+                end.outcome = failed
+            elif claim and is_complete(folder, config) and not under_torchrun():  # whose rank 0 tells the others so
+                end.outcome = Outcome(State.DONE_BEFORE)
+            else:
+                if claim:
+                    if not any((folder / name).exists() for name in ("checkpoints", RESULTS)):
+                        runs.begin(folder, config, run.command)  # another one does so once it is known to go on
+                    if not quiet:
+                        print(f"run {folder.name} in {folder}", flush=True)
+                    begin(run)
+                end.outcome = launch(config, folder, run.command, quiet, claim)
+                if claim and not end.outcome.finished:
+                    claim.require()
+                if claim and end.outcome.state is State.FAILED and runs.begun(folder, config):
+                    keep_failure(end.outcome, folder, config)
+    return replace(end.outcome, folder=str(folder) if folder else None)
 
 
 def threads(config: Mapping[str, Any], folder: Path) -> int | None:
@@ -124,7 +154,12 @@ def failed_since(folder: Path, then: float) -> Outcome | None:
 
 
 def launch(
-    config: Config, folder: Path, command: str | None, quiet: bool = False, claim: lease.Claim | None = None
+    config: Config,
+    folder: Path,
+    command: str | None,
+    quiet: bool = False,
+    claim: lease.Claim | None = None,
+    device: torch.device | None = None,
 ) -> Outcome:
     """Carry out a validated run, of which this process has the lease, and wait for it.
 
@@ -133,23 +168,32 @@ def launch(
         command: as for :func:`ssl_bench.training.engine.train`.
         quiet: print nothing.
         claim: on the run; None: that of the rank 0 of another process.
+        device: of this process, as a rank; None: the run has no ranks yet.
     """
-    task = partial(train_here, config, folder, command, quiet, claim)
-    if under_torchrun():
-        return join(task)
-    if config["devices"] == 1:
-        return task(local_device(0, config["device"]))
-    (count, index, rendezvous), beside = nodes(), ranks_here(config)
-    with tempfile.TemporaryDirectory(prefix="ssl-bench-") as private:
-        meeting = f"file://{private}/meeting" if count == 1 else f"tcp://{rendezvous}"
-        return in_ranks(partial(join, task, meeting), index * beside, beside, config["devices"])
+    if device is None and under_torchrun():
+        return join(partial(launch, config, folder, command, quiet, claim))
+    if device is None and config["devices"] > 1:
+        (count, index, rendezvous), beside = nodes(), ranks_here(config)
+        with tempfile.TemporaryDirectory(prefix="ssl-bench-") as private:
+            meeting = f"file://{private}/meeting" if count == 1 else f"tcp://{rendezvous}"
+            task = partial(join, partial(launch, config, folder, command, quiet, claim), meeting)
+            return in_ranks(task, index * beside, beside, config["devices"])
+    device = device or local_device(0, config["device"])
+    if config["threads"]:
+        torch.set_num_threads(config["threads"])
+    writes = files.guarded(folder, claim.require) if claim and rank() == 0 else contextlib.nullcontext()
+    with writes, logging_to(folder if rank() == 0 else None, quiet), Ending(device, LESS_MEMORY) as end:
+        train(config, folder, device, command)
+    if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
+        release_memory(device)
+    return end.outcome
 
 
 def join(task: "partial[Outcome]", meeting: str = "env://") -> Outcome:
     """Carry out a run as the rank that ``RANK`` and ``WORLD_SIZE`` name. Rank 0 tells the others if it is done already.
 
     Args:
-        task: a call of :func:`train_here`, without the device.
+        task: a call of :func:`launch`, without the device.
         meeting: where the ranks meet: the URL of a file for ranks of one machine, of rank 0 for those of several; as
             torchrun has told this process.
     """
@@ -162,61 +206,19 @@ def join(task: "partial[Outcome]", meeting: str = "env://") -> Outcome:
 
         inductor.compile_threads = min(32, cores_per_process())
 
-    def work() -> Outcome:
+    with Ending(device) as end:
         if beside == config["devices"]:
             stay_on_this_machine()
         if config["devices"] > 1:
             join_group(device, config["timeout"], init_method=meeting, rank=number, world_size=config["devices"])
         done = broadcast(rank() == 0 and is_complete(folder, config))
-        return Outcome(State.DONE_BEFORE) if done else task(device)
-
-    outcome = outcome_of(work, device, "")
-    if config["devices"] > 1 and outcome.state in (State.FAILED, State.INTERRUPTED):
+        end.outcome = Outcome(State.DONE_BEFORE) if done else task(device)
+    if config["devices"] > 1 and not end.outcome.finished:
         # Kernels of NCCL and the clean-up of CUDA would wait for ranks that have failed, or that are a batch ahead.
-        atexit.register(os._exit, outcome.code)
+        atexit.register(os._exit, end.outcome.code)
     else:
         leave()
-    return outcome
-
-
-def train_here(
-    config: Config, folder: Path, command: str | None, quiet: bool, claim: lease.Claim | None, device: torch.device
-) -> Outcome:
-    """Train on this rank, which has a device."""
-    if config["threads"]:
-        torch.set_num_threads(config["threads"])
-    writes = files.guarded(folder, claim.require) if claim and rank() == 0 else contextlib.nullcontext()
-    with writes, logging_to(folder if rank() == 0 else None, quiet):
-        work = partial(train, config, folder.name, folder, device, command)
-        outcome = outcome_of(work, device, "Set batch_size.chunk, a smaller batch_size.size or more devices")
-    if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
-        release_memory(device)
-    return outcome
-
-
-def outcome_of(work: Callable[[], Outcome | None], device: torch.device, remedy: str) -> Outcome:
-    """Do this rank's work; return its outcome, or that of the error which it raises.
-
-    Args:
-        remedy: what to set if the memory of the device is too small.
-    """
-    try:
-        return work() or Outcome(State.DONE)
-    except (Exception, Interrupted) as error:
-        first, expected = str(error).partition("\n")[0], isinstance(error, ConfigError | RunError | OSError)
-        if out_of_memory(error):
-            return Outcome.failed(f"out of memory on {device}: {first} {remedy}")
-        if reason := without_room(error):
-            return Outcome.failed(reason)
-        lost = isinstance(error, dist.DistError) or any(sign in str(error) for sign in LOSING)
-        if world() > 1 and lost and not expected:
-            return Outcome.failed(f"rank {rank()} {LOST} ({first}); the same command resumes")
-        return Outcome.of(error, f"rank {rank()} failed: " * (world() > 1))
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed. On a CPU torch has no error class for that."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    return end.outcome
 
 
 def in_ranks(work: Callable[[], Outcome], first: int, beside: int, count: int) -> Outcome:

@@ -36,45 +36,63 @@ from ssl_bench.training.watch import Watch
 log = logging.getLogger("ssl_bench")
 
 
-def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, command: str | None) -> None:
+def train(config: dict[str, Any], folder: Path, device: torch.device, command: str | None) -> None:
     """Carry out a run on this rank: train it from its last checkpoint on, and write its ``results.json``.
 
     A run that is trained already is evaluated only, as far as ``results.json`` is not complete. If the run cannot go
     on, nothing in its directory changes.
 
     Args:
+        folder: of the run, with its run_id as the name.
         command: the command that trains the run, to be written beside its configuration; None: train nothing.
 
     Raises:
         Interrupted: a signal came; a checkpoint was written.
         RunError: the loss became NaN or infinite, a file cannot be written or read, or the run cannot go on so.
     """
-    run = Training(config, run_id, folder, device)
-    with Interrupt(Votes()) as interrupt:
+    run = Training(config, device)
+    state, last = run.state, run.schedule.last_step
+    with Interrupt(Votes()) as interrupt, contextlib.ExitStack() as stack:
         former = runs.read_results(folder)
-        former = former if former and former["run_id"] == run_id else None
-        recorded = former["evaluations"] if former is not None else []
-        trained = run.resume(former, command is not None)
-        if trained is None and command is not None and rank() == 0:
-            runs.begin(folder, config, command)
-        facts = run.announce() if trained is None else trained.get("facts", {})
-        progress = run.state.step, facts, run.state.evaluated_step
-        record = Tracker(folder, config, run_id, *progress) if rank() == 0 else contextlib.nullcontext()
-        with record as tracker:
-            if run.state.step < run.schedule.last_step:
-                run.loop(interrupt, tracker)
-            elif trained is None and not run.schedule.last_step and not config["init"]:  # keep the random network
-                run.save(tracker)
-            interrupt.saved = True
-            stop_if_asked()
-            run.evaluation.finish(run_id, folder, recorded, trained, facts, tracker)
+        former = former if former and former["run_id"] == folder.name else None
+        trained = resume(run, folder, former, command is not None)
+        facts = trained.get("facts", {}) if trained else begin(run, folder, command)
+        record = Tracker(folder, config, folder.name, state.step, facts, state.evaluated_step) if rank() == 0 else None
+        tracker = record and stack.enter_context(record)
+        if state.step < last:
+            step = run.stepper()
+            run.evaluation.if_due(tracker)  # due here if a signal came before it
+            with Progress(last, state.step, run.schedule.steps_per_epoch, config["epochs"], rank() == 0) as progress:
+                while state.step < last:
+                    logged = (state.step + 1) % config["log_every"] == 0 or state.step + 1 == last
+                    diagnostics = step(logged)
+                    if logged:
+                        log_row(run, diagnostics, progress, tracker)
+                    stop = interrupt.agreed()
+                    if stop or is_saved(run):
+                        save(run, folder)
+                    if stop:
+                        raise Interrupted(stop)
+                    if run.evaluation.if_due(tracker):
+                        save(run, folder)
+                        progress.restart(state.step)
+        elif not (trained or last or config["init"]):  # keep the random network
+            save(run, folder)
+        interrupt.saved = True
+        stop_if_asked()
+        run.evaluation.finish(folder, former["evaluations"] if former else [], trained, facts, tracker)
 
 
 class Training:
-    """The objects of one run on one rank, and its loop."""
+    """The parts of one run on one rank, before its first step.
 
-    def __init__(self, config: dict[str, Any], run_id: str, folder: Path, device: torch.device) -> None:
-        self.config, self.run_id, self.folder, self.device = config, run_id, folder, device
+    Attributes:
+        run: what its configuration describes.
+        chunk: images of this rank per pass; None: all at once.
+    """
+
+    def __init__(self, config: dict[str, Any], device: torch.device) -> None:
+        self.config, self.device = config, device
         if device.type == "cuda":
             torch.cuda.init()  # type: ignore[no-untyped-call]
             torch.cuda.reset_peak_memory_stats(device)  # that of a former run of this process is not this one's
@@ -92,82 +110,19 @@ class Training:
         self.evaluation = Evaluation(self.run, self.state, self.schedule, self.precision)
         self.watch = Watch(self.run, self.state, self.loader, self.precision)
 
-    # ---- training
-
-    def resume(self, former: Mapping[str, Any] | None, trains: bool) -> Mapping[str, Any] | None:
-        """Go on from the last checkpoint, if there is one.
-
-        Args:
-            former: the run's ``results.json``; None: it has none.
-            trains: whether the remaining steps may be trained.
-
-        Returns:
-            ``former`` if nothing is left to train, else None.
-
-        Raises:
-            RunError: there are results and no checkpoint, the run is past ``epochs`` already, or steps remain that may
-                not be trained, or cannot be from a checkpoint that has networks only.
-        """
-        state, last = self.state, self.schedule.last_step
-        as_given = build.has_no_checkpoint(self.config, self.folder)
-        resumed = not as_given and state.resume(self.folder, self.run_id, trains)
-        if former is not None and not (resumed or as_given):
-            remedy = checkpoint.anew(self.folder)
-            raise RunError(f"{self.folder} has results, but no checkpoint that can be evaluated; {remedy}")
-        epoch = self.schedule.epoch(state.step)
-        if state.step > last:
-            raise RunError(f"{self.folder} has gone on to epoch {epoch:g}: set epochs to {math.ceil(epoch)} or more")
-        if former is not None:  # the rows of its evaluation stay
-            state.evaluated_step = max(state.evaluated_step, former.get("facts", {}).get("steps", 0))
-            if state.step == last and former["config"].get("epochs") == self.config["epochs"]:
-                return former
-        if not trains:
-            raise RunError(f"{self.folder} is not trained to its end: start its training again")
-        if state.networks_only and state.step < last:
-            why = f"{checkpoint.FILE} has networks only; {checkpoint.anew(self.folder)}"
-            raise RunError(f"{self.folder} cannot go on from epoch {epoch:g}: {why}")
-        if resumed:
-            self.announce_resume()
-        return None
-
-    def loop(self, interrupt: Interrupt, tracker: Tracker | None) -> None:
-        """Train to the last step, with rows of metrics, checkpoints and evaluations on the way."""
-        state, last, epochs = self.state, self.schedule.last_step, self.config["epochs"]
-        state.method.train()
-        step = self.stepper()
-        self.evaluation.if_due(tracker)  # due here if a signal came before it
-        with Progress(last, state.step, self.schedule.steps_per_epoch, epochs, rank() == 0) as progress:
-            while state.step < last:
-                logged = (state.step + 1) % self.config["log_every"] == 0 or state.step + 1 == last
-                diagnostics = step(logged)
-                if logged:
-                    self._log(diagnostics, progress, tracker)
-                stop = interrupt.agreed()
-                if stop or self._is_saved(state.step):
-                    self.save(tracker)
-                if stop:
-                    raise Interrupted(stop)
-                if self.evaluation.if_due(tracker):
-                    self.save(tracker)
-                    progress.restart(state.step)
-
-    def _is_saved(self, step: int) -> bool:
-        every = self.config["checkpoint"]["every"] * self.schedule.steps_per_epoch
-        return step % every == 0 or step == self.schedule.last_step
-
-    def _log(self, diagnostics: dict[str, Tensor], progress: Progress, tracker: Tracker | None) -> None:
-        """Write a row of metrics and show it."""
-        step, row = self.state.step, self._row(diagnostics)
-        row["images_per_second"] = progress.rate(step) * self.loader.batch_size
-        row["seconds"] = self.state.seconds()
-        if self.watch.measure_if_due(step, row):
-            progress.restart(step)
-        progress.show(step, row)
-        if tracker is not None:
-            tracker.row(step, row)
+    def _on_device(self, images: Source) -> Source:
+        """The training images in the device's memory, if ``images_on`` says so and they fit beside the training."""
+        where = self.config["images_on"]
+        if self.device.type != "cuda" or where == "host" or images.nbytes is None:
+            return images
+        free = torch.cuda.mem_get_info(self.device)[0]
+        if where == "auto" and images.nbytes > free / 3:
+            return images
+        return images.to(self.device)
 
     def stepper(self) -> Callable[[bool], dict[str, Tensor]]:
         """The function that carries out the next step and returns its diagnostics, all of them if asked for."""
+        self.state.method.train()
         with_views = self.device.type == "cuda" and self.config["compile_views"]
         if with_views or self.config["compile"]:
             torch._dynamo.reset()  # the limit of compiled functions counts those of earlier runs of this process too
@@ -192,76 +147,123 @@ class Training:
             stepper.distribute()
         return stepper
 
-    def _row(self, diagnostics: dict[str, Tensor]) -> dict[str, Any]:
-        """Row of metrics: the mean loss since the last row, and the diagnostics of this step."""
-        state, step, scaled = self.state, self.state.step, self.precision.scaled
-        if not self.config["diagnostics"]["npc_histogram"]:
-            diagnostics.pop("npc/histogram", None)
-        if scaled:
-            diagnostics["loss_scale"] = state.scale()
-        loss, bad_step, bad_tau, skipped, values = state.meter.read([*diagnostics.values()])
-        if bad_step >= 0:
-            raise_bad_loss(bad_step, self.schedule.lr_at(bad_step), bad_tau)
-        named = {name: values.pop(0) if v.ndim == 0 else [values.pop(0) for _ in v] for name, v in diagnostics.items()}
-        skips = {"skipped_steps": skipped} if scaled else {}
-        return {"epoch": self.schedule.epoch(step), "loss": loss, "lr": self.schedule.lr_at(step - 1), **named, **skips}
 
-    def save(self, tracker: Tracker | None) -> None:
-        """Write a checkpoint: at the end of a run that cannot go on to more epochs, one with networks only."""
-        ended = self.state.step == self.schedule.last_step and not extensible(self.config)
-        self.state.save(self.folder, self.run_id, self.schedule.lr_at, networks_only=ended)
+# ---- the beginning
 
-    # ---- announcements
 
-    def announce_resume(self) -> None:
-        """Log at which step the run resumes, and which conditions have changed on which its bits depend."""
-        step, schedule, former = self.state.step, self.schedule, self.state.former_conditions
-        log.info("resuming at step %d of %d (epoch %d)", step, schedule.last_step, step // schedule.steps_per_epoch)
-        pairs = [(name, now, former.get(name, now)) for name, now in self.state.conditions().items()]
-        changes = "; ".join(f"{name} {now} (before: {then})" for name, now, then in pairs if now != then)
-        if changes:
+def resume(run: Training, folder: Path, former: Mapping[str, Any] | None, trains: bool) -> Mapping[str, Any] | None:
+    """Go on from the last checkpoint, if there is one.
+
+    Args:
+        former: the run's ``results.json``; None: it has none.
+        trains: whether the remaining steps may be trained.
+
+    Returns:
+        ``former`` if nothing is left to train, else None.
+
+    Raises:
+        RunError: there are results and no checkpoint, the run is past ``epochs`` already, or steps remain that may
+            not be trained, or cannot be from a checkpoint that has networks only.
+    """
+    state, schedule, last = run.state, run.schedule, run.schedule.last_step
+    as_given = build.has_no_checkpoint(run.config, folder)
+    resumed = not as_given and state.resume(folder, folder.name, trains)
+    if former is not None and not (resumed or as_given):
+        remedy = checkpoint.anew(folder)
+        raise RunError(f"{folder} has results, but no checkpoint that can be evaluated; {remedy}")
+    epoch = schedule.epoch(state.step)
+    if state.step > last:
+        raise RunError(f"{folder} has gone on to epoch {epoch:g}: set epochs to {math.ceil(epoch)} or more")
+    if former is not None:  # the rows of its evaluation stay
+        state.evaluated_step = max(state.evaluated_step, former.get("facts", {}).get("steps", 0))
+        if state.step == last and former["config"].get("epochs") == run.config["epochs"]:
+            return former
+    if not trains:
+        raise RunError(f"{folder} is not trained to its end: start its training again")
+    if state.networks_only and state.step < last:
+        why = f"{checkpoint.FILE} has networks only; {checkpoint.anew(folder)}"
+        raise RunError(f"{folder} cannot go on from epoch {epoch:g}: {why}")
+    if resumed:
+        log.info("resuming at step %d of %d (epoch %d)", state.step, last, state.step // schedule.steps_per_epoch)
+        if changes := state.changed_conditions():
             log.warning("resumed with %s: the bits can differ from those of an undisturbed run", changes)
+    return None
 
-    def announce(self) -> dict[str, Any]:
-        """Log a summary of the run before its first step; return its facts."""
-        size, share, schedule = self.loader.batch_size, self.loader.batch_size // world(), self.schedule
-        images, recipe, method = len(self.loader.images), self.run.recipe, self.state.method
-        facts: dict[str, Any] = method.facts(size) | {
-            "images_per_rank": share,
-            "ranks": world(),
-            "train_images": images,
-            "steps": schedule.last_step,
-            "lr": schedule.lr,
-            "parameters": sum(p.numel() for p in method.encoder.parameters()),
-        }
-        negatives, option = facts.get("negatives_per_anchor"), self.config["choices"].get("negatives")
-        if isinstance(method, Contrastive) and method.negatives.varies:
-            last = schedule.progress(schedule.last_step - 1)
-            facts["negatives_per_anchor_at_end"] = method.negatives.count(size, last)
-        at_end = facts.get("negatives_per_anchor_at_end", negatives)
-        if weights := getattr(getattr(method.encoder, "backbone", None), "initial_weights", ""):
-            facts["init"] = weights
-        log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
-        if not schedule.last_step:
-            return facts
-        if negatives is not None:
-            sentence = "negatives per anchor: %d%s (%s, %d images over %d ranks, %d on each)"
-            later = "" if at_end is negatives else f" at the start, {at_end} at the end"
-            log.info(sentence, negatives, later, option, size, world(), share)
-        log.info("lr after scaling: %.6g (%s rule from %g)", schedule.lr, recipe.rule, recipe.lr)
-        if recipe.warmup_epochs >= self.config["epochs"]:
-            log.warning("the warm-up lasts the whole training: optimizer.warmup_epochs is not less than epochs")
-        if self.precision.name == "bf16" and self.device.type == "cpu" and bf16_is_slow():
-            log.warning("precision=bf16 takes many times as long as fp32: this processor has no instructions for it")
-        log.info("%d steps to go, %d an epoch", schedule.last_step - self.state.step, schedule.steps_per_epoch)
+
+def begin(run: Training, folder: Path, command: str | None) -> dict[str, Any]:
+    """Write the configuration and the command of a run that trains, and log a summary of it; return its facts."""
+    if command is not None and rank() == 0:
+        runs.begin(folder, run.config, command)
+    size, share, schedule = run.loader.batch_size, run.loader.batch_size // world(), run.schedule
+    images, recipe, method = len(run.loader.images), run.run.recipe, run.state.method
+    facts: dict[str, Any] = method.facts(size) | {
+        "images_per_rank": share,
+        "ranks": world(),
+        "train_images": images,
+        "steps": schedule.last_step,
+        "lr": schedule.lr,
+        "parameters": sum(p.numel() for p in method.encoder.parameters()),
+    }
+    negatives, option = facts.get("negatives_per_anchor"), run.config["choices"].get("negatives")
+    if isinstance(method, Contrastive) and method.negatives.varies:
+        last = schedule.progress(schedule.last_step - 1)
+        facts["negatives_per_anchor_at_end"] = method.negatives.count(size, last)
+    at_end = facts.get("negatives_per_anchor_at_end", negatives)
+    if weights := getattr(getattr(method.encoder, "backbone", None), "initial_weights", ""):
+        facts["init"] = weights
+    log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", run.precision.name, run.device)
+    if not schedule.last_step:
         return facts
+    if negatives is not None:
+        sentence = "negatives per anchor: %d%s (%s, %d images over %d ranks, %d on each)"
+        later = "" if at_end is negatives else f" at the start, {at_end} at the end"
+        log.info(sentence, negatives, later, option, size, world(), share)
+    log.info("lr after scaling: %.6g (%s rule from %g)", schedule.lr, recipe.rule, recipe.lr)
+    if recipe.warmup_epochs >= run.config["epochs"]:
+        log.warning("the warm-up lasts the whole training: optimizer.warmup_epochs is not less than epochs")
+    if run.precision.name == "bf16" and run.device.type == "cpu" and bf16_is_slow():
+        log.warning("precision=bf16 takes many times as long as fp32: this processor has no instructions for it")
+    log.info("%d steps to go, %d an epoch", schedule.last_step - run.state.step, schedule.steps_per_epoch)
+    return facts
 
-    def _on_device(self, images: Source) -> Source:
-        """The training images in the device's memory, if ``images_on`` says so and they fit beside the training."""
-        where = self.config["images_on"]
-        if self.device.type != "cuda" or where == "host" or images.nbytes is None:
-            return images
-        free = torch.cuda.mem_get_info(self.device)[0]
-        if where == "auto" and images.nbytes > free / 3:
-            return images
-        return images.to(self.device)
+
+# ---- after a step
+
+
+def log_row(run: Training, diagnostics: dict[str, Tensor], progress: Progress, tracker: Tracker | None) -> None:
+    """Write a row of metrics and show it."""
+    step, row = run.state.step, row_of(run, diagnostics)
+    row["images_per_second"] = progress.rate(step) * run.loader.batch_size
+    row["seconds"] = run.state.seconds()
+    if run.watch.measure_if_due(step, row):
+        progress.restart(step)
+    progress.show(step, row)
+    if tracker is not None:
+        tracker.row(step, row)
+
+
+def row_of(run: Training, diagnostics: dict[str, Tensor]) -> dict[str, Any]:
+    """Row of metrics: the mean loss since the last row, and the diagnostics of this step."""
+    state, step, scaled, lr_at = run.state, run.state.step, run.precision.scaled, run.schedule.lr_at
+    if not run.config["diagnostics"]["npc_histogram"]:
+        diagnostics.pop("npc/histogram", None)
+    if scaled:
+        diagnostics["loss_scale"] = state.scale()
+    loss, bad_step, bad_tau, skipped, values = state.meter.read([*diagnostics.values()])
+    if bad_step >= 0:
+        raise_bad_loss(bad_step, lr_at(bad_step), bad_tau)
+    named = {name: values.pop(0) if v.ndim == 0 else [values.pop(0) for _ in v] for name, v in diagnostics.items()}
+    skips = {"skipped_steps": skipped} if scaled else {}
+    return {"epoch": run.schedule.epoch(step), "loss": loss, "lr": lr_at(step - 1), **named, **skips}
+
+
+def is_saved(run: Training) -> bool:
+    """Whether a checkpoint is due after the last step."""
+    every = run.config["checkpoint"]["every"] * run.schedule.steps_per_epoch
+    return run.state.step % every == 0 or run.state.step == run.schedule.last_step
+
+
+def save(run: Training, folder: Path) -> None:
+    """Write a checkpoint: at the end of a run that cannot go on to more epochs, one with networks only."""
+    ended = run.state.step == run.schedule.last_step and not extensible(run.config)
+    run.state.save(folder, folder.name, run.schedule.lr_at, networks_only=ended)

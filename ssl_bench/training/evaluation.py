@@ -54,7 +54,6 @@ class Evaluation:
 
     def finish(
         self,
-        run_id: str,
         folder: Path,
         recorded: Sequence[Entry],
         trained: Mapping[str, Any] | None,
@@ -73,7 +72,7 @@ class Evaluation:
         if tracker is None:
             return
         entries = [*recorded, *(evaluations.write_hits(folder, entry) for entry in evaluated)]
-        content = self._results(run_id, entries, facts, trained or {})
+        content = self._results(folder.name, entries, facts, trained or {})
         networks = {"": self.state.method.encoder}
         cells = list(build.cells(self.run, networks, self.state.device, self.precision))
         _write_labels(folder, (target for _, _, targets in cells for target in targets))

@@ -35,7 +35,6 @@ class TrainingState:
         evaluated_step: step of the last evaluation before the end.
         starts: commit (``git``) and time (``at``) of the run's first process, and of each later one that had another
             commit.
-        former_conditions: conditions of the process that wrote the checkpoint; empty at the beginning of a run.
         networks_only: the checkpoint has no state of the optimiser, without which no step can follow.
         peak: the most memory of the GPU in bytes until torch began to count anew, 0 if it never did.
     """
@@ -56,7 +55,7 @@ class TrainingState:
         self.snr = GradientSNR(self.method.parameters(), decay) if decay is not None else None
         self.meter = Meter(device, precision.weights)
         self.step, self.evaluated_step, self.peak = 0, 0, 0
-        self.device, self.former_conditions, self.networks_only = device, dict[str, Any](), False
+        self.device, self._former_conditions, self.networks_only = device, dict[str, Any](), False
         self._settings = {name: config[name] for name in COMPUTED if device.type == "cuda" or name not in OF_GPUS}
         self.starts: list[dict[str, str | None]] = [{"git": commit(), "at": now()}]
 
@@ -71,6 +70,11 @@ class TrainingState:
     def conditions(self) -> dict[str, Any]:
         """The conditions that the bits of a result depend on, beside what the run_id says."""
         return conditions(self.device) | self._settings
+
+    def changed_conditions(self) -> str:
+        """The conditions that were others in the process that wrote the checkpoint; empty if there are none."""
+        pairs = [(name, now, self._former_conditions.get(name, now)) for name, now in self.conditions().items()]
+        return "; ".join(f"{name} {now} (before: {then})" for name, now, then in pairs if now != then)
 
     def save(self, folder: Path, run_id: str, lr_at: Callable[[int], float], networks_only: bool = False) -> None:
         """Write a checkpoint, in which every rank takes part.
@@ -135,7 +139,7 @@ class TrainingState:
         ranks = state["ranks"]
         former = [dict(start) for start in state["starts"]]
         self.starts = former + [start for start in self.starts if start["git"] != former[-1]["git"]]
-        self.former_conditions = dict(ranks[0]["conditions"])
+        self._former_conditions = dict(ranks[0]["conditions"])
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
             set_rng_state(ranks[rank()]["rng"])
             total, count, bad_step, bad_tau, skipped = map(float, ranks[rank()]["meter"])

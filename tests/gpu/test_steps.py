@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from ssl_bench.config.compose import load
+from ssl_bench.training.engine import row_of
 from ssl_bench.training.graph import GraphedStepper
 from tests.gpu.conftest import REAL
 from tests.gpu.runs import Log, launches, training, waits
@@ -123,7 +124,7 @@ def launches_and_waits(*overrides: str) -> tuple[list[int], list[int]]:
             diagnostics = step(number % 4 == 3)
             found[0].append(launches() - launched)
             if number % 4 == 3:
-                run._row(diagnostics)
+                row_of(run, diagnostics)
             found[1].append(waits() - waited)
     return found
 

@@ -48,7 +48,7 @@ def networks(rank: int) -> dict[str, set[type]]:
     for name in sorted(path.stem for path in (directory() / "framework").glob("[!f]*.yaml")):  # frozen trains nothing
         config = load([*SMALL, f"framework={name}", "batch_size.size=32", "dataset.size=12", "devices=2"])
         with patch("ssl_bench.training.engine.Stepper", Watched):
-            step = Training(config, "0123456789", Path(), torch.device("cpu")).stepper()
+            step = Training(config, torch.device("cpu")).stepper()
             for _ in range(2):
                 step(False)
         found[name], seen = seen, set()
@@ -118,7 +118,7 @@ def _planted(kind: str, work: Callable[..., Outcome], *arguments: Any) -> Outcom
 def started_here(kind: str, folder: Path, meeting: str = "") -> Outcome:
     """The outcome of two ranks, which meet as those of one machine do if no other place is given."""
     folder.mkdir()
-    task = partial(run.train_here, CONFIG, folder, "", True, None)
+    task = partial(run.launch, CONFIG, folder, "", True, None)
     meeting = meeting or f"file://{folder}/meeting"
     return run.in_ranks(partial(_planted, kind, run.join, task, meeting), 0, 2, 2)
 
@@ -205,6 +205,6 @@ def test_the_surroundings_reach_the_ranks_and_they_can_still_use_a_gpu(monkeypat
 
 def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) -> None:
     with patch.object(run, "train", lambda *_: torch.empty(2**52)):
-        outcome = run.train_here(CONFIG, tmp_path, "", True, None, torch.device("cpu"))
+        outcome = run.launch(CONFIG, tmp_path, "", True, None, torch.device("cpu"))
     assert outcome.code == 1 and "memory" in outcome.reason
     assert all(key in outcome.reason for key in ("batch_size.chunk", "batch_size.size", "devices"))

@@ -8,7 +8,6 @@ import logging
 import math
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -39,9 +38,9 @@ def views_at_once(step: Step, rows: slice = slice(None)) -> Batch:
     return Batch(step._on_device(step.images), step.ids, step.labels)
 
 
-def training(folder: Path, *overrides: str) -> Training:
+def training(*overrides: str) -> Training:
     config = load([*SMALL, "epochs=4", "max_steps=14", *overrides])
-    return Training(config, "0123456789", folder, torch.device("cpu"))
+    return Training(config, torch.device("cpu"))
 
 
 def stepper(run: Training) -> Stepper:
@@ -67,12 +66,12 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_replayed_steps_equal_eager_ones(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_replayed_steps_equal_eager_ones(name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ssl_bench")
-    eager = training(tmp_path, *OPTIONS[name])
+    eager = training(*OPTIONS[name])
     step = stepper(eager)
     expected = trained(eager, step)
-    run = training(tmp_path, *OPTIONS[name])
+    run = training(*OPTIONS[name])
     graphed = GraphedStepper(stepper(run), run.loader, True, Operations, Votes())
     found = trained(run, graphed)
     starts = [re.findall(r"step (\d+)", each) for each in caplog.messages if "replayed" in each]
@@ -92,12 +91,12 @@ def vars_of(module: torch.nn.Module) -> Any:
 # ---- recordings that must not be used
 
 
-def test_a_recording_that_differs_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_recording_that_differs_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ssl_bench")
-    eager = training(tmp_path)
+    eager = training()
     step = stepper(eager)
     expected = trained(eager, step)
-    run = training(tmp_path)
+    run = training()
 
     class Numb(Operations):
         """Replays with the ids of the recorded step."""

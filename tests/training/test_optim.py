@@ -4,7 +4,6 @@ import copy
 import math
 import re
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,8 +138,7 @@ def clipped_training(chunk: int | None, rank: int = 0) -> dict[str, Any]:
     overrides += ["backbone.args.depth=1", "backbone.args.embed_dim=12", "head=moco", "head.hidden=8", "max_steps=3"]
     overrides += ["batch_size.size=16", f"devices={world()}", f"batch_size.chunk={chunk or 'null'}"]
     config = load([*overrides, "precision=fp64", "optimizer.clip=0.02"])
-    run = Training(config, "0123456789", Path("unused"), torch.device("cpu"))
-    run.state.method.train()
+    run = Training(config, torch.device("cpu"))
     step = run.stepper()
     norms = torch.tensor([float(step(True)["gradient_norm"]) for _ in range(3)], dtype=torch.float64)
     parameters = list(run.state.method.parameters())

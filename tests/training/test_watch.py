@@ -66,7 +66,7 @@ def test_the_mean_cosine_is_of_different_images(tmp_path: Path, monkeypatch: pyt
         return 1.0
 
     monkeypatch.setattr("ssl_bench.training.watch.effective_rank", rank)
-    run = Training(load([*SMALL, "evaluate.watch=1"]), "0123456789", tmp_path, torch.device("cpu"))
+    run = Training(load([*SMALL, "evaluate.watch=1"]), torch.device("cpu"))
     run.watch.ids, row = run.watch.ids[:5], dict[str, Any]()
     assert run.watch.measure_if_due(run.watch.every, row)
     pairs = itertools.combinations(seen[0].double(), 2)
@@ -76,8 +76,8 @@ def test_the_mean_cosine_is_of_different_images(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(("every", "count"), [(1, 67), (4, 268), (0, 0)])
 def test_a_look_sees_a_twentieth_of_the_images_that_were_trained_on(every: int, count: int, tmp_path: Path) -> None:
-    run = Training(load([*SMALL, f"evaluate.watch={every}"]), "0123456789", tmp_path, torch.device("cpu"))
-    again = Training(load([*SMALL, f"evaluate.watch={every}"]), "0123456789", tmp_path, torch.device("cpu"))
+    run = Training(load([*SMALL, f"evaluate.watch={every}"]), torch.device("cpu"))
+    again = Training(load([*SMALL, f"evaluate.watch={every}"]), torch.device("cpu"))
     assert len(run.watch.ids) == count and torch.equal(run.watch.ids, again.watch.ids)
     assert len(run.watch.ids.unique()) == count
 
