@@ -5,13 +5,12 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from tuned_twice import PLACES, Question, Rules
+from tuned_twice import PLACES, POINTS, Question, Rules
 
 from ssl_bench import files
 from ssl_bench.config.identity import recipe_id
@@ -21,8 +20,6 @@ from ssl_bench.record.runs import Run
 
 DESIGN = Path(__file__).with_name("compare_losses.yaml")
 TUNED, TESTED = "knn_val", "knn"  # what settings are chosen by, and what is compared
-SEEDS = {"a": (18, 19, 20, 21), "b": (22, 23, 24, 25)}  # of the optimum of a replicate
-KINDS = ("losses with a temperature", "others")
 LESS_THAN_1 = "framework.momentum"  # whose axis is the logarithm of what it is below 1
 VERSIONS = ("device", "threads", "ssl_bench", "python", "torch", "numpy")  # of a machine
 
@@ -50,7 +47,6 @@ class Wanted:
 class Cell:
     """A loss in a setting."""
 
-    part: str
     loss: str
     setting: str
 
@@ -61,74 +57,59 @@ class Cell:
 
 
 class Design:
-    """The design that the YAML file asks for."""
+    """The design that the YAML file asks for.
+
+    Attributes:
+        groups: cells whose surfaces share a kernel, in the order in which they run.
+        kinds: that of each cell by its name.
+        questions: that are asked.
+    """
 
     def __init__(self, path: Path = DESIGN) -> None:
         self.path, self.content = path, yaml.safe_load(files.read_bytes(path).decode())
         self.rules, self.gap = Rules(**self.content["rules"]), float(self.content["gap"])
-        self.epochs: int = self.content["epochs"]
-        self.train = flat(self.content["train"])
-        self.reference, self.at = self.content["reference"], self.content["at"]
-        parts = self.content["parts"].items()
-        self.cells = [Cell(part, loss, at) for part, of in parts for at, losses in of.items() for loss in losses]
+        self.train, self.reference = flat(self.content["train"]), str(self.content["reference"])
+        self.groups = [[Cell(loss, of["at"]) for loss in of["losses"]] for of in self.content["cells"]]
+        self.cells = [cell for group in self.groups for cell in group]
+        kinds = [*self.content["kinds"]]
+        self.kinds = {cell.name: kinds["temperature.tau" not in self.axes(cell)] for cell in self.cells}
+        self.questions = [Question(of.pop("of"), of.pop("minus"), **of) for of in self.content["questions"]]
 
     @property
     def controls(self) -> Wanted:
         """The run of the labels, which measures raw pixels and random weights as well."""
-        return Wanted((*self.content["controls"], f"epochs={self.epochs}"), 0)
-
-    def points(self, cell: Cell) -> list[Wanted]:
-        """The 16 points of a cell, of which the first half is replicate a."""
-        return [Wanted(self._words(cell, at_place(self.axes(cell), place)), 0) for place in PLACES.tolist()]
+        return Wanted((*self.content["controls"], f"epochs={self.content['epochs']}"), 0)
 
     def axes(self, cell: Cell) -> Mapping[str, Sequence[float]]:
         """The two keys that a cell is tuned over, with the ends of their ranges."""
         ranges: Mapping[str, Sequence[float]] = self.content["losses"][cell.loss]["over"]
         return ranges
 
-    @cached_property
-    def kinds(self) -> dict[str, str]:
-        """That of each cell by its name."""
-        return {cell.name: KINDS["temperature.tau" not in self.axes(cell)] for cell in self.cells}
+    def seeds(self, cell: Cell) -> Mapping[str, Sequence[int]]:
+        """The fresh seeds of each replicate of a cell."""
+        of: Mapping[str, Sequence[int]] = self.content["kinds"][self.kinds[cell.name]]
+        return of
 
-    def tests(self, cell: Cell, optima: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, list[Wanted]]:
-        """The fresh seeds at the optimum of each replicate; empty before they are chosen."""
-        return {
-            name: [Wanted(self._words(cell, optimum), seed, images=True) for seed in SEEDS[name]]
-            for name, optimum in optima.get(cell.name, {}).items()
-        }
+    def points(self, cell: Cell) -> dict[str, list[Wanted]]:
+        """The points of each replicate of a cell."""
+        at = {name: PLACES[POINTS * number :][:POINTS].tolist() for number, name in enumerate(self.seeds(cell))}
+        words = {name: [self._words(cell, at_place(self.axes(cell), place)) for place in of] for name, of in at.items()}
+        return {name: [Wanted(point, 0) for point in of] for name, of in words.items()}
+
+    def tests(self, cell: Cell, optima: Mapping[str, Mapping[str, Sequence[str]]], third: bool = False) -> Any:
+        """The fresh seeds at the optimum of each replicate, by its name; empty before they are all chosen.
+
+        Args:
+            third: those of the third edition.
+        """
+        chosen, seeds = optima.get(cell.name, {}), self.content["third"] if third else self.seeds(cell)
+        if not seeds.keys() <= chosen.keys():
+            return {}
+        return {n: [Wanted(self._words(cell, chosen[n]), s, images=True) for s in of] for n, of in seeds.items()}
 
     def _words(self, cell: Cell, point: Sequence[str]) -> tuple[str, ...]:
-        setting = self.content["settings"][cell.setting]
-        longer = setting.get("longer", 1)
-        slower = [f"optimizer.warmup_epochs={longer / 2:g}"] if longer > 1 else []
-        of_loss = self.content["losses"][cell.loss]["set"]
-        return (*of_loss, *setting["set"], *slower, *point, f"epochs={longer * self.epochs}")
-
-    def groups(self, part: str) -> list[list[Cell]]:
-        """The cells of a part that share a kernel: those of one batch."""
-        groups = dict[str, list[Cell]]()
-        for cell in self.cells:
-            if cell.part == part:
-                words = self.content["settings"][cell.setting]["set"]
-                groups.setdefault(next(word for word in words if word.startswith("batch_size=")), []).append(cell)
-        return list(groups.values())
-
-    @cached_property
-    def questions(self) -> list[Question]:
-        """All that are planned."""
-        names, at, to = {cell.name for cell in self.cells}, self.at, self.reference
-        asked = list[Question]()
-        for cell in self.cells:
-            other = f"{to if cell.setting == at else cell.loss}, {at}"
-            if cell.name != other:
-                asked.append(Question(f"{cell.name} less {other}", {cell.name: 1, other: -1}))
-        for one, other in self.content["ends"]:
-            for loss in self.content["losses"]:
-                signs = {f"{loss}, {one}": 1, f"{to}, {one}": -1, f"{loss}, {other}": -1, f"{to}, {other}": 1}
-                if loss != to and signs.keys() <= names:
-                    asked.append(Question(f"{loss} less {to}, {one} less {other}", signs))
-        return asked
+        of_loss, of_setting = self.content["losses"][cell.loss]["set"], self.content["settings"][cell.setting]
+        return (*of_loss, *of_setting, *point, f"epochs={self.content['epochs']}")
 
 
 def at_place(axes: Mapping[str, Sequence[float]], place: Sequence[float]) -> list[str]:
@@ -179,8 +160,11 @@ class Numbers:
         """Those that have not run."""
         return [one for one in wanted if one.text not in self.runs]
 
-    def add(self, wanted: Wanted, run: Run) -> None:
-        """Add a run that has its results."""
+    def add(self, wanted: Wanted, run: Run | None) -> None:
+        """Add a run that has its results; None: it diverged."""
+        if run is None:
+            self.runs[wanted.text] = {"diverged": True}
+            return
         machine = {name: run.environment.get(name) for name in VERSIONS}
         if machine not in self.machines:
             self.machines.append(machine)
@@ -197,10 +181,6 @@ class Numbers:
                 if (bits := evaluations.read_hits(run.folder, entry, f"{TESTED}/top1")) is not None:
                     self.runs[wanted.text]["right"] = base64.b64encode(np.packbits(bits).tobytes()).decode()
 
-    def add_diverged(self, texts: Iterable[str]) -> None:
-        """Add runs that became not finite."""
-        self.runs |= {text: {"diverged": True} for text in texts}
-
     def of_points(self, points: Sequence[Wanted]) -> tuple[np.ndarray, np.ndarray]:
         """The values to choose points by, and those to compare [points]; one that diverged has the lowest."""
         tuned, tested = (np.array([self.value(point, name) for point in points]) for name in (TUNED, TESTED))
@@ -211,7 +191,7 @@ class Numbers:
         return any(self.runs.get(test.text, {}).get("diverged") for of in tests.values() for test in of)
 
     def of_tests(self, tests: Mapping[str, Sequence[Wanted]]) -> dict[str, list[float]]:
-        """The accuracies of both replicates of a cell; empty as long as one is missing, or if one diverged."""
+        """The accuracies of each replicate of a cell; empty as long as one is missing, or if one diverged."""
         if self.diverged(tests) or self.missing(test for of in tests.values() for test in of):
             return {}
         return {replicate: [self.value(test, TESTED) for test in of] for replicate, of in tests.items()}

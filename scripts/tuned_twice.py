@@ -1,36 +1,35 @@
-"""Compare cells each of which was tuned twice from nothing: points, optima, verdicts, and the simulation of it all.
+"""Compare cells each of which was tuned several times from nothing: points, optima, verdicts, and the simulation of it.
 
 A cell is a loss in a setting, such as DCL at batch 32. A replicate of it is tuned at 8 points of two keys, and its
-optimum is then measured with 4 fresh seeds. So the difference between a cell's replicates holds all that its number
+optimum is then measured with fresh seeds. So the difference between a cell's replicates holds all that its number
 depends on by chance: the points, the noise of each, the seeds. Its size is estimated from all cells of a kind, such as
-those of losses with a temperature. compare_losses.py trains the runs.
+those of losses with a temperature. Replicates are blocks: in one of them all cells have the same points and seeds.
+compare_losses.py trains the runs.
 
-Shapes: C cells, Q questions, M images; replicates are a and b.
+Shapes: C cells, B replicates, Q questions, M images.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import shares as verdicts
+from scipy.stats import qmc
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-# The first points of Sobol's sequence in the square (Sobol 1967), in sixteenths. Each of 4 x 2 equal parts of the
-# square has one of the first 8, which are replicate a, and one of the last 8, which are b; each of 4 x 4 one of all.
-SOBOL = np.array(
-    [
-        (0, 8, 12, 4, 6, 14, 10, 2, 3, 11, 15, 7, 5, 13, 9, 1),
-        (0, 8, 4, 12, 6, 14, 2, 10, 5, 13, 1, 9, 3, 11, 7, 15),
-    ]
-).T
-PLACES = (SOBOL + 0.5) / 16  # in the unit square, whose axes are logarithms [16, 2]
-REPLICATES = {"a": slice(0, 8), "b": slice(8, 16)}  # their places
+from ssl_bench.results import statistics
+from ssl_bench.results.statistics import Estimate, tail
+
+POINTS = 8  # of a replicate
+# Sobol's sequence (1967) in the unit square, in sixteenths: each of 4 x 2 equal parts of the square has one of the
+# points of each replicate, and each of 4 x 4 one of each pair of replicates. The axes are logarithms.
+PLACES = ((qmc.Sobol(2, scramble=False).random(4 * POINTS) * 16).astype(int) + 0.5) / 16
 STEPS = 41  # places on each axis among which an optimum is looked for
 CAUTION = 0.5  # standard deviations: a place far from all points is not believed to be the best
 GRID = np.stack(np.meshgrid(*2 * [np.linspace(0, 1, STEPS)], indexing="ij"), axis=-1).reshape(-1, 2)
@@ -81,15 +80,22 @@ def expected(chosen: np.ndarray, tested: np.ndarray) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Question:
-    """A planned difference: a sum of cells with signs.
+    """A difference of two cells that is asked for, by their names.
 
     Attributes:
-        text: it in words.
-        cells: the sign of each cell by name.
+        third: the difference with its interval, by the third edition of the protocol.
+        paper: the difference of the losses' own paper, in points.
     """
 
-    text: str
-    cells: Mapping[str, int]
+    of: str
+    minus: str
+    third: tuple[float, float, float] | None = None
+    paper: float | None = None
+
+    @property
+    def text(self) -> str:
+        """It in words."""
+        return f"{self.of} minus {self.minus}"
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ class Rules:
 
     Attributes:
         margin: a smaller difference does not matter, in points.
-        error: of all verdicts together, by Holm's correction.
+        error: of all verdicts together.
         floor: a point further below the best of its cell counts as so far below, in points.
     """
 
@@ -106,20 +112,32 @@ class Rules:
     error: float
     floor: float
 
+    def verdict(self, low: float, high: float) -> str:
+        """The verdict of an interval, which lies on one side of zero or within the margin if it decides."""
+        words = ["better"] * (low >= 0) + ["worse"] * (high <= 0)
+        words += [f"no difference larger than {self.margin:g}"] * (max(-low, high) <= self.margin)
+        return ", ".join(words) or f"undecided; {max(-low, high):.1f} at most"
+
+
+class Answer(NamedTuple):
+    """A difference with the ends of its interval; those of all answers hold together."""
+
+    difference: float
+    low: float
+    high: float
+
 
 @dataclass(frozen=True)
 class Decided:
     """The answers to the questions.
 
     Attributes:
-        estimates: of those whose cells are measured, by text.
-        answers: with the interval of each, which hold together.
-        deviations: between the replicates of a cell, pooled over the cells of a kind, and how many these are, by kind.
+        answers: of those whose cells are measured, by their text.
+        deviations: of a replicate beside cell and block, and of blocks beside that, with the number of cells, by kind.
     """
 
-    estimates: dict[str, float]
-    answers: dict[str, verdicts.Answer]
-    deviations: dict[str, tuple[float, int]]
+    answers: dict[str, Answer]
+    deviations: dict[str, tuple[float, float, int]]
 
 
 def decide(
@@ -129,122 +147,141 @@ def decide(
     rules: Rules,
     right: Mapping[str, np.ndarray] | None = None,
 ) -> Decided:
-    """Answer all questions whose cells are measured, with Holm's correction for all of them.
+    """Answer the questions whose cells are measured, in one pass over all of them.
+
+    The mean of a replicate is that of its cell, that of its block, and an error, within each kind. Blocks cancel in a
+    difference between two cells of a kind, and count between two kinds.
 
     Args:
-        replicates: the means of both replicates of each cell, in points.
-        kinds: that of each cell. Replicates of cells of one kind vary alike.
+        replicates: the means of the replicates of each cell, in points.
+        kinds: that of each cell. Cells of one kind have the same blocks.
         right: which images the runs of each cell have right [runs, M]; None: it is not known of all.
     """
-    names = list(replicates)
-    values = np.array([replicates[name] for name in names], dtype=float).reshape(-1, 2)
-    asked = [question for question in questions if question.cells.keys() <= replicates.keys()]
-    found = dict.fromkeys(kinds[name] for name in names)
-    members = {kind: np.array([kinds[name] == kind for name in names]) for kind in found}
-    variances = {kind: float(values[of].var(1, ddof=1).mean()) for kind, of in members.items()}
-    deviations = {kind: (math.sqrt(variances[kind]), int(of.sum())) for kind, of in members.items()}
-    if not asked:
-        return Decided({}, {}, deviations)
-    weights = np.array([[question.cells.get(name, 0) for name in names] for question in asked], dtype=float)
-    parts = np.array([variances[kind] / 2 * (weights[:, of] ** 2).sum(1) for kind, of in members.items()])
-    variance, counts = parts.sum(0), np.array([[of.sum()] for of in members.values()])
-    free = variance**2 / np.maximum((parts**2 / counts).sum(0), TINY**2)  # Satterthwaite 1946
-    of_images, count = np.zeros(len(asked)), 1
-    if right is not None:
-        bits = [right[name].astype(float) for name in names]
-        count, of_images = bits[0].shape[1], 100**2 * verdicts.of_images(weights, bits)
-    mean = weights @ values.mean(1)
-    estimate = verdicts.difference(mean, variance, np.maximum(free, 1), of_images, count)
-    answers = verdicts.answers(estimate, rules.margin, len(questions), rules.error)
-    texts = [question.text for question in asked]
-    return Decided(
-        dict(zip(texts, mean.tolist(), strict=True)),
-        dict(zip(texts, answers, strict=True)),
-        deviations,
-    )
+    asked = [question for question in questions if {question.of, question.minus} <= replicates.keys()]
+    count, mean, parts = max(len(asked), 1), np.zeros(len(asked)), list[tuple[np.ndarray, int]]()
+    deviations = dict[str, tuple[float, float, int]]()
+    for kind in dict.fromkeys(kinds[name] for name in replicates):
+        names = [name for name in replicates if kinds[name] == kind]
+        values = np.array([replicates[name] for name in names], dtype=float)
+        weights, (cells, blocks) = _weights(asked, names), values.shape
+        mean += weights @ values.mean(1)
+        of_blocks, free = values.mean(0) - values.mean(), blocks - 1
+        left = values - values.mean(1, keepdims=True) - of_blocks
+        error = float((left**2).sum() / max((cells - 1) * free, 1))
+        between = float(cells * (of_blocks**2).sum() / free)
+        joint = weights.sum(1) ** 2 / cells
+        parts += [
+            (error * ((weights**2).sum(1) - joint) / blocks, (cells - 1) * free),
+            (between * joint / blocks, free),
+        ]
+        deviations[kind] = math.sqrt(error), math.sqrt(max(between - error, 0) / cells), cells
+    variance = np.sum([part for part, _ in parts], axis=0)
+    squares = np.sum([part**2 / max(free, 1) for part, free in parts], axis=0)
+    images = np.zeros(len(asked))
+    if right is not None and asked:
+        names, bits = [*replicates], [right[name].astype(float) for name in replicates]
+        images = 100**2 * of_images(_weights(asked, names), bits)
+        squares = squares + images**2 / (bits[0].shape[1] - 1)
+    degrees = np.maximum((variance + images) ** 2 / np.maximum(squares, TINY**2), 1)  # Satterthwaite 1946
+    estimate = Estimate(mean, variance, images, degrees)
+    p = np.stack([2 * tail(estimate.t, degrees), estimate.exceeds(rules.margin)], axis=-1)
+    known = statistics.decide(p, rules.error)
+    low, high = statistics.cut(mean, *estimate.interval(rules.error / count), known, rules.margin)
+    answers = (Answer(*map(float, one)) for one in zip(mean, low, high, strict=True))
+    return Decided(dict(zip((question.text for question in asked), answers, strict=True)), deviations)
 
 
-def shares(tables: Mapping[str, Sequence[str]], values: np.ndarray, variance: float, degrees: int) -> dict[str, str]:
-    """The shares of the variance between all points of cells, in percent with their intervals, by factor.
+def _weights(questions: Sequence[Question], names: Sequence[str]) -> np.ndarray:
+    """Those of some cells in the differences that are asked for [Q, C]."""
+    signs = [[(name == question.of) - (name == question.minus) for name in names] for question in questions]
+    return np.array(signs, dtype=float).reshape(-1, len(names))
 
-    The factors are those of the cells and the two keys, each in quarters of its range.
+
+def of_images(weights: np.ndarray, right: Sequence[np.ndarray]) -> np.ndarray:
+    """The part of the images in the variance of sums of shares with weights, whose sum is 0 [rows of weights].
 
     Args:
-        tables: the level of each cell by factor; a factor with one level is left out.
-        values: of all points of each cell [C, 16].
-        variance: of a run by its seed, with its degrees of freedom.
+        right: which images the runs of each cell have right [C][runs, M].
     """
-    names = [name for name, of in tables.items() if len(set(of)) > 1]
-    levels = [np.unique(tables[name], return_inverse=True)[1] for name in names]
-    rows = [[*(of[cell] for of in levels), *place] for cell in range(len(values)) for place in (SOBOL // 4).tolist()]
-    names += ["rate", "second key"]
-    return {
-        " x ".join(names[number] for number in one.factors) or "the rest": f"{100 * one.share:.1f}"
-        + (f" [{100 * one.low:.1f}, {100 * one.high:.1f}]" if degrees else "")
-        for one in verdicts.shares(np.array(rows), values.ravel(), variance, degrees)
-    }
+    share, n = np.array([of.mean(0) for of in right]), np.array([len(of) for of in right])
+    count, variance = share.shape[1], np.array([of.mean(1).var(ddof=1) for of in right])
+    within = n * (share * (1 - share)).sum(-1) - count * (n - 1) * variance
+    joint = (weights**2 * within / ((n - 1) * (count - 1) * n)).sum(-1)
+    return np.asarray(((weights @ share).var(-1, ddof=1) - joint).clip(0) / count)
 
 
 def simulate(
     groups: Sequence[Sequence[str]],
     questions: Sequence[Question],
     kinds: Mapping[str, str],
+    seeds: Mapping[str, Sequence[int]],
     roughness: Mapping[str, float],
     rules: Rules,
     worlds: int,
 ) -> dict[str, float]:
-    """Carry out the whole procedure in ``worlds`` in which the best settings of all cells are equally good.
+    """Carry out the whole procedure in ``worlds``, with equal cells and with some that are better by the margin.
 
     A surface is a bowl as that of the losses on CIFAR-10, over a hundredfold of the rate and a tenfold of the second
     key, with a cliff in the corner of high rates and low temperatures, and with a smooth field of the length 0.25 on
-    it. A run deviates by 0.5 on the images that choose and by 0.4 on the others.
+    it. A run deviates by 0.5 on the images that choose and by 0.4 on the others, and a block of a kind by 0.2.
 
     Args:
         groups: the cells that share a kernel.
         kinds: that of each cell.
+        seeds: the number of them in each replicate, by kind.
         roughness: the deviation of the field, by kind.
 
     Returns:
-        The share of worlds in which a difference is called better or worse ("wrong"); of differences as large as the
-        margin that are called smaller ("missed") and whose sign is decided ("found"); and in points the median half of
-        the interval of a difference of two cells, and the mean of what chosen settings lose.
+        The share of worlds with equal cells in which a verdict is wrong and in which all intervals hold the truth; the
+        same of worlds in which half of the cells are better by the margin; of differences as large as it the share
+        whose sign is decided; in points the median half of an interval, and the mean of what chosen settings lose.
     """
     random, rows = np.random.default_rng(0), list[tuple[float, ...]]()
-    names = {name for group in groups for name in group}
-    rough = {name: roughness[kinds[name]] for name in names}
-    pairs = [one for one in questions if len(one.cells) == 2 and one.cells.keys() <= names]
     for _ in range(worlds):
-        heights = {name: of for group in groups for name, *of in _tuned(random, group, rough, rules.floor)}
-        measured = {name: np.array(of) + random.normal(0, 0.4 / 2, 2) for name, of in heights.items()}
-        same = decide(questions, measured, kinds, rules).answers
-        pair = pairs[random.integers(len(pairs))]
-        better = next(name for name, sign in pair.cells.items() if sign > 0)
-        moved = {**measured, better: measured[better] + rules.margin}
-        other = decide(questions, moved, kinds, rules).answers[pair.text]
-        rows.append(
-            (
-                any(word in one.verdict for one in same.values() for word in ("better", "worse")),
-                "no difference" in other.verdict,
-                "better" in other.verdict,
-                float(np.median([(same[one.text].high - same[one.text].low) / 2 for one in pairs])),
-                -float(np.mean([*heights.values()])),
+        blocks = {kind: random.normal(0, 0.2, len(of)) for kind, of in seeds.items()}
+        heights, measured = dict[str, np.ndarray](), dict[str, np.ndarray]()
+        for group in groups:
+            of_kind = kinds[group[0]]
+            heights |= dict(
+                zip(group, _tuned(random, group, roughness, kinds, len(blocks[of_kind]), rules), strict=True)
             )
-        )
-    means = np.mean(rows, axis=0).tolist()
-    return dict(zip(("wrong", "missed", "found", "half of interval", "lost"), means, strict=True))
+        for name, height in heights.items():
+            kind = kinds[name]
+            measured[name] = height + blocks[kind] + random.normal(0, 0.4 / np.sqrt(seeds[kind]))
+        row = list[float]()
+        better = {name: float(rules.margin * random.integers(2)) for name in heights}
+        for shift in (dict.fromkeys(heights, 0.0), better):
+            answers = decide(questions, {n: of + shift[n] for n, of in measured.items()}, kinds, rules).answers
+            told = [(answers[one.text], shift[one.of] - shift[one.minus]) for one in questions if one.text in answers]
+            wrong = [(of.low >= 0 >= truth) or (of.high <= 0 <= truth) for of, truth in told]
+            wrong += [max(-of.low, of.high) <= rules.margin <= abs(truth) for of, truth in told]
+            row += [any(wrong), not any(wrong) and all(of.low <= truth <= of.high for of, truth in told)]
+        row.append(float(np.mean([of.low * of.high >= 0 for of, truth in told if truth] or [np.nan])))
+        row.append(float(np.median([(of.high - of.low) / 2 for of, _ in told])))
+        rows.append((*row, -float(np.mean(np.concatenate([*heights.values()])))))
+    names = ("wrong", "hold", "wrong, some better", "hold, some better", "found", "half of interval", "lost")
+    return dict(zip(names, np.nanmean(rows, axis=0).tolist(), strict=True))
 
 
 def _tuned(
-    random: np.random.Generator, group: Sequence[str], roughness: Mapping[str, float], floor: float
-) -> Iterator[tuple[str, float, float]]:
-    """Cells with the true heights of the settings that either replicate chooses, 0 for the best ones."""
-    surfaces = np.stack([_surface(random, roughness[name], np.concatenate([PLACES, GRID])) for name in group])
-    surfaces -= surfaces[:, len(PLACES) :].max(1, keepdims=True)
-    points = surfaces[:, : len(PLACES)] + random.normal(0, 0.5, (len(group), len(PLACES)))
-    chosen = [optima(points[:, of], PLACES[of], floor) for of in REPLICATES.values()]
-    index = [len(PLACES) + np.rint(of * (STEPS - 1)).astype(int) @ [STEPS, 1] for of in chosen]
-    for number, name in enumerate(group):
-        yield name, *(surfaces[number, of[number]] for of in index)
+    random: np.random.Generator,
+    group: Sequence[str],
+    roughness: Mapping[str, float],
+    kinds: Mapping[str, str],
+    replicates: int,
+    rules: Rules,
+) -> np.ndarray:
+    """The true heights of the settings that each replicate of cells chooses, 0 for the best ones [C, B]."""
+    places = PLACES[: POINTS * replicates]
+    surfaces = np.stack([_surface(random, roughness[kinds[name]], np.concatenate([places, GRID])) for name in group])
+    surfaces -= surfaces[:, len(places) :].max(1, keepdims=True)
+    points = surfaces[:, : len(places)] + random.normal(0, 0.5, (len(group), len(places)))
+    heights = np.empty((len(group), replicates))
+    for number in range(replicates):
+        of = slice(POINTS * number, POINTS * (number + 1))
+        chosen = np.rint(optima(points[:, of], places[of], rules.floor) * (STEPS - 1)).astype(int) @ [STEPS, 1]
+        heights[:, number] = surfaces[np.arange(len(group)), len(places) + chosen]
+    return heights
 
 
 def _surface(random: np.random.Generator, roughness: float, places: np.ndarray) -> np.ndarray:
