@@ -139,8 +139,23 @@ def test_the_tables_of_options_name_options_that_exist() -> None:
     assert checked > 80
 
 
-def test_the_figures_that_readme_shows_are_there() -> None:
-    for name in READMES:
-        for path in re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text()):
-            if "://" not in path:
-                assert (ROOT / name).parent.joinpath(path).exists(), f"{name}: {path}"
+def test_links_of_the_documents_lead_to_files_and_headings() -> None:
+    pages = [
+        *ROOT.glob("*.md"),
+        *(path for top in ("conf", "scripts", "ssl_bench") for path in (ROOT / top).rglob("*.md")),
+    ]
+    checked = 0
+    for page in pages:
+        for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
+            path, _, heading = link.partition("#")
+            if "://" in path:
+                continue
+            target = page.parent / path if path else page
+            assert target.exists(), f"{page}: {link}"
+            if heading and target.suffix == ".md":
+                titles = re.findall(r"^#+ (.*)", target.read_text(), re.M)
+                assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, (
+                    f"{page}: {link}"
+                )
+            checked += 1
+    assert checked > 60
