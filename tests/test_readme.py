@@ -4,6 +4,7 @@ The first run of a training or a grid is composed and checked; a plan is printed
 carried out.
 """
 
+import json
 import re
 import shlex
 import subprocess
@@ -56,6 +57,23 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert import_module("ssl_bench.commands.train").main(small) == 0
     (results,) = folder.glob("outputs/default/*/results.json")
     return results.parent
+
+
+@pytest.mark.slow
+def test_the_example_of_readme_decides_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The grid of "A minute" is trained; its first verdict and direction are those that README prints."""
+    monkeypatch.chdir(tmp_path)
+    section = (ROOT / "README.md").read_text().partition("## A minute")[2].partition("\n## ")[0]
+    ((grid, name),) = re.findall(r"ssl-bench train (-m name=(\w+) .*)", section)
+    assert _code("train", shlex.split(grid)) == 0 and f"ssl-bench compare {name}" in section
+    capsys.readouterr()
+    assert _code("compare", [name, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)["settings"][0]
+    printed = re.search(r"largest difference .*\n(\S+) +\S+ +(\S+) < (\S+) +\[.*\] +(\w+)\n", section)
+    assert printed and printed[4] == "matters"
+    assert printed.groups() == (first["setting"], str(first["from"]), str(first["to"]), first["verdict"])
 
 
 # A command that stands in several files is carried out once.
