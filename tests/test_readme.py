@@ -69,7 +69,7 @@ def test_the_example_of_readme_decides_on_this_machine(
     ((grid, name),) = re.findall(r"ssl-bench train (-m name=(\w+) .*)", section)
     assert _code("train", shlex.split(grid)) == 0 and f"ssl-bench compare {name}" in section
     capsys.readouterr()
-    assert _code("compare", [name, "--json"]) == 0
+    assert _code("compare", [name, "--format", "json"]) == 0
     first = json.loads(capsys.readouterr().out)["settings"][0]
     printed = re.search(r"largest difference .*\n(\S+) +\S+ +(\S+) < (\S+) +\[.*\] +(\w+)\n", section)
     assert printed and printed[4] == "matters"
