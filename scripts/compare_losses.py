@@ -52,9 +52,10 @@ class Machine:
 
     def _call(self, words: Sequence[str], numbers: Numbers, wanted: Sequence[Wanted]) -> None:
         """Train the seeds of a setting, and add their numbers; one that diverges is an answer."""
-        seeds = ",".join(str(one.seed) for one in wanted)
+        jobs, seeds = min(self.at_once, len(wanted)), ",".join(str(one.seed) for one in wanted)
+        on_gpu = [f"launcher.runs_per_gpu={jobs}"] * (jobs > 1)
         try:
-            table = ssl_bench.train([*words, f"seed={seeds}"], jobs=min(self.at_once, len(wanted)))
+            table = ssl_bench.train([*words, f"seed={seeds}", *on_gpu], jobs=jobs)
         except RunError as error:
             if DIVERGED not in str(error):
                 raise
@@ -192,8 +193,7 @@ def _compared(design: Design, numbers: Numbers, tested: Tested, decided: Decided
     for kind, (error, block, cells) in decided.deviations.items():
         beside = f"beside cell and block, a block by {block:.2f} ({cells} cells)"
         yield f"{kind[0].upper()}{kind[1:]}: a replicate deviates by {error:.2f} {beside}."
-    hold = f"In {1 - rules.error:.0%} of such studies all intervals of an edition hold the truth"
-    yield f"Margin: {rules.margin:g}. {hold} ({design.content.get('simulated', 'not simulated')})."
+    yield f"Margin: {rules.margin:g}, error of all verdicts: {rules.error:.0%}. {design.content.get('simulated', '')}"
     if obstacle and tested:
         yield f"No verdict: {obstacle}."
 
