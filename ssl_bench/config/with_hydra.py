@@ -375,10 +375,10 @@ def _no_key(key: str) -> str:
     """The refusal of an unknown key, with what it is called here, options that have it, or keys that are similar."""
     having = dict[str, dict[str, None]]()  # keys, with the options that have them
     for path in sorted(directory().glob("*/*.yaml")):
-        group, content = path.parent.name, yaml.safe_load(path.read_text()) or {}
+        group, content = path.parent.name, anchors.parse(path.read_text()) or {}
         for name, _ in leaves(content.get(group, content), group) if group not in ("experiment", "local") else ():
             having.setdefault(name, {})[path.stem] = None
-    everywhere = leaves(yaml.safe_load((directory() / "train.yaml").read_text()) | {"hydra": {}})
+    everywhere = leaves(anchors.parse((directory() / "train.yaml").read_text()) | {"hydra": {}})
     having |= {name: {} for name, _ in everywhere}
     last = f".{key.rpartition('.')[2]}"
     alike = [name for name in having if name == key or (name.endswith(last) and name.count(".") == 1)]
