@@ -80,7 +80,6 @@ def test_no_other_machine_can_connect_to_the_ranks_and_no_file_of_them_stays(tmp
 # ---- how runs end that lose a rank
 
 
-@pytest.mark.slow
 def test_a_rank_of_torchrun_says_that_it_has_lost_the_others() -> None:
     first, second = start_two_ranks(*SMALL, "epochs=400", "timeout=20")
     wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
@@ -123,7 +122,6 @@ def started_here(kind: str, folder: Path, meeting: str = "") -> Outcome:
     return run.in_ranks(partial(_planted, kind, run.join, task, meeting), 0, 2, 2)
 
 
-@pytest.mark.slow
 def test_a_failure_or_a_stop_of_a_rank_ends_all_with_its_sentence(tmp_path: Path) -> None:
     """A stop before the others: as in an evaluation, where the ranks do not agree on the batch."""
     assert started_here("known", tmp_path / "known") == Outcome.failed("a planted reason")
@@ -133,7 +131,6 @@ def test_a_failure_or_a_stop_of_a_rank_ends_all_with_its_sentence(tmp_path: Path
     assert outcome.reason.startswith("rank 1 ") and "KeyError: 'a planted bug'" in outcome.reason
 
 
-@pytest.mark.slow
 def test_the_ranks_divide_the_cores_to_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
     cores = min(32, max(1, available_cores() // 2))
@@ -152,7 +149,6 @@ def stop_or_save(file: Path) -> Outcome:
     return Outcome.interrupted(signal.SIGTERM)
 
 
-@pytest.mark.slow
 def test_a_rank_that_was_stopped_leaves_the_others_time_to_save(tmp_path: Path) -> None:
     file = tmp_path / "signal"
     assert run.in_ranks(partial(stop_or_save, file), 0, 2, 2) == Outcome.interrupted(signal.SIGTERM)
@@ -177,7 +173,6 @@ def leave_at_once(code: int) -> Outcome:
     os._exit(code)
 
 
-@pytest.mark.slow
 def test_a_signal_is_passed_on_its_former_handler_comes_back_and_a_rank_that_dies_is_named() -> None:
     number = signal.SIGUSR2
     former = signal.getsignal(number)
@@ -196,7 +191,6 @@ def surroundings() -> Outcome:
     return Outcome(State.DONE, reason=json.dumps(facts))
 
 
-@pytest.mark.slow
 def test_the_surroundings_reach_the_ranks_and_they_can_still_use_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7a")
     facts = json.loads(run.in_ranks(surroundings, 3, 1, 4).reason)
