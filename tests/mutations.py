@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,13 @@ def place(tree: Path, fault: Fault) -> str:
 
 
 def found(tree: Path, fault: Fault) -> str:
-    """Plant a fault in a copy of a tree; return the first of its nearest tests that fails, or an empty text."""
+    """Plant a fault in a copy of a tree; return the first of its nearest tests that fails, or an empty text.
+
+    Slow tests do not count: they do not run before a change lands.
+
+    Raises:
+        RuntimeError: the tests could not be run.
+    """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "tree"
         copy.mkdir()
@@ -50,22 +55,12 @@ def found(tree: Path, fault: Fault) -> str:
                 shutil.copyfile(tree / name, copy / name)
         path = copy / "ssl_bench" / fault["file"]
         path.write_text(path.read_text().replace(fault["old"], fault["new"]))
-        names = [name for name in fault["tests"] if (copy / "tests" / name).exists()]
-        return failing(copy, names) or failing(copy, names, "-m", "slow")
-
-
-def failing(copy: Path, names: Sequence[str], *which: str) -> str:
-    """The first test that fails; empty if none does.
-
-    Raises:
-        RuntimeError: the tests could not be run.
-    """
-    words = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider", *which, *(f"tests/{name}" for name in names)]
-    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", *words]
-    run = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=LIMIT)
+        names = [f"tests/{name}" for name in fault["tests"] if (copy / "tests" / name).exists()]
+        command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-p", "no:cacheprovider", *names]
+        environment = os.environ | {"PYTHONPATH": str(copy)}
+        run = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=LIMIT)
     match = FAILED.search(run.stdout)
-    if run.returncode not in (0, 1, 5) and not match:  # 5: there are no such tests
+    if run.returncode not in (0, 1) and not match:
         raise RuntimeError(f"{' '.join(command)} ended with {run.returncode}:\n{run.stdout}{run.stderr}")
     return match[1] if match else "a test without a name" if run.returncode == 1 else ""
 
