@@ -21,6 +21,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from ssl_bench import files
+
 THREADS = int(os.environ["OMP_NUM_THREADS"])
 torch.set_num_threads(THREADS)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background jobs of a shell and their children
@@ -76,6 +78,7 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)  # a command that a test ran in this process has set it
     monkeypatch.delenv("COLUMNS", raising=False)
+    files.SAID.clear()
 
 
 @pytest.fixture

@@ -259,7 +259,10 @@ def test_values_that_are_not_finite_are_refused(split: str, value: float, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["arrays", "folder"])
-def test_what_is_kept_in_another_form_is_found_again(kind: str, tmp_path: Path) -> None:
+def test_what_is_kept_in_another_form_is_found_again(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = write(tmp_path / "set") if kind == "arrays" else photos(tmp_path / "set", "a", "b")
     for path in filter(Path.is_file, root.rglob("*")):
         os.utime(path, (1e9, 1e9))

@@ -17,7 +17,6 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from ssl_bench import files
 from ssl_bench.config.compose import load
 from ssl_bench.data import photos
 from ssl_bench.training import build
@@ -29,12 +28,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning"),  # Pillow's, of what is odd in an image
 ]
 Change = dict[str, Any]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    files.SAID.clear()
 
 
 def picture(seed: int, width: int = 30, height: int = 20) -> Image.Image:
