@@ -26,9 +26,9 @@ from ssl_bench.papers import measurements, tables, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim
-from ssl_bench.papers.drawing import draw
 from ssl_bench.papers.fill import Filled, fill
 from ssl_bench.papers.selection import Selection
+from ssl_bench.papers.sheets import figure
 from ssl_bench.record.printing import markdown
 
 VERSIONS = ("ssl_bench", "python", "torch", "torchvision", "timm", "numpy")
@@ -235,8 +235,8 @@ def _known(table: Table) -> list[Filled]:
 def draw_figure(table: Table, path: Path) -> None:
     """Draw the committed numbers of a table over those of the paper."""
     filled = [each for each in _known(table) if each.measured or each.cell.paper is not None]
-    figure = draw([(table, filled)], _none())
-    files.write(path, lambda file: figure.savefig(file, format="png", dpi=110))
+    drawn = figure([(table, filled)], _none())
+    files.write(path, lambda file: drawn.savefig(file, format="png", dpi=110))
 
 
 def _none() -> Results:

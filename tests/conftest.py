@@ -95,7 +95,8 @@ def cli() -> Callable[..., subprocess.CompletedProcess[str]]:
 @contextlib.contextmanager
 def no_pictures() -> Iterator[None]:
     """Leave the plots of runs undrawn, which would take half of the time of a short run."""
-    with patch("ssl_bench.record.plots.render", lambda *given: b"no picture"):
+    drawing = "ssl_bench.record.drawing"
+    with patch(f"{drawing}.of_artifact"), patch(f"{drawing}.as_png", lambda drawn: b"no picture"):
         yield
 
 

@@ -32,7 +32,7 @@ from ssl_bench.errors import ConfigError, RunError, require, shown
 from ssl_bench.evaluate.target import Target, frozen
 from ssl_bench.hardware import check_devices, local_device, move
 from ssl_bench.record.evaluations import digest
-from ssl_bench.record.feature_plots import write_picture
+from ssl_bench.record.neighbours import write_picture
 from ssl_bench.seeding import seed_everything
 from ssl_bench.signals import stop_if_asked
 from ssl_bench.training import build

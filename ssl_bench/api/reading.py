@@ -139,9 +139,7 @@ class WhatMatters:
 
     def figure(self) -> Figure:
         """A figure of the differences with their intervals, as :func:`figure`."""
-        from ssl_bench.results.drawing import draw_matters
-
-        return draw_matters(self._matters)
+        return self._matters.figure()
 
     def __str__(self) -> str:
         return text_of([self._matters.sheet()], "rich")
@@ -209,12 +207,12 @@ def figure(
     """
     if (lines and y) or (x == "epoch" and (lines or y)):
         raise ConfigError(f"lines={lines}, y={y}: set lines for a plot, y for a heat map, and neither with x=epoch")
-    from ssl_bench.results import curves, drawing, pivot  # with numpy and matplotlib
+    from ssl_bench.results import curves, pivot  # with numpy
 
     chosen = _chosen(outputs, where)
     if x == "epoch":
-        return drawing.draw_curves(*curves.curves(chosen, metric))
-    return drawing.draw(pivot.pivot(chosen, y or lines, x, metric, ("y" if y else "lines", "x")), bool(y))
+        return curves.figure(*curves.curves(chosen, metric))
+    return pivot.figure(pivot.pivot(chosen, y or lines, x, metric, ("y" if y else "lines", "x")), bool(y))
 
 
 def _chosen(outputs: Folder, where: Where) -> DataFrame:

@@ -67,7 +67,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     from ssl_bench.launch.run import launch
     from ssl_bench.record import evaluations
     from ssl_bench.record.runs import is_complete, read_results
-    from ssl_bench.record.terminal import print_run
+    from ssl_bench.results.status import print_run
     from ssl_bench.training.build import InitialWeights, has_no_checkpoint
     from ssl_bench.training.finished import read_again
     from ssl_bench.training.validate import validate

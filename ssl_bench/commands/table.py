@@ -16,9 +16,10 @@ from ssl_bench.papers import tables, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import HELP, Selection, selects_runs
+from ssl_bench.papers.sheets import figure as papers_figure
 from ssl_bench.papers.sheets import whole
 from ssl_bench.record.printing import FORMS, Sheet, text_of
-from ssl_bench.results.pivot import pivot
+from ssl_bench.results.pivot import figure, pivot
 from ssl_bench.results.table import chosen
 
 ABOUT_NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference,
@@ -84,24 +85,22 @@ def _sheets(options: Namespace) -> list[Sheet]:
 def _figure(options: Namespace, of_runs: bool) -> Any:
     """The figure of runs or of a paper."""
     if of_runs:
-        from ssl_bench.results import curves, drawing, matters
+        from ssl_bench.results import curves, matters
 
         runs, rows, columns, metric, flags = _of_runs(options)
         if options.what_matters:
-            return drawing.draw_matters(matters.what_matters(runs, metric))
+            return matters.what_matters(runs, metric).figure()
         if columns == EPOCH:
             require(rows is None, "--x", EPOCH, f"a setting, or leave out {flags[0]}")
-            return drawing.draw_curves(*curves.curves(runs, metric))
-        return drawing.draw(pivot(runs, rows, columns, metric, flags), bool(options.y))
+            return curves.figure(*curves.curves(runs, metric))
+        return figure(pivot(runs, rows, columns, metric, flags), bool(options.y))
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     for table in (table for table in selection.tables() if not table.x):
         figures = [selection.call(other) for other in tables.read(table.source)[0] if other.x]
         others = f", or name one of {', '.join(figures)}" if figures else ""
         raise ConfigError(f"{table.name} is no figure: set its key x to a mapping with label{others}")
     results, filled = _filled(selection)
-    from ssl_bench.papers.drawing import draw
-
-    return draw(filled, results)
+    return papers_figure(filled, results)
 
 
 def _of_runs(options: Namespace) -> tuple[Any, str | None, str | None, str | None, tuple[str, str]]:

@@ -18,7 +18,6 @@ from ssl_bench.launch import lease
 from ssl_bench.launch.grid import SKIP, Grid, check_place, taken_skip
 from ssl_bench.launch.processes import Outcome, State, under_torchrun
 from ssl_bench.record.dashboard import show_agent
-from ssl_bench.record.terminal import print_run
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -48,6 +47,8 @@ def train(arguments: Sequence[str]) -> int:
 
         outcome = carry_out(run, wait=True)
     if outcome.finished and outcome.folder:
+        from ssl_bench.results.status import print_run
+
         print("" if outcome.state is State.DONE else f"already done: {outcome.folder}\n", end="")
         print_run(Path(outcome.folder), run.config)
     outcome.report()

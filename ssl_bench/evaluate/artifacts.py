@@ -1,4 +1,4 @@
-"""Results of an evaluator that are more than one number: they are written as JSON and drawn by ``record/plots.py``.
+"""Results of an evaluator that are more than one number: they are written as JSON and drawn by ``record/drawing.py``.
 
 The fields are plain lists of finite numbers, so that ``dataclasses.asdict`` is the content of the file. ``label`` is
 the text of an axis, with the unit.

@@ -15,8 +15,8 @@ from ssl_bench.errors import printable
 from ssl_bench.record import evaluations
 from ssl_bench.record.printing import Sheet, SheetEntry, markdown
 from ssl_bench.record.runs import Key, Run
-from ssl_bench.record.terminal import targets
 from ssl_bench.results import table
+from ssl_bench.results.status import targets
 
 # Of the environment of a run, what its numbers depend on.
 ENVIRONMENT = ("ssl_bench", "git", "torch", "cuda", "device", "instructions", "precision", "ranks", "threads")
@@ -107,7 +107,7 @@ def _table(run: Run, names: Mapping[Key, str], targets: Mapping[str, str]) -> st
         if evaluations.is_baseline(metric):
             continue
         values = [run.numbers.get((metric.replace("/", f"{suffix}/", 1), evaluation, images)) for suffix in suffixes]
-        meaning = evaluations.metric_of(metric, run.units)
+        meaning = evaluations.metric_of(metric, run.results.get("units"))
         texts = ["" if value is None else meaning.text(value) for value in values]
         sheet.rows.append([SheetEntry(text) for text in (f"`{names[metric, evaluation, images]}`", *texts)])
     return markdown(sheet).rstrip("\n")

@@ -32,7 +32,7 @@ def value(run: Run, metric: str) -> float | None:
     number = entry["metrics"][wanted.name] if entry and (wanted.choice, wanted.epoch) == ("", None) else None
     if number is None:
         number = _chosen(wanted, _recorded(run, wanted.name))
-    meaning = evaluations.metric_of(wanted.name, run.units)
+    meaning = evaluations.metric_of(wanted.name, run.results.get("units"))
     return None if number is None else float(number) * meaning.scale
 
 

@@ -1,27 +1,32 @@
-"""Filled tables as sheets, which ``record/printing.py`` prints in every form.
+"""Filled tables as sheets, which ``record/printing.py`` prints in every form, and as figures.
 
 A sheet has the rows and columns of the paper. A cell has up to four numbers there, a line each: the paper's, ours, the
 difference and the project's. Numbers that no cell of a row has are left out. Notes of cells are numbered footnotes; a
 note that a whole row has stands once, beside the name of the row.
 
-CSV and JSON have a row for each cell.
+CSV and JSON have a row for each cell. In a figure each row is a curve, and each column a value on the x axis.
 """
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import fmean
 from typing import Any
 
 from ssl_bench.papers import measurements, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
-from ssl_bench.papers.claims import PaperClaim
+from ssl_bench.papers.claims import ERROR, PaperClaim
 from ssl_bench.papers.fill import Filled
+from ssl_bench.record.drawing import DASHES, Line, Panel, figure_of, plot
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
-from ssl_bench.results.statistics import deviation, mean
+from ssl_bench.results.statistics import deviation, half_width, mean
 
 NUMBERS = ("paper", "ours", "difference", "project")
+THEORY = {"color": "#555555", "linewidth": 2.5, "alpha": 0.7, "zorder": 1, "marker": "", "linestyle": "-"}
 Best = set[tuple[str, str, str]]  # names of a number, its row and its column
 
 
@@ -117,3 +122,80 @@ def _record(filled: Filled, best: Best) -> dict[str, Any]:
         "best": ", ".join(name for name in NUMBERS if (name, cell.label, cell.column) in best) or None,
     }
     return {name: plain(value) for name, value in record.items()}
+
+
+def figure(filled: Sequence[tuple[Table, Sequence[Filled]]], results: Results) -> Any:
+    """Draw tables side by side: hollow markers and dashes for the paper, filled ones with error bars for measurements.
+
+    A cell without own runs has the number that is committed with the package, which the legend calls "project". A claim
+    has the interval of its seeds for an error bar, theory as a line, and a panel for each measure that varies over its
+    cells, if any does. Panels of one quantity have one range.
+    """
+    panels, names = list[Panel](), [0]  # in the legends of tables
+    for table, of_table in filled:
+        head, parts = f"{table.name}\n{textwrap.fill(table.title, 60)}", [of_table]
+        if isinstance(table, PaperClaim):
+            head = f"{table.name}: {verdicts.judge(table, results).words}\n{textwrap.fill(table.says, 60)}"
+            measures = dict.fromkeys(one.cell.measure for one in of_table)
+            every = [[one for one in of_table if one.cell.measure == measure] for measure in measures]
+            parts = [of for of in every if len({(one.cell.metric, one.cell.overrides) for one in of}) > 1] or every
+        else:
+            names.append(len({one.cell.label for one in of_table}))
+        for cells in parts:
+            single = isinstance(table, PaperClaim) and len({one.cell.column for one in cells}) == 1
+            panels.append((_beside if single else _curves)(table, cells, head))
+    return figure_of(panels, (5.2, max(4.3, 3 + 0.2 * max(names))))
+
+
+def _curves(table: Table, filled: Sequence[Filled], head: str) -> Panel:
+    """A line for each row: the paper's numbers, and those of the runs, or else the committed ones."""
+    claim = table if isinstance(table, PaperClaim) else None
+    looks = {  # a row that measures what a formula says is drawn as a line, too
+        curve: {**THEORY, "label": f"theory: {curve}", "linestyle": DASHES[i % len(DASHES)]}
+        for i, curve in enumerate(claim.theory if claim else ())
+    }
+    order = {column: float(i) for i, column in enumerate(table.columns())}  # of a table, which has no x axis
+    x = {one.cell.column: order[one.cell.column] if one.cell.x is None else one.cell.x for one in filled}
+    bar, lines = partial(half_width, error=ERROR) if claim else deviation, list[Line]()
+    for i, label in enumerate(dict.fromkeys(one.cell.label for one in filled)):
+        row = [one for one in filled if one.cell.label == label]
+        name = row[0].cell.row if claim else label  # the axis has the measure of a claim
+        paper = {x[one.cell.column]: one.cell.paper for one in row if one.cell.paper is not None}
+        ours = {x[one.cell.column]: one.values for one in row if one.values}
+        measured = ours or {x[one.cell.column]: one.measured for one in row if one.measured}
+        means, halves = [*map(fmean, measured.values())], [bar(values) or 0.0 for values in measured.values()]
+        if paper:
+            look = {"label": f"{name} (paper)", "linestyle": "--", "mfc": "white"}
+            lines.append(Line(i, [*paper], [*paper.values()], look))
+        look = {"label": name + " (project)" * (not ours and not claim), "linestyle": "-"}
+        if measured:
+            lines.append(Line(i, [*measured], means, looks.get(label, look), None if label in looks else halves))
+        elif not paper:
+            lines.append(Line(i, [], [], {"label": f"{name} (no numbers yet)", "linestyle": "none"}))
+    for curve, numbers in claim.theory.items() if claim else ():
+        if numbers:
+            given = [number for column, number in zip(table.columns(), numbers, strict=True) if column in x]
+            lines.append(Line(0, [*x.values()], given, looks[curve]))
+    measures = {one.cell.measure for one in filled}
+    metrics = {f"{one.cell.metric} (%)" if one.cell.share else one.cell.metric for one in filled}
+    y = measures.pop() if claim and measures != {""} else table.y or ", ".join(sorted(metrics))
+    axes = {"xticks": [*x.values()], "xticklabels": [*x], "xlabel": table.x or "column of the table"}
+    axes |= {"title": head, "ylabel": y}
+    runs = max((len(one.values or one.measured) for one in filled), default=0)
+    title = f"mean and {1 - 2 * ERROR:.0%} interval of {runs} seeds" if claim and runs > 1 else None
+    short = all(len(line.look["label"]) < 28 for line in lines)
+    # Below the axis and its label it hides nothing.
+    legend = {"title": title, "ncols": 1 + short, "loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+    return partial(plot, lines=lines, axes=axes, doubling=table.doubling, legend=legend)
+
+
+def _beside(table: Table, filled: Sequence[Filled], head: str) -> Panel:
+    """A claim with one column: its rows beside each other, and a thin line for each seed."""
+    numbers = [one.values or one.measured for one in filled]
+    lines = [Line(0, range(len(of)), of, {**THEORY, "linewidth": 0.8}) for of in zip(*numbers, strict=False)]
+    look = {"marker": "o", "capsize": 5}
+    lines += [Line(i, [i], [fmean(of)], look, [half_width(of, ERROR)]) for i, of in enumerate(numbers) if of]
+    x = f"{table.x}: {filled[0].cell.column}\nmean and {1 - 2 * ERROR:.0%} interval; a thin line for each seed"
+    axes: dict[str, Any] = {"xlim": (-0.5, len(filled) - 0.5), "xlabel": x, "ylabel": table.y, "title": head}
+    axes |= {"xticks": range(len(filled)), "xticklabels": [textwrap.fill(one.cell.label, 12) for one in filled]}
+    return partial(plot, lines=lines, axes=axes)

@@ -1,3 +1,3 @@
-"""The record of a run: ``metrics`` and ``checkpoint`` write its files, ``wandb`` shows them in Weights & Biases,
-``log`` and ``progress`` speak on the terminal, ``summary`` and ``plots`` present a finished run; ``printing`` prints
-every table of this package."""
+"""The record of a run: ``runs``, ``evaluations``, ``checkpoint`` and ``environment`` write and read its files,
+``dashboard`` writes its rows and shows them in Weights & Biases and TensorBoard, ``terminal`` and ``streams`` speak on
+the terminal. ``printing`` prints every table of this package, and ``drawing`` draws every figure."""

@@ -319,9 +319,3 @@ def baseline_file(config: Mapping[str, Any], evaluation: str, weights: str, form
     read = {key: config[key] for key in OF_BASELINE if key in config}
     content = identity.text([evaluation, read, weights, formats])
     return Path(config["paths"]["outputs"]) / BASELINES / f"{hashlib.sha256(content.encode()).hexdigest()[:20]}.json"
-
-
-def write_baseline(path: Path, metrics: Mapping[str, float]) -> None:
-    """Write the metrics as JSON."""
-    path.parent.mkdir(exist_ok=True)
-    files.write_json(path, metrics)

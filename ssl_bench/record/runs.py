@@ -10,7 +10,6 @@ also have ``seconds``, ``images_per_second`` and ``loss``; rows of an evaluation
 
 from __future__ import annotations
 
-import functools
 import json
 import marshal
 import math
@@ -18,7 +17,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, NotRequired, TypedDict
 
@@ -173,11 +172,6 @@ class Run:
         """The sentences in which it warns of its result."""
         return list(self.results.get("warnings", []))
 
-    @property
-    def units(self) -> dict[str, Any]:
-        """The units of its metrics, as :func:`ssl_bench.record.evaluations.recorded_units` has it."""
-        return dict(self.results.get("units", {}))
-
     @cached_property
     def progress(self) -> Progress:
         """How far its training is, by its rows."""
@@ -217,7 +211,7 @@ class Run:
     @cached_property
     def main(self) -> list[Key]:
         """The main ones of its numbers."""
-        names = evaluations.main([metric for metric, *_ in self.numbers], self.units)
+        names = evaluations.main([metric for metric, *_ in self.numbers], self.results.get("units"))
         return [key for key in self.numbers if key[0] in names]
 
     @cached_property
@@ -333,17 +327,6 @@ def _pop(node: dict[str, Any], name: str) -> Any:
     return node.pop(key, None)
 
 
-def different(results: Sequence[Mapping[str, Any]], names: Sequence[str] = (*ENVIRONMENT, *COMPUTED)) -> list[str]:
-    """The conditions in which results differ, each with its values.
-
-    Args:
-        results: the conditions of each.
-        names: of those that count.
-    """
-    values = {name: {of[name]: None for of in results if of.get(name) is not None} for name in names}
-    return [f"{name} ({', '.join(sorted(map(str, those)))})" for name, those in values.items() if len(those) > 1]
-
-
 # ---- directories
 
 
@@ -386,7 +369,7 @@ def find(config: Mapping[str, Any]) -> Path:
     return min(same, key=lambda folder: (not _results_of(folder), folder), default=usual)
 
 
-@functools.cache
+@cache
 def _identity(folder: Path) -> tuple[str, Mapping[str, str]]:
     """The recipe of a run and the hashes of what it depends on beside it, which do not change."""
     content, _ = examine_results(folder)

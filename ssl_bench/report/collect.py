@@ -129,8 +129,8 @@ def _meanings(table: DataFrame, drawn: Sequence[Mapping[str, Any]]) -> Mapping[s
     """The units of numbers and of curves."""
     found, names, of = dict[str, Metric](), runs_table.name_numbers(table["run"]), evaluations.metric_of
     for run, of_run in zip(table["run"], drawn, strict=True):
-        found |= {names[key]: of(key[0], run.units) for key in run.numbers if names[key] not in found}
-        found |= {name: of(name, run.units) for name in of_run if name not in found}
+        found |= {names[key]: of(key[0], run.results.get("units")) for key in run.numbers if names[key] not in found}
+        found |= {name: of(name, run.results.get("units")) for name in of_run if name not in found}
     return found
 
 

@@ -99,7 +99,9 @@ class Comparisons:
             both = [*of.values(), *its.values()]
             row |= {"where": where[rest], "of": names[arm], "to": names[to], "n": int(design.n[pair].min())}
             row |= {"seeds": sorted(of.keys() & its.keys()), "commands": [] if known else _commands(of, its)}
-            row["differ"] = runs.different([r.conditions | {"git": r.environment.get("git")} for r in both], UNNAMED)
+            row["differ"] = runs_table.different(
+                [r.conditions | {"git": r.environment.get("git")} for r in both], UNNAMED
+            )
             paired |= {*both}
         several = [arm for arm, count in Counter(of_arm.tolist()).items() if count > 1]
         weights, can = design.between(0, [([*names].index(to), [*names].index(arm)) for arm in several])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, runs
+from ssl_bench.record.drawing import COLOURS, DASHES, Line, figure_of, plot
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.runs import METRICS, Run
 from ssl_bench.results import table as runs_table
@@ -99,6 +101,18 @@ def curves(
     if len(found) > MOST_LINES:
         raise ConfigError(f"{len(found)} lines, more than {MOST_LINES}: set some of {', '.join(settings)}")
     return found, runs_table.label(name, metric), runs_table.left_out(table, name, having)
+
+
+def figure(found: Sequence[SeedCurve], label: str, below: Sequence[str] = ()) -> Any:
+    """Draw what :func:`curves` finds: a line for each curve, and a band of one standard deviation over its seeds."""
+    lines = list[Line]()
+    for i, curve in enumerate(found):
+        look = {"label": curve.legend, "markevery": max(1, len(curve.x) // 30)}
+        look["linestyle"] = DASHES[i // len(COLOURS) % len(DASHES)]
+        lines.append(Line(i, curve.x, curve.mean, look, curve.deviation, band=True))
+    y = f"{label}\nmean" + " and standard deviation" * any(curve.seeds > 1 for curve in found)
+    panel = partial(plot, lines=lines, axes={"xlabel": "epoch", "ylabel": y}, legend={})
+    return figure_of([panel], (6.4, 4.3), below=below)
 
 
 def _has(row: Mapping[str, Any], name: str) -> bool:

@@ -10,12 +10,14 @@ import contextlib
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import NOT_HELPED
+from ssl_bench.record.drawing import figure_of, intervals
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.model import LEAST, Confounded, Design, Fit, Settings, degrees_of, smallest_before
@@ -64,6 +66,17 @@ class Matters:
         sheet.below, sheet.data = ["\n".join(self.said), *self.measured.below], self.data
         sheet.records = self.data["settings"]
         return sheet
+
+    def figure(self) -> Any:
+        """For each setting its largest difference with the interval, which holds together with the others."""
+        records, strong = self.data["settings"], [of["verdict"].startswith("matters") for of in self.data["settings"]]
+        sizes = ("difference", "low", "high")
+        ends = [tuple(of["difference"] if of[name] is None else of[name] for name in sizes) for of in records]
+        names = [f"{of['setting']}\n{text_of(of['from'])} < {text_of(of['to'])}" for of in records]
+        axes: dict[str, Any] = {"yticks": range(len(names)), "yticklabels": names}
+        axes["xlabel"] = f"largest difference, {self.measured.label}"
+        panel = partial(intervals, ends=ends, strong=strong, axes=axes)
+        return figure_of([panel], (6.4, 2.8 + 0.5 * len(names)), below=[self.title, *self.said])
 
 
 def _text(number: float, scale: float, sign: str = "") -> str:

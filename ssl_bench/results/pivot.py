@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ssl_bench.errors import ConfigError
+from ssl_bench.record.drawing import Line, Panel, figure_of, heat_map, plot
 from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.results import statistics
 from ssl_bench.results import table as runs_table
@@ -154,6 +158,52 @@ def _between(table: DataFrame, axes: Sequence[str]) -> list[str]:
     of_rows = [name for name in table if f"{name}.".startswith(f"{axes[0]}.")]
     names = varying(table.drop(columns=of_rows), list(table[axes[1]]) if axes[1] in table else ())
     return [f"Between the cells of a column also vary: {', '.join(names)}."] if names else []
+
+
+def figure(pivots: Sequence[Pivot], heat: bool) -> Any:
+    """Draw a panel for each table: its columns lie on the x axis, its rows are lines, or the y axis of a heat map.
+
+    Lines have the mean and the 95% interval over the seeds; a cell of a heat map has its mean and number of runs. All
+    panels have one range of the y axis, and all heat maps one scale of colours.
+    """
+    means = [fmean(cell.values()) for pivot in pivots for cell in pivot.cells.values()]
+    panels = [_heat(pivot, (min(means), max(means))) if heat else _lines(pivot) for pivot in pivots]
+    return figure_of(panels, (5.2, 4.3), below=(line for one in pivots for line in one.below), sharey=not heat)
+
+
+def _lines(pivot: Pivot) -> Panel:
+    (rows, columns), name = (pivot.axis(0), pivot.axis(1)), pivot.names[0]
+    numeric = all(isinstance(value, int | float) for value in columns)
+    x: dict[Any, Any] = {value: value if numeric else n for n, value in enumerate(columns)}
+    lines = list[Line]()
+    for i, row in enumerate(rows):
+        cells = {x[column]: [*cell.values()] for column in columns if (cell := pivot.cells.get((row, column)))}
+        halves = [*map(statistics.half_width, cells.values())]
+        look = {"label": f"{name}={text_of(row)}" if name else None}
+        lines.append(
+            Line(i, [*cells], [*map(fmean, cells.values())], look, halves, aside=4 * (i - (len(rows) - 1) / 2))
+        )
+    few, *_, many = [*(counts := sorted(map(len, pivot.cells.values()))), counts[-1]]
+    of = f"{few} seeds" if few == many else f"{few} to {many} seeds"
+    y = f"{pivot.measured.label}\nmean" + f" and 95% interval of {of}" * (many > 1)
+    axes = {"xticks": [*x.values()], "xticklabels": [*map(text_of, columns)], "xlabel": pivot.names[1]}
+    doubling = numeric and 0 < 4 * min(columns) <= max(columns)
+    axes |= {"title": pivot.title, "ylabel": y}
+    return partial(plot, lines=lines, axes=axes, doubling=doubling, legend={} if name else None)
+
+
+def _heat(pivot: Pivot, ends: Sequence[float]) -> Panel:
+    rows, columns = pivot.axis(0), pivot.axis(1)
+    form = ".1f" if pivot.measured.metric.unit == "share" else ".3g"
+    means, texts = np.full((len(rows), len(columns)), np.nan), dict[Any, str]()
+    for (row, column), cell in pivot.cells.items():
+        place, mean = (rows.index(row), columns.index(column)), fmean(cell.values())
+        means[place], texts[place] = mean, f"{mean:{form}}\n({len(cell)})"
+    axes: dict[str, Any] = {"xticks": range(len(columns)), "xticklabels": [*map(text_of, columns)]}
+    axes |= {"yticks": range(len(rows)), "yticklabels": [*map(text_of, rows)], "title": pivot.title}
+    axes |= dict(zip(("ylabel", "xlabel"), pivot.names, strict=True))
+    label = f"{pivot.measured.label}, mean (runs)"
+    return partial(heat_map, values=means, texts=texts, ends=ends, label=label, axes=axes)
 
 
 def spread(values: Sequence[float], digits: int) -> str:

@@ -1,11 +1,13 @@
-"""The text of ``ssl-bench status``: the experiments, the runs, and the time left."""
+"""What ``ssl-bench status`` prints: experiments, runs, the time left; and what a run prints at its end."""
 
 from __future__ import annotations
 
+import shlex
 import socket
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,8 @@ from ssl_bench.errors import printable
 from ssl_bench.evaluate.metric import Metric, heading
 from ssl_bench.record import printing
 from ssl_bench.record.printing import Sheet, SheetEntry
-from ssl_bench.record.runs import Progress, Run
-from ssl_bench.record.terminal import clock
+from ssl_bench.record.runs import Progress, Run, read_results
+from ssl_bench.record.terminal import clock, texts_of
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.table import STATES
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 COLOURS = dict(zip(STATES, ("cyan", "red", "red", "red", "yellow", "yellow", "dim", "green"), strict=True))
 WORDS = ("experiment", "states", "run", "settings", "state")  # columns of text, not of numbers
+TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trained"}
 SPARED = ("images/s", "loss", "watched kNN", "epoch")  # left out by a narrow terminal, one after another
 
 Metrics = Mapping[str, tuple[str, Metric, dict[Any, float]]]  # of each experiment, as `main_metrics` has them
@@ -173,3 +176,35 @@ def _sheet(columns: Mapping[str, Sequence[str]]) -> Sheet:
     columns = {name: texts for name, texts in columns.items() if any(texts)}
     rows = [[SheetEntry(text) for text in row] for row in zip(*columns.values(), strict=True)]
     return Sheet([*columns], rows, words=WORDS, spared=SPARED)
+
+
+# ---- a run at its end
+
+
+def targets(config: Mapping[str, Any]) -> dict[str, str]:
+    """The networks of a run in words, by the suffix of their metrics."""
+    given = {"_init" if config.get("epochs") else "": "weights of init"} if config.get("init") else {}
+    return TARGETS | ({} if config.get("epochs", 1) else {"": TARGETS["_init"]}) | given
+
+
+def print_run(folder: Path, config: Mapping[str, Any], timed: bool = True) -> None:
+    """Print the accuracies of a finished run beside its baselines, its directory and the next command.
+
+    Args:
+        config: what asks for the evaluations that are shown.
+        timed: say how long the run took when it was trained.
+    """
+    results: Any = read_results(folder)
+    main, texts = texts_of(results, config)
+    columns = [name for one in main for name in (one, one.replace("/", "/projection_", 1)) if name in texts]
+    sheet = Sheet(["", *columns])
+    for suffix, target in targets(config).items() if "evaluate" in config else [("", "")]:
+        row = [texts.get(name.replace("/", f"{suffix}/", 1), "") for name in columns]
+        sheet.rows += [[SheetEntry(text) for text in (target, *row)]] * any(row)
+    took = f"{'trained' if config.get('epochs', 1) else 'done'} in {results['seconds']:.0f} s, " * timed
+    plain = "  ".join(f"{name} {text}" for name, text in texts.items())  # of numbers that rank nothing
+    print(f"{printing.text_of([sheet], 'rich') if columns else plain}\n" * bool(texts) + took, end="")
+    epochs = results["config"].get("epochs") or 0
+    print(f"{folder}{f', which has gone on to epoch {epochs}' * (epochs > (config.get('epochs') or 0))}")
+    if "evaluate" in config:
+        print(f"evaluate it again: {printable(shlex.join(['ssl-bench', 'evaluate', str(folder)]))}")

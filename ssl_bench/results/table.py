@@ -159,7 +159,7 @@ def meaning(table: DataFrame, name: str) -> Metric:
     names = name_numbers(table["run"])
     having = ((key[0], run) for run in table["run"] for key in run.numbers if names[key] == name)
     metric, run = next(having, (name, next(iter(table["run"]), None)))
-    return evaluations.metric_of(metric, run and run.units)
+    return evaluations.metric_of(metric, run and run.results.get("units"))
 
 
 def main(run: Run, names: Mapping[Key, str]) -> dict[str, float]:
@@ -683,5 +683,18 @@ def notes(found: Sequence[Run]) -> list[str]:
     warnings = [
         NOT_HELPED if one.endswith(NOT_HELPED) else f"seed {r.seed}: {one}" for r in found for one in r.warnings
     ]
-    differing = ", ".join(runs.different([run.conditions for run in found]))
+    differing = ", ".join(different([run.conditions for run in found]))
     return [f"mean over runs with different {differing}"] * bool(differing) + warnings
+
+
+def different(
+    results: Sequence[Mapping[str, Any]], names: Sequence[str] = (*runs.ENVIRONMENT, *runs.COMPUTED)
+) -> list[str]:
+    """The conditions in which results differ, each with its values.
+
+    Args:
+        results: the conditions of each.
+        names: of those that count.
+    """
+    values = {name: {of[name]: None for of in results if of.get(name) is not None} for name in names}
+    return [f"{name} ({', '.join(sorted(map(str, those)))})" for name, those in values.items() if len(those) > 1]

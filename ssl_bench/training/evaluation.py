@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ssl_bench.evaluate.few_labels import FewLabels
 from ssl_bench.evaluate.run import doubts, run_evaluators
 from ssl_bench.evaluate.target import Target
 from ssl_bench.hardware import move
-from ssl_bench.record import evaluations, plots, runs
+from ssl_bench.record import drawing, evaluations, runs
 from ssl_bench.record.dashboard import Tracker
 from ssl_bench.record.environment import environment, now, peak_memory
 from ssl_bench.record.evaluations import Entry
@@ -83,7 +84,7 @@ class Evaluation:
         content["warnings"] = [*footnotes(facts.get("init", "")), *of_images, *of_labels, *of_numbers]
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
-        pictures = plots.write_artifacts(folder / "figures", artifacts)
+        pictures = write_artifacts(folder / "figures", artifacts)
         step = self.state.step
         marks = _marks(evaluations.after(entries, self.config["epochs"]))
         tracker.row(step, {"epoch": self.schedule.epoch(step), **content["metrics"], **marks}, pictures)
@@ -123,7 +124,8 @@ class Evaluation:
                 artifacts |= {evaluations.named(name, entry, [*recorded, *wanted]): a for name, a in drawn.items()}
                 if suffix and rank() == 0 and not drawn:
                     numbers = {name: float(value) for name, value in entry["metrics"].items()}
-                    evaluations.write_baseline(paths[entry["id"]], numbers)
+                    files.make_folder(paths[entry["id"]].parent)
+                    files.write_json(paths[entry["id"]], numbers)
         set_rng_state(kept)
         return evaluated, artifacts
 
@@ -184,6 +186,29 @@ class Evaluation:
         """Names of the classes, which metrics have by number, as ``classes``, of another dataset ``classes/<name>``."""
         by_dataset = ((name, dataset.class_names()) for _, name, dataset in self.run.evaluated)
         return {"/".join(filter(None, ("classes", name))): names for name, names in by_dataset if names}
+
+
+def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact]) -> dict[str, Path]:
+    """Write each artifact as ``<name>.json`` and draw it as ``<name>.png``; return the PNG files by name.
+
+    Args:
+        folder: created if there is something to write. A ``/`` in a name becomes ``-`` in the file name.
+
+    A plot that cannot be drawn is a warning, since its data is there. A file that cannot be written is an OSError.
+    """
+    pictures: dict[str, Path] = {}
+    for name, artifact in artifacts.items():
+        path = folder / f"{name.replace('/', '-')}.png"
+        files.make_folder(folder)
+        files.write_json(path.with_suffix(".json"), {"kind": type(artifact).__name__.lower(), **asdict(artifact)})
+        try:
+            png = drawing.as_png(drawing.of_artifact(artifact, name))
+        except Exception as error:  # a broken matplotlib raises many kinds of errors
+            log.warning("%s was not drawn: %s", path, error)
+            continue
+        files.write_bytes(path, png)
+        pictures[name] = path
+    return pictures
 
 
 def _marks(entries: Iterable[Entry]) -> dict[str, list[str]]:

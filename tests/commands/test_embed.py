@@ -17,7 +17,7 @@ import ssl_bench
 from ssl_bench.api.embed import FEATURES
 from ssl_bench.commands.embed import main
 from ssl_bench.config.compose import load
-from ssl_bench.record.feature_plots import nearest
+from ssl_bench.record.neighbours import nearest
 from ssl_bench.training import build
 from tests.conftest import SMALL, no_pictures, only_run
 from tests.data.photos import photos

@@ -16,7 +16,7 @@ from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.artifacts import Regions
 from ssl_bench.evaluate.local_features import LocalFeatures, clustered, feature_maps
 from ssl_bench.evaluate.target import Target
-from ssl_bench.record import plots
+from ssl_bench.training.evaluation import write_artifacts
 
 NO_THIRD = r"^layers=\[third\]: .*first, second, norm.*third"
 
@@ -116,7 +116,7 @@ def test_two_flat_regions_are_found_and_drawn(tmp_path: Path) -> None:
     assert list(maps)[:2] == ["first, 2 clusters", "first, 3 clusters"]
     objects = regions["1"].instances or []
     assert {(line[:31], line[32:]) for line in objects} == {(31 * ".", 32 * "1")}  # PIL fills the outline too
-    pictures = plots.write_artifacts(tmp_path / "figures", {"local_features/1": regions["1"]})
+    pictures = write_artifacts(tmp_path / "figures", {"local_features/1": regions["1"]})
     with Image.open(pictures["local_features/1"]) as picture:
         assert min(picture.size) > 300
     assert json.loads((tmp_path / "figures/local_features-1.json").read_text())["maps"] == maps

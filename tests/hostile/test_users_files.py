@@ -15,7 +15,7 @@ import torch
 import yaml
 
 import ssl_bench
-from ssl_bench.record import feature_plots
+from ssl_bench.record import neighbours
 from tests.conftest import SMALL, no_pictures, only_run
 
 GIVEN = yaml.safe_load(Path(__file__).with_name("users_files.yaml").read_text())
@@ -62,7 +62,7 @@ COMMANDS = [line.replace("TRAIN", TRAIN) for line in GIVEN["commands"]]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a run of one step; pictures of features have one row."""
-    monkeypatch.setattr(feature_plots, "QUERIES", 1)
+    monkeypatch.setattr(neighbours, "QUERIES", 1)
     with no_pictures():
         assert call(TRAIN, Path()) == 0
     return only_run()

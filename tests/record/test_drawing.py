@@ -14,8 +14,9 @@ from PIL import Image
 
 from ssl_bench.commands.evaluate import main
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram
-from ssl_bench.record import plots
+from ssl_bench.record import drawing
 from ssl_bench.signals import Interrupted
+from ssl_bench.training.evaluation import write_artifacts
 from tests.conftest import only_run
 from tests.record.wandb_files import history, records, wandb_directories
 
@@ -38,9 +39,7 @@ ARTIFACTS: dict[str, tuple[Artifact, tuple[int, int]]] = {
 
 
 def test_every_artifact_is_written_as_data_and_drawn(tmp_path: Path) -> None:
-    pictures = plots.write_artifacts(
-        tmp_path / "figures", {name: artifact for name, (artifact, _) in ARTIFACTS.items()}
-    )
+    pictures = write_artifacts(tmp_path / "figures", {name: artifact for name, (artifact, _) in ARTIFACTS.items()})
     assert list(pictures) == list(ARTIFACTS)
     for name, (artifact, size) in ARTIFACTS.items():
         stem = tmp_path / "figures" / name.replace("/", "-")
@@ -56,7 +55,7 @@ def test_every_artifact_is_written_as_data_and_drawn(tmp_path: Path) -> None:
 
 
 def test_histograms_are_drawn_as_shares_in_colours() -> None:
-    (panel,) = plots.draw(histogram(7), "").axes
+    (panel,) = drawing.of_artifact(histogram(7), "").axes
     assert len({line.get_color() for line in panel.lines}) == 7
     assert panel.lines[1].get_ydata().tolist() == [1 / 11, 3 / 11, 0, 7 / 11, 7 / 11]
     assert panel.get_xlabel() == "multiplier" and panel.get_ylabel() == "share of the anchors"
@@ -67,7 +66,7 @@ def test_a_plot_that_cannot_be_drawn_is_a_warning(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.style", None)
     with caplog.at_level(logging.WARNING):
-        assert not plots.write_artifacts(tmp_path, {"npc/few": histogram(2)})
+        assert not write_artifacts(tmp_path, {"npc/few": histogram(2)})
     assert "npc-few.png" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["npc-few.json"]
 
@@ -104,6 +103,6 @@ def test_a_signal_while_a_plot_is_drawn_is_not_taken_for_an_error(
     def stop(*_: Any) -> None:
         raise Interrupted(signal.SIGTERM)
 
-    monkeypatch.setattr(plots, "render", stop)
+    monkeypatch.setattr(drawing, "as_png", stop)
     with pytest.raises(Interrupted):
-        plots.write_artifacts(tmp_path, {"npc/few": histogram(2)})
+        write_artifacts(tmp_path, {"npc/few": histogram(2)})

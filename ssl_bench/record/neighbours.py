@@ -6,6 +6,7 @@ Shapes: N images; D features; Q drawn images; k neighbours of each.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ssl_bench.data.prepare import drawn_channels, in_bytes
 from ssl_bench.data.source import Source
 from ssl_bench.errors import reason
 from ssl_bench.evaluate.knn import SHORTEST
-from ssl_bench.record.plots import COLOURS, panels, render
+from ssl_bench.record.drawing import COLOURS, Panel, as_png, figure_of, picture
 from ssl_bench.seeding import stream
 
 NAME = "neighbours.png"
@@ -36,7 +37,7 @@ def write_picture(folder: Path, features: Tensor, images: Source, label: Callabl
     """
     drawn = torch.randperm(len(images), generator=torch.Generator().manual_seed(stream("pictures", seed)))[:QUERIES]
     try:
-        files.write_bytes(folder / NAME, render(_neighbours, features, label, drawn, images))
+        files.write_bytes(folder / NAME, as_png(_draw(features, label, drawn, images)))
     except Exception as error:  # of matplotlib; the features are there
         return f"{NAME} was not drawn: {reason(error)}"
     return f"{NAME}: {len(drawn)} images and the nearest of all {len(images):,} by cosine, drawn by seed {seed}"
@@ -54,8 +55,7 @@ def nearest(features: Tensor, drawn: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     cosines = F.normalize(features[drawn], dim=1) @ features.T / features.norm(dim=1).clamp_min(SHORTEST)  # [Q, N]
     cosines[range(len(drawn)), drawn] = -torch.inf
-    best = cosines.sort(dim=1, descending=True, stable=True)
-    k = min(k, len(features) - 1)
+    best, k = cosines.sort(dim=1, descending=True, stable=True), min(k, len(features) - 1)
     return best.values[:, :k], best.indices[:, :k]
 
 
@@ -70,21 +70,18 @@ def _picture(image: Tensor) -> np.ndarray:
     return x.expand(3, -1, -1).permute(1, 2, 0).numpy()
 
 
-def _neighbours(features: Tensor, label: Callable[[int], str], drawn: Tensor, images: Source) -> Any:
+def _draw(features: Tensor, label: Callable[[int], str], drawn: Tensor, images: Source) -> Any:
     """A row for each drawn image, which stands on its left."""
     cosines, index = nearest(features, drawn, NEIGHBOURS)
-    numbers = torch.cat([drawn[:, None], index], 1)  # [Q, 1 + k]
-    up, across = numbers.shape
-    with panels(up * across, (0.95, 1.36), across, layout=None) as (figure, axes):
-        figure.subplots_adjust(0.01, 0.01, 0.99, 1 - 0.8 / (1.36 * up), 0.05, 0.3)
-        words = "; blue: of the same class" * any(map(label, drawn.tolist()))
-        figure.suptitle(f"An image, and right of it its nearest neighbours with the cosine{words}", x=0.01, ha="left")
-        for place, (axis, image) in enumerate(zip(axes, images.take(numbers.flatten()), strict=True)):
-            row, column = divmod(place, across)
-            own, its = label(int(drawn[row])), label(int(numbers[row, column]))
-            cosine = f"{cosines[row, column - 1]:.3f}\n" if column else ""
-            colour = "black" if column == 0 or not own else COLOURS[0] if its == own else COLOURS[1]
-            axis.imshow(_picture(image), interpolation="antialiased")
-            axis.set_title(f"{cosine}{its:.16}", fontsize=7, color=colour)
-            axis.set_axis_off()
-    return figure
+    numbers, panels = torch.cat([drawn[:, None], index], 1), list[Panel]()  # [Q, 1 + k]
+    for place, image in enumerate(images.take(numbers.flatten())):
+        row, column = divmod(place, numbers.shape[1])
+        own, its = label(int(drawn[row])), label(int(numbers[row, column]))
+        cosine = f"{cosines[row, column - 1]:.3f}\n" if column else ""
+        colour = COLOURS[its != own] if column and own else "black"
+        title = {"label": f"{cosine}{its:.16}", "fontsize": 7, "color": colour}
+        panels.append(partial(picture, image=_picture(image), title=title))
+    words = "; blue: of the same class" * any(map(label, drawn.tolist()))
+    text = f"An image, and right of it its nearest neighbours with the cosine{words}"
+    sides = {"left": 0.01, "bottom": 0.01, "right": 0.99, "top": 1 - 0.8 / (1.36 * len(drawn)), "wspace": 0.05}
+    return figure_of(panels, (0.95, 1.36), numbers.shape[1], text, gridspec_kw={**sides, "hspace": 0.3})
