@@ -137,7 +137,7 @@ def figure(filled: Sequence[tuple[Table, Sequence[Filled]]], results: Results) -
         if isinstance(table, PaperClaim):
             head = f"{table.name}: {verdicts.judge(table, results).words}\n{textwrap.fill(table.says, 60)}"
             measures = dict.fromkeys(one.cell.measure for one in of_table)
-            every = [[one for one in of_table if one.cell.measure == measure] for measure in measures]
+            every: list[Sequence[Filled]] = [[one for one in of_table if one.cell.measure == m] for m in measures]
             parts = [of for of in every if len({(one.cell.metric, one.cell.overrides) for one in of}) > 1] or every
         else:
             names.append(len({one.cell.label for one in of_table}))

@@ -42,8 +42,8 @@ class Line:
     """
 
     number: int
-    x: Sequence[float]
-    y: Sequence[float]
+    x: Sequence[float] | np.ndarray
+    y: Sequence[float] | np.ndarray
     look: Settings = field(default_factory=dict)
     halves: Any = None
     band: bool = False
