@@ -17,7 +17,7 @@ from scipy import stats
 from ssl_bench.commands import table
 from ssl_bench.config.compositions import compositions
 from ssl_bench.config.identity import run_id
-from ssl_bench.papers import claims, drawing, measurements, tables, verdicts
+from ssl_bench.papers import claims, measurements, sheets, tables, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim
@@ -285,7 +285,7 @@ def test_a_figure_has_the_intervals_of_the_seeds_and_theory(write: Any) -> None:
     claim = write(theory={"limit": [55.0, 65.0], "SimCLR": "row"})
     finish(claim)
     results = Results(Path("outputs"), claim.cells)
-    (axis,) = drawing.draw([(claim, fill(claim, claim.cells, results))], results).axes
+    (axis,) = sheets.figure([(claim, fill(claim, claim.cells, results))], results).axes
     assert np.allclose(np.asarray(axis.lines[0].get_ydata()), [51.0, 51.0])
     (bars,) = [each for each in axis.collections if isinstance(each, LineCollection)]
     half = stats.t.isf(0.05, 2) / math.sqrt(3)
