@@ -25,8 +25,8 @@ from ssl_bench.api.arguments import tensor
 from ssl_bench.api.reading import Named, folder_of, load
 from ssl_bench.config import compose, schema
 from ssl_bench.config.with_hydra import as_typed, quoted
+from ssl_bench.data.batch import Reader
 from ssl_bench.data.pixels import EvalView
-from ssl_bench.data.reader import Reader
 from ssl_bench.data.source import Images, Joined, Source
 from ssl_bench.errors import ConfigError, RunError, require, shown
 from ssl_bench.evaluate.target import Target, frozen

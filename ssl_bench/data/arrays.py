@@ -104,22 +104,13 @@ class Arrays(Dataset):
         require(fits, "dataset.held_out", self.held_out, remedy)
         return len(self._parts[0][0]) if self.held_out else count
 
-    def settings_of_images(self) -> dict[str, Any]:
-        if self._moved:
-            sentence = f"{self._moved} images are copies of held-out ones, and are held out too"
-            files.say_once(f"dataset={self.name}: {sentence}")
-        return super().settings_of_images()
-
-    @property
-    def _moved(self) -> int:
-        """How many images are held out as copies of others."""
-        return self._parts[1] if self.held_out else 0
-
     @cached_property
     def _content(self) -> str:
         """The hash of the files; another one since copies of held-out images are held out, if there are any."""
-        content = super()._content
-        return hashlib.sha256(f"{content} with copies".encode()).hexdigest()[:DIGITS] if self._moved else content
+        content, moved = super()._content, self._parts[1] if self.held_out else 0
+        if moved:
+            files.say_once(f"dataset={self.name}: {moved} images are copies of held-out ones, and are held out too")
+        return hashlib.sha256(f"{content} with copies".encode()).hexdigest()[:DIGITS] if moved else content
 
     @cached_property
     def _parts(self) -> tuple[list[Tensor], int]:
@@ -209,16 +200,18 @@ class ArrayDataset(Arrays):
     def _opened(self, split: str) -> Split:
         of_images, of_labels = self._paths(split)
         images, labels = self._mapped(of_images), self._mapped(of_labels)
-        shape, remedy = (self.size, self.size, self.channels), "set dataset.size and dataset.channels, or replace it"
-        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != shape or not len(images):
+        shape, count = (self.size, self.size, self.channels), len(images)
+        remedy = f"set dataset.size, channels and num_classes, or remove both files of this split, and {self.remake}"
+        if images.dtype != np.uint8 or images.shape[1:] != shape or not count:
             fits = f"uint8 [N, {', '.join(map(str, shape))}] with one image or more"
             raise self._refusal(of_images, f"holds {_shape(images)}, not {fits}", remedy)
-        whole = labels.dtype == np.int64 and labels.shape == images.shape[:1]
-        if not whole or labels.min() < -1 or labels.max() >= self.num_classes:
-            fits = f"int64 [{len(images)}] from 0 to {self.num_classes - 1}, or -1 for an unlabelled image"
-            remedy = f"set dataset.num_classes, or remove both files of this split, and {self.remake}"
-            held = f"{_shape(labels)} from {labels.min()} to {labels.max()}" if whole else _shape(labels)
-            raise self._refusal(of_labels, f"holds {held}, not {fits}", remedy)
+        fits = f"int64 [{count}] from 0 to {self.num_classes - 1}, or -1 for an unlabelled image"
+        if (
+            labels.dtype != np.int64
+            or labels.shape != (count,)
+            or not -1 <= labels.min() <= labels.max() < self.num_classes
+        ):
+            raise self._refusal(of_labels, f"holds {_shape(labels)}, not {fits}", remedy)
         return images, labels
 
 

@@ -5,7 +5,7 @@ https://cocodataset.org/#format-data
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -21,17 +21,38 @@ from ssl_bench.errors import ConfigError, in_one_line
 
 LARGEST = 2**31  # bytes: COCO's instances_train2017.json has 470 MB
 BACKGROUND, CROWD = 0, -1
+Polygons = list[Annotated[list[float], Meta(min_length=4)]]
 Example = tuple[Tensor, dict[str, Tensor]]
 
 
+class RunLengths(msgspec.Struct):
+    """A mask as the lengths of its runs, outside and inside of the object in turn, down the columns."""
+
+    counts: list[Annotated[int, Meta(ge=0)]]
+
+
+class Entry(msgspec.Struct):
+    """One entry of ``annotations``: an object with its box (x, y, width, height), and its mask.
+
+    A mask is a list of polygons [x, y, x, y, ...], or run lengths.
+    """
+
+    image_id: int
+    category_id: int
+    bbox: tuple[float, float, float, float] = (0, 0, 0, 0)
+    area: float = 0
+    iscrowd: int = 0
+    segmentation: Polygons | RunLengths = []
+
+
 class Photo(msgspec.Struct):
-    """One entry of ``images``, whose sides are in pixels, and its ``annotations``, unchanged from the file."""
+    """One entry of ``images``, whose sides are in pixels, with its objects."""
 
     id: int
     file_name: str
     width: Annotated[int, Meta(gt=0, lt=2**31)]
     height: Annotated[int, Meta(gt=0, lt=2**31)]
-    objects: list[dict[str, Any]] = []
+    objects: list[Entry] = []
 
 
 class _Category(msgspec.Struct):
@@ -42,7 +63,7 @@ class Instances(msgspec.Struct):
     """The content of an instance file."""
 
     images: list[Photo]
-    annotations: list[dict[str, Any]]
+    annotations: list[Entry]
     categories: list[_Category]
 
 
@@ -54,17 +75,16 @@ def read_instances(path: Path) -> Instances:
     """
     try:
         content = msgspec.json.decode(files.read_bytes(path, LARGEST), type=Instances)
-        photos = {photo.id: photo for photo in content.images}
+        photos, categories = {photo.id: photo for photo in content.images}, {each.id for each in content.categories}
         for entry in content.annotations:
-            if (photo := photos.get(entry["image_id"])) is not None:
+            if entry.category_id not in categories:
+                raise ValueError(f"category_id {entry.category_id} is not among its categories")
+            if (photo := photos.get(entry.image_id)) is not None:
                 photo.objects.append(entry)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; it should be COCO's instances_*.json") from error
-    except (KeyError, RecursionError, TypeError, ValueError) as error:
+    except (RecursionError, ValueError) as error:
         raise ConfigError(f"{path} is no file of COCO instances ({in_one_line(error)})") from error
-    for name in (photo.file_name for photo in content.images):
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ConfigError(f"{path}: {name} leads out of the folder of the photos")
     return content
 
 
@@ -86,21 +106,18 @@ class Boxes:
         # category_id of class 1, 2, ...: the ids have gaps, the classes have none
         self.categories = sorted(category.id for category in instances.categories)
         self.label = {category: i for i, category in enumerate(self.categories, 1)}
-        try:
-            boxes = [(photo, *self._boxes(photo)) for photo in instances.images]
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise ConfigError(f"{annotations} has an object with a wrong bbox or category_id ({error})") from error
+        boxes = [(photo, *self._boxes(photo)) for photo in instances.images]
         if not any(len(entry[1]) for entry in boxes):
             raise ConfigError(f"{annotations} has no boxes: set it to one that has")
         self.entries = [entry for entry in boxes if len(entry[1]) or empty]
 
     def _boxes(self, photo: Photo) -> tuple[Tensor, Tensor]:
         """Boxes [n, 4], clipped to the photo and without empty ones, and their labels [n]."""
-        objects = [entry for entry in photo.objects if not entry.get("iscrowd")]
-        boxes = torch.tensor([entry["bbox"] for entry in objects]).view(-1, 4).float()
+        objects = [entry for entry in photo.objects if not entry.iscrowd]
+        boxes = torch.tensor([entry.bbox for entry in objects]).view(-1, 4).float()
         boxes[:, 2:] += boxes[:, :2]
         boxes = boxes.minimum(torch.tensor([photo.width, photo.height] * 2)).clamp(min=0)
-        labels = torch.tensor([self.label[entry["category_id"]] for entry in objects], dtype=torch.int64)
+        labels = torch.tensor([self.label[entry.category_id] for entry in objects], dtype=torch.int64)
         kept = (boxes[:, 2:] - boxes[:, :2] > 1e-3).all(1)
         return boxes[kept], labels[kept]
 
@@ -130,30 +147,28 @@ def instance_map(photo: Photo, size: int) -> NDArray[np.int64]:
     which is no region. Where objects overlap, the pixel belongs to the smaller one.
     """
     objects = np.full((size, size), BACKGROUND)
-    order = sorted(photo.objects, key=lambda o: (-o.get("iscrowd", 0), -o["area"]))
-    for number, entry in enumerate(order, 1):
-        inside = mask(entry["segmentation"], photo.width, photo.height, size)
-        objects[inside] = CROWD if entry.get("iscrowd") else number
+    for number, entry in enumerate(sorted(photo.objects, key=lambda o: (-o.iscrowd, -o.area)), 1):
+        objects[mask(entry.segmentation, photo, size)] = CROWD if entry.iscrowd else number
     return objects
 
 
-def mask(segmentation: Any, width: int, height: int, size: int) -> NDArray[np.bool_]:
-    """Draw the pixels [size, size] of an object given as polygons [[x, y, x, y, ...], ...] or as a run-length encoding.
+def mask(segmentation: Polygons | RunLengths, photo: Photo, size: int) -> NDArray[np.bool_]:
+    """Draw the pixels [size, size] of an object.
 
     Raises:
-        ConfigError: the run-length encoding is compressed; in the files that COCO publishes none is.
+        ConfigError: it is not of the photo's size.
     """
-    if isinstance(segmentation, dict):
-        if not isinstance(segmentation["counts"], list):
-            raise ConfigError("a compressed mask cannot be read: write its counts as a list (COCO's uncompressed RLE)")
-        inside = np.arange(len(segmentation["counts"])) % 2 == 1  # runs outside and inside alternate, down the columns
-        full = np.repeat(inside, segmentation["counts"]).reshape(width, height).T
-        return full[np.ix_(centres(size, height), centres(size, width))]
+    width, height = photo.width, photo.height
+    if isinstance(segmentation, RunLengths):
+        if sum(segmentation.counts) != width * height:
+            raise ConfigError(f"{photo.file_name}: the counts of a mask must have the sum {width} x {height}, its size")
+        at = centres(size, width) * height + centres(size, height)[:, None]  # pixels in the order of the runs
+        return np.searchsorted(np.cumsum(segmentation.counts), at, side="right") % 2 == 1
     canvas = Image.new("1", (size, size))
     draw = ImageDraw.Draw(canvas)
     for points in segmentation:
-        scaled = np.reshape(points, (-1, 2)) * (size / width, size / height) - 0.5  # in PIL, pixel 0 lies at 0, not 1/2
-        draw.polygon([(x, y) for x, y in scaled.tolist()], fill=1)
+        pairs = zip(points[::2], points[1::2], strict=False)  # in PIL, pixel 0 lies at 0, not 1/2
+        draw.polygon([(x * (size / width) - 0.5, y * (size / height) - 0.5) for x, y in pairs], fill=1)
     return np.array(canvas)
 
 

@@ -10,7 +10,7 @@ S side of the canvas  s side of a digit
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,24 +36,11 @@ CORNERS = (0.15, 0.45, 0.75)  # upper left corner of a digit on a photo, as a sh
 PAIRS = 1024  # of a split, which has no end: a run asks for a number, of which each rank has a share
 
 
-class Stored(Source):
-    """Base class of sources that are dataclasses and have other sources and tensors as attributes."""
-
-    @property
-    def nbytes(self) -> int | None:  # type: ignore[override]
-        sizes = [value.nbytes for value in vars(self).values() if isinstance(value, Source | Tensor)]
-        return None if None in sizes else sum(size for size in sizes if size)
-
-    def to(self, device: torch.device) -> Any:
-        held = {name: value for name, value in vars(self).items() if isinstance(value, Source | Tensor)}
-        return replace(self, **{name: value.to(device) for name, value in held.items()})  # type: ignore[type-var]
-
-
 # ---- Bits
 
 
 @dataclass(frozen=True, eq=False)
-class WithBits(Stored):
+class WithBits(Source):
     """The images of another source, with the bits of ``values`` [N] as ``bits`` extra channels of 0 or 255."""
 
     images: Source
@@ -157,7 +144,7 @@ class BitImages(Dataset):
 
 
 @dataclass(frozen=True, eq=False)
-class Canvases(Stored):
+class Canvases(Source):
     """Black canvases with the digits ``which`` [N, K], whose upper left corners are at ``top``, ``left`` [N, K].
 
     A canvas is stored as a row of a small table and painted when it is read. Where digits overlap, the brighter pixel
@@ -388,12 +375,8 @@ class DigitOnImageNet(FolderDataset):
         images, classes = self.mnist.arrays(split)
         generator = torch.Generator().manual_seed(stream("digit_on_imagenet", self.seed, purpose))
         which = torch.randint(len(images[:digits]), (len(photos),), generator=generator)
-        add = self.combine == "sum"
-        by_photo, by_digit = (
-            Marked(photos, self.size, images[:digits, 0], which, add, labels)
-            for labels in (photos.labels, classes[which])
-        )
-        return by_photo, by_digit
+        shown = photos, self.size, images[:digits, 0], which, self.combine == "sum"
+        return Marked(*shown, photos.labels), Marked(*shown, classes[which])
 
 
 # ---- Vectors

@@ -212,27 +212,20 @@ class Share:
     def __init__(self, whole: Dataset, share: float) -> None:
         self.whole, self.share = whole, share
 
-    @cached_property
-    def _images(self) -> Chosen:
-        return self._part(self.whole.pretrain())
-
     def _part(self, source: Source) -> Chosen:
         return Chosen(source, stratified(source.labels, self.share, 0))
 
     def check(self) -> int:
         self.whole.check()
-        return len(self._images)
+        return len(self.pretrain())
 
     def settings_of_images(self) -> dict[str, Any]:
-        settings = self.whole.settings_of_images() | {"train_images": self.check()}
-        if "knn_k" in settings:
-            settings["knn_k"] = max(1, min(settings["knn_k"], settings["train_images"] // 50))
-        if least := settings.get("least_labels"):
-            settings["least_labels"] = max(1, round(self.share * least))
-        return settings
+        settings, images = self.whole.settings_of_images(), self.pretrain()
+        counts = counts_of(images.labels.tolist(), settings["num_classes"]) if "knn_k" in settings else {}
+        return settings | {"train_images": len(images)} | counts
 
     def pretrain(self) -> Source:
-        return self._images
+        return self._part(self.whole.pretrain())
 
     def split(self, name: str) -> Source:
         source = self.whole.split(name)

@@ -55,9 +55,7 @@ def scatter(size: int) -> tuple[Tensor, Tensor]:
     half = 8 * scale / size  # [N]
     shift = 0.3 * uniform[:, 2:] * (1 - half).clamp(min=0)[:, None]  # [N, 2]
     cos, sin = torch.cos(angle) / half, torch.sin(angle) / half
-    rotation = torch.stack(
-        [torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], 1
-    )  # [N, 2, 2] from canvas to digit
+    rotation = torch.stack([cos, sin, -sin, cos], -1).view(-1, 2, 2)  # [N, 2, 2] from canvas to digit
     theta = torch.cat([rotation, -rotation @ shift[..., None]], -1)  # [N, 2, 3]
     canvas = grid_sample(digits, affine_grid(theta, [n, 1, size, size], align_corners=False), align_corners=False)
     noise = 0.25 * torch.randn(canvas.shape, generator=generator)

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ssl_bench.data.own import OwnImages
+from ssl_bench.data.folder import OwnImages
 from ssl_bench.data.photos import LARGEST
 from ssl_bench.data.splits import TRAIN, Listing, Row, arrange, few, find_splits
 from ssl_bench.errors import ConfigError, reason, require
@@ -104,10 +104,9 @@ def _label(value: Any, column: str | None) -> int | str | None:
         return None
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, int | str):
-        return value
-    remedy = "set dataset.label to a column of whole numbers or text"
-    raise ConfigError(f"dataset.label={column}: {str(value)[:40]} is no class: {remedy}")
+    remedy = f"a column of whole numbers or text: {str(value)[:40]} is no class"
+    require(isinstance(value, int | str), "dataset.label", column, remedy)
+    return value  # type: ignore[no-any-return]
 
 
 def _marks(folder: Path) -> tuple[tuple[Path, Mark], ...]:

@@ -10,6 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from io import SEEK_END, BytesIO
 from itertools import chain
@@ -25,7 +26,7 @@ from torch.nn.functional import interpolate
 from ssl_bench import files
 from ssl_bench.data.dataset import MissingData
 from ssl_bench.data.source import Source
-from ssl_bench.errors import ConfigError, RunError, reason
+from ssl_bench.errors import ConfigError, RunError, printable, reason
 from ssl_bench.hardware import cores_per_process
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Unsupported(ValueError):
     """A photo has more pixels or bits than are read."""
 
 
+@dataclass(eq=False)
 class Photos(Source):
     """A split of which only the encoded bytes of the images are kept.
 
@@ -55,18 +57,16 @@ class Photos(Source):
         folder: where the images are, if they are files.
     """
 
-    def __init__(
-        self,
-        labels: Tensor,
-        names: Sequence[str],
-        open_image: Callable[[str], BinaryIO],
-        workers: int | None,
-        upright: bool = False,
-        folder: Path | None = None,
-    ) -> None:
-        self.labels, self.names, self.open_image, self.upright, self.folder = labels, names, open_image, upright, folder
-        self.workers = workers or cores_per_process()
-        self._pool = ThreadPoolExecutor(self.workers, "decode")
+    labels: Tensor
+    names: Sequence[str]
+    open_image: Callable[[str], BinaryIO]
+    workers: int | None
+    upright: bool = False
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        self._threads = self.workers or cores_per_process()
+        self._pool = ThreadPoolExecutor(self._threads, "decode")
 
     def encoded(self, i: int) -> Tensor:
         """Read the bytes of image i, uint8 [k]. Raises OSError or ValueError if they cannot be read."""
@@ -91,7 +91,7 @@ class Photos(Source):
             RunError: an image cannot be decoded.
         """
         # Few pieces, as each costs time, but small enough that the threads finish at about the same time.
-        size = max(1, len(ids) // (4 * self.workers))
+        size = max(1, len(ids) // (4 * self._threads))
         pieces = (ids[start : start + size] for start in range(0, len(ids), size))
         mapped = self._pool.map(lambda piece: [function(self._image(i)) for i in piece], pieces)
         return list(chain.from_iterable(mapped))
@@ -102,9 +102,8 @@ class Photos(Source):
         except (RuntimeError, OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or reason(error)
             remedy = "replace or remove it"
-            if self.upright:
-                remedy += "; dataset.skip_broken leaves out only what its first or last bytes show to be broken"
-            raise RunError(f"{self.name(i)} cannot be decoded ({why}): {remedy}") from error
+            remedy += "; dataset.skip_broken leaves out only what its edges show to be broken" * self.upright
+            raise RunError(printable(f"{self.name(i)} cannot be decoded ({why}): {remedy}")) from error
 
 
 def decode(data: Tensor, upright: bool = False) -> Tensor:
@@ -200,7 +199,8 @@ def read_photo(path: Path) -> Image.Image:
         with files.open_regular(path) as file, open_photo(file) as image:
             return to_rgb(image)
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: {getattr(error, 'strerror', None) or 'it is no photo that can be read'}") from error
+        why = getattr(error, "strerror", None) or "it is no photo that can be read"
+        raise RunError(printable(f"{path}: {why}")) from error
 
 
 # ---- A look at a file before anything is trained

@@ -5,7 +5,7 @@ n images  m images of a batch  C channels of the picture  E extra channels, cons
 h, w sides of an image  H, W sides of a batch
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from ssl_bench.errors import require
 
 MOST_CHANNELS = 32  # of a picture
 BAND = 2**20  # pixels that a CPU resizes at a time
+BUCKET = 128  # pixels: images whose sides round up to the same multiples of it are padded to one size
 
 
 class Normalize:
@@ -77,12 +78,20 @@ def resize(x: Tensor, size: Sequence[int], interpolation: str, dtype: torch.dtyp
     return interpolate(x.to(dtype, memory_format=torch.contiguous_format), tuple(size), **options)
 
 
-def by_size(images: ImageBatch, step: int) -> list[list[int]]:
-    """Group the indices of images whose sides, rounded up to a multiple of ``step``, are equal."""
+def padded(images: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images [C, h, w] as batches of about one size: the indices of m images, and uint8 [m, C, H, W].
+
+    They are channels last in memory. Pixels beyond an image are any bytes: no box of a view reaches them.
+    """
     groups: dict[tuple[int, ...], list[int]] = {}
     for i, image in enumerate(images):
-        groups.setdefault(tuple(-(-side // step) for side in image.shape[1:]), []).append(i)
-    return list(groups.values())
+        groups.setdefault(tuple(-(-side // BUCKET) for side in image.shape[1:]), []).append(i)
+    for group in groups.values():
+        height, width = (max(images[i].shape[side] for i in group) for side in (1, 2))
+        batch = images[0].new_empty(len(group), height, width, len(images[0]))
+        for row, i in zip(batch, group, strict=True):
+            row[: images[i].shape[1], : images[i].shape[2]] = images[i].permute(1, 2, 0)
+        yield torch.tensor(group).to(batch.device, non_blocking=True), batch.permute(0, 3, 1, 2)
 
 
 def sizes(images: ImageBatch) -> tuple[int | Tensor, int | Tensor]:
@@ -109,49 +118,6 @@ def with_constants(x: Tensor, values: Tensor) -> Tensor:
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type to compute in for a result of type ``dtype``: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-BUCKET = 128  # pixels: images whose sides round up to the same multiples of it are padded to one size
-
-
-class Padded(list[Tensor]):
-    """A list of uint8 images [C, h, w], each a view of a row of one of the batches.
-
-    Attributes:
-        batches: uint8 [m, C, H, W], channels last in memory. Pixels beyond an image are any bytes: nothing reads them
-            with a weight other than 0.
-        order: int64 [n] on the device of the batches, the index of the image in each row of all batches, one batch
-            after the other.
-    """
-
-    def __init__(self, batches: Sequence[Tensor], order: Tensor, groups: list[list[int]], shapes: list[torch.Size]):
-        self.batches, self.order, self._groups, self._shapes = list(batches), order, groups, shapes
-        rows = {i: batch[row] for batch, group in zip(batches, groups, strict=True) for row, i in enumerate(group)}
-        super().__init__(rows[i][:, :height, :width] for i, (_, height, width) in enumerate(shapes))
-
-    def copied(self, batches: Sequence[Tensor], order: Tensor) -> "Padded":
-        """The same images in copies ``batches`` [m, C, H, W] of the batches, with a copy of ``order`` [n]."""
-        return Padded(batches, order, self._groups, self._shapes)
-
-
-def pad(images: Sequence[Tensor], pinned: bool = False) -> Padded:
-    """Pad images [C, h, w]; padded ones stay as they are.
-
-    Args:
-        pinned: in host memory that a GPU can read directly.
-    """
-    if isinstance(images, Padded):
-        return images
-    device, groups, batches = images[0].device, by_size(list(images), BUCKET), []
-    for group in groups:
-        channels, height, width = (max(images[i].shape[side] for i in group) for side in (0, 1, 2))
-        shape = len(group), height, width, channels
-        batch = torch.empty(shape, dtype=torch.uint8, device=device, pin_memory=pinned)
-        for row, i in zip(batch, group, strict=True):
-            row[: images[i].shape[1], : images[i].shape[2]] = images[i].permute(1, 2, 0)
-        batches.append(batch.permute(0, 3, 1, 2))
-    order = torch.tensor([i for group in groups for i in group]).to(device, non_blocking=True)
-    return Padded(batches, order, groups, [image.shape for image in images])
 
 
 class EvalView:

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.data.arrays import ArrayDataset
+from ssl_bench.data.batch import Loader
 from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.folder import FolderDataset
 from ssl_bench.data.photos import Photos, chunks, pack
-from ssl_bench.data.reader import Loader
 from ssl_bench.data.source import Source
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, require
@@ -48,8 +48,12 @@ def prepare(dataset: Dataset, name: str, source: Path | None, progress: Progress
         RunError: too many photos are damaged.
     """
     if isinstance(dataset, FolderDataset) and dataset.packed:
-        files.remove_temporary(dataset.packed_path("train").parent, HOUR)
-        folder = _pack(dataset, source, progress)
+        folder = dataset.packed_path("train").parent
+        files.remove_temporary(folder, HOUR)
+        for split in dataset.split_folders:
+            path = dataset.packed_path(split)
+            if not path.with_name(f"{path.name}.npz").is_file():
+                pack(dataset.source(split, source), path, dataset.resize, partial(progress, split))
     elif isinstance(dataset, ArrayDataset):
         folder = dataset.folder
         files.remove_temporary(folder, HOUR)
@@ -67,28 +71,12 @@ def _missing_splits(dataset: ArrayDataset) -> list[str]:
     """The splits whose arrays do not exist.
 
     Raises:
-        ConfigError: one exists that is damaged, does not fit the dataset or lacks the other array of its split; it may
-            be a user's, and is not replaced.
+        ConfigError: only one of two exists; it may be a user's, and is not replaced.
     """
-    missing = list[str]()
-    for split in dataset.splits:
-        there = [*dataset.folder.glob(f"{split}_*.npy")]
-        if len(there) == 1:
-            raise ConfigError(f"{there[0]} lacks the other file of its split: add it, or move this one")
-        if there:
-            dataset.arrays(split)  # refuses damaged ones
-        else:
-            missing.append(split)
-    return missing
-
-
-def _pack(dataset: FolderDataset, source: Path | None, progress: Progress) -> Path:
-    """Pack the splits that are not packed yet; return their folder."""
-    for split in dataset.split_folders:
-        path = dataset.packed_path(split)
-        if not path.with_name(f"{path.name}.npz").is_file():
-            pack(dataset.source(split, source), path, dataset.resize, partial(progress, split))
-    return dataset.packed_path("train").parent
+    found = {split: [*dataset.folder.glob(f"{split}_*.npy")] for split in dataset.splits}
+    if alone := [paths[0] for paths in found.values() if len(paths) == 1]:
+        raise ConfigError(f"{alone[0]} lacks the other file of its split: add it, or move this one")
+    return [split for split, paths in found.items() if not paths]
 
 
 def _shrink(dataset: ArrayDataset, splits: list[str], source: Path, progress: Progress) -> None:
@@ -125,8 +113,7 @@ def box(image: Tensor, size: int) -> np.ndarray:
 def _convert(dataset: ArrayDataset, splits: list[str], source: Path | None) -> None:
     """Make the arrays of some splits with torchvision, which downloads the dataset if there is no ``source``.
 
-    torchvision's classes differ in three ways: the argument for the split (``split`` or ``train``), the axis of the
-    channels (the second, the last or none) and the name of the labels (``targets`` or ``labels``).
+    torchvision's classes differ in the argument for the split, ``split`` or ``train``.
     """
     from torchvision import datasets
 
@@ -144,14 +131,11 @@ def _convert(dataset: ArrayDataset, splits: list[str], source: Path | None) -> N
             wrong = f"torchvision could not download {name} into {folder}, or read it there ({error}): {remedy}"
             failed = source is None and isinstance(error, RuntimeError)  # the download
             raise (OSError if failed else ConfigError)(wrong) from error
-        images = np.asarray(content.data, dtype=np.uint8)
-        if images.ndim == 3:
-            images = images[..., None]
-        elif images.shape[-1] != dataset.channels == images.shape[1]:
-            images = images.transpose(0, 2, 3, 1)
-        labels = np.asarray(content.targets if hasattr(content, "targets") else content.labels, dtype=np.int64)
+        of_images, of_labels = zip(*((np.asarray(image), label) for image, label in content), strict=True)
+        images, labels = np.stack(of_images), np.array(of_labels, dtype=np.int64)
         dataset.folder.mkdir(parents=True, exist_ok=True)
-        files.write(dataset.folder / f"{split}_images.npy", partial(np.save, arr=np.ascontiguousarray(images)))
+        images = images.reshape(*images.shape[:3], -1)  # grey ones have no channels
+        files.write(dataset.folder / f"{split}_images.npy", partial(np.save, arr=images))
         files.write(dataset.folder / f"{split}_labels.npy", partial(np.save, arr=labels))
 
 
@@ -176,8 +160,8 @@ def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Imag
     page = Image.new("RGB", (count * (side + GAP), len(rows) * (side + GAP)), (FRAME,) * 3)
     for (below, row), right in product(enumerate(rows), range(count)):
         image = Image.fromarray(row[right][:channels].expand(3, -1, -1).permute(1, 2, 0).numpy())
-        nearest = max(image.size) <= side  # small images are magnified so that their pixels can be seen
-        how = Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR
+        # Small images are magnified so that their pixels can be seen.
+        how = Image.Resampling.NEAREST if max(image.size) <= side else Image.Resampling.BILINEAR
         page.paste(ImageOps.contain(image, (side, side), how), (right * (side + GAP), below * (side + GAP)))
     return page
 

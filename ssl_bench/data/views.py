@@ -35,9 +35,8 @@ from msgspec import Meta
 from torch import Tensor
 
 from ssl_bench.config.ranges import Probability, in_range
-from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
-from ssl_bench.data.pixels import Normalize, Padded, compute_dtype, pad, sizes, white, with_constants
-from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_box, resize_matrix
+from ssl_bench.data import operations
+from ssl_bench.data.pixels import Normalize, compute_dtype, padded, sizes, white, with_constants
 from ssl_bench.data.source import ImageBatch
 from ssl_bench.errors import in_one_line, require
 
@@ -49,9 +48,8 @@ CHUNK = 2**18  # numbers of a view, per thread, that the CPU computes at a time:
 LARGE = 96  # views of this side or more are cut one by one on the CPU: a product with a whole matrix is mostly zeros
 BLOCK = 32  # rows or columns of such views that are blurred at a time
 
-OnRows = Callable[
-    ..., Tensor
-]  # (operation, x, rows, *arguments) -> x with the operation applied where rows [n] is True
+# (operation, x, rows, *arguments) -> x with the operation applied where rows [n] is True
+OnRows = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,15 +140,11 @@ class Views:
     ) -> None:
         kernel = 2 * max(1, size // 20) + 1 if blur_kernel is None else blur_kernel
         strengths = (0.0, 0.0, 0.0, 0.0) if jitter is None else tuple(strength * part for part in jitter)
-        for name, bounds, most in (
-            ("scale", scale, 1),
-            ("ratio", ratio, math.inf),
-            ("blur_sigma", blur_sigma, math.inf),
-        ):
+        for name, bounds in {"scale": scale, "ratio": ratio, "blur_sigma": blur_sigma}.items():
+            most = 1 if name == "scale" else math.inf
             valid = len(bounds) == 2 and 0 < bounds[0] <= bounds[1] <= most
             require(valid, name, bounds, f"[low,high] with 0 < low <= high{' <= 1' * (most == 1)}")
-        require(interpolation in FILTERS, "interpolation", interpolation, " or ".join(FILTERS))
-        valid = len(strengths) == 4 and 0 <= min(strengths) <= max(strengths) <= STRONGEST and strengths[HUE] <= 0.5
+        valid = len(strengths) == 4 and 0 <= min(strengths) <= max(strengths) <= STRONGEST and strengths[-1] <= 0.5
         remedy = "null or [brightness,contrast,saturation,hue], none negative; x strength at most 10, the hue 0.5"
         require(valid, "jitter", jitter, remedy)
         valid = blur == 0 or (kernel % 2 == 1 and 3 <= kernel < 2 * size)
@@ -275,11 +269,8 @@ class Views:
         """
         if isinstance(images, Tensor):
             return list(self._run(self._joint, images, list(uniform), dtype).chunk(len(uniform)))
-        images, count = pad(images), len(uniform)
-        height, width = (side.repeat(count) if isinstance(side, Tensor) else side for side in sizes(images))
-        parameters = self.parameters(torch.cat(list(uniform)), height, width)
-        parts = [slice(i * len(images), (i + 1) * len(images)) for i in range(count)]
-        return [self.apply(images, parameters[part], dtype, masked=True) for part in parts]
+        drawn = [self.parameters(numbers, *sizes(images)) for numbers in uniform]
+        return [self.apply(images, parameters, dtype, masked=True) for parameters in drawn]
 
     def compile(self) -> None:
         """Compile what :meth:`make` calls when it is called next, which takes about a minute."""
@@ -330,7 +321,10 @@ class Views:
             return torch.empty(len(images), 0, self.size, self.size, dtype=dtype, device=images[0].device)
         if isinstance(images, Tensor):
             return self._crop(images[:, :channels], parameters, dtype)
-        return self._crop_padded(pad(images), channels, parameters, dtype)
+        x = torch.empty(len(images), channels, self.size, self.size, dtype=dtype, device=images[0].device)
+        for rows, batch in padded(images):
+            x.index_copy_(0, rows, self._crop(batch[:, :channels], parameters[rows], dtype))
+        return x
 
     def _after_crop(self, x: Tensor, parameters: ViewParameters, on_rows: OnRows, block: int, bounded: bool) -> Tensor:
         """All but the crop: [n, C, S, S], in [0, 1] if ``bounded``, -> the same.
@@ -343,19 +337,19 @@ class Views:
         colours = channels == 3 and bounded
         grays = self.grayscale > 0 and colours
         if grays and self.grayscale_first:
-            x = on_rows(to_gray, x, parameters.grayscale)
-        if self.jitter_p > 0 and self.jitter[HUE] > 0 and colours:
+            x = on_rows(operations.to_gray, x, parameters.grayscale)
+        if self.jitter_p > 0 and self.jitter[operations.HUE] > 0 and colours:
             # Operations before hue, hue, operations after it: hue costs most, so it is computed once for all.
-            hue = (parameters.order == HUE).byte().argmax(1, keepdim=True)  # [n, 1]
+            hue = (parameters.order == operations.HUE).byte().argmax(1, keepdim=True)  # [n, 1]
             before = torch.arange(4, device=x.device) < hue  # [n, 4]
             x = self._blend(x, parameters, before, range(3), on_rows, bounded)
-            x = on_rows(shift_hue, x, parameters.jitter, parameters.strength[:, HUE].to(dtype))
+            x = on_rows(operations.shift_hue, x, parameters.jitter, parameters.strength[:, operations.HUE].to(dtype))
             x = self._blend(x, parameters, ~before, range(1, 4), on_rows, bounded)
         elif self.jitter_p > 0:
             every = torch.ones_like(parameters.order, dtype=torch.bool)
             x = self._blend(x, parameters, every, range(4), on_rows, bounded)
         if grays and not self.grayscale_first:
-            x = on_rows(to_gray, x, parameters.grayscale)
+            x = on_rows(operations.to_gray, x, parameters.grayscale)
         if self.blur > 0:
             x = on_rows(partial(self._blur, block=block), x, parameters.blur, parameters.sigma)
         if self.solarize > 0:
@@ -368,8 +362,8 @@ class Views:
         """Apply brightness, contrast and saturation at the positions of each image's order where ``chosen`` [n, 4]."""
         if max(self.jitter[:3]) == 0:
             return x
-        order, change = parameters.order, partial(blend, bounded=bounded)
-        blends = order <= SATURATION if bounded and x.shape[1] == 3 else order < SATURATION  # [n, 4]
+        order, change = parameters.order, partial(operations.blend, bounded=bounded)
+        blends = order < operations.SATURATION + (bounded and x.shape[1] == 3)  # [n, 4]
         chosen = chosen & blends & parameters.jitter[:, None]
         strength = parameters.strength.to(x.dtype).gather(1, order)  # [n, 4], in the order of application
         for position in positions:
@@ -381,9 +375,9 @@ class Views:
         height, width = images.shape[-2:]
         flip = parameters.flip if self.flip > 0 else None
         to = self.size, self.interpolation, dtype
-        rows = resize_matrix(parameters.top, parameters.height, None, height, *to)  # [n, S, H]
-        columns = resize_matrix(parameters.left, parameters.width, flip, width, *to)  # [n, S, W]
-        x = resample(images, rows.div_(white(images)), columns)  # [n, C, S, S]
+        rows = operations.resize_matrix(parameters.top, parameters.height, None, height, *to)  # [n, S, H]
+        columns = operations.resize_matrix(parameters.left, parameters.width, flip, width, *to)  # [n, S, W]
+        x = operations.resample(images, rows.div_(white(images)), columns)  # [n, C, S, S]
         return self._clamped(x, images)
 
     def _crop_one_by_one(self, images: list[Tensor], parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
@@ -392,7 +386,7 @@ class Views:
         sides = [parameters.top, parameters.left, parameters.height, parameters.width, parameters.flip.long()]
         for x, image, (top, left, height, width, flip) in zip(out, images, torch.stack(sides, 1).tolist(), strict=True):
             box = image[:, top : top + height, left : left + width]
-            crop = resize_box(box, self.size, self.interpolation, dtype)
+            crop = operations.resize_box(box, self.size, self.interpolation, dtype)
             torch.div(crop.flip(-1) if flip and self.flip > 0 else crop, white(images), out=x)
         return self._clamped(out, images)
 
@@ -400,18 +394,9 @@ class Views:
         """Crops of the images without what bicubic interpolation overshoots."""
         return x if self.interpolation == "bilinear" or white(images) == 1 else x.clamp_(0, 1)
 
-    def _crop_padded(self, images: Padded, channels: int, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
-        """The same in few products, for images that are padded to batches; no box reaches the padding."""
-        grouped, out, start = parameters[images.order], [], 0
-        for batch in images.batches:
-            out.append(self._crop(batch[:, :channels], grouped[start : start + len(batch)], dtype))  # [m, C, S, S]
-            start += len(batch)
-        x = torch.cat(out)
-        return torch.empty_like(x).index_copy_(0, images.order, x)
-
     def _blur(self, x: Tensor, sigma: Tensor, block: int) -> Tensor:
         """[n, C, S, S], [n] -> [n, C, S, S]: blocks of columns, then of rows, from what the kernel reaches."""
-        weights, reach = blur_matrix(sigma, self.blur_kernel, self.size, x.dtype), self.blur_kernel // 2  # [n, S, S]
+        reach, weights = self.blur_kernel // 2, operations.blur_matrix(sigma, self.blur_kernel, self.size, x.dtype)
         starts = range(0, self.size, block)
         bands = [(slice(i, i + block), slice(max(0, i - reach), i + block + reach)) for i in starts]
         flat = x.flatten(1, 2)  # [n, C*S, S]

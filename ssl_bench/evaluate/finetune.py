@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ssl_bench import files
 from ssl_bench.config.ranges import Count, Positive, TwoOrMore
-from ssl_bench.data.reader import Reader
+from ssl_bench.data.batch import Reader
 from ssl_bench.distributed import all_sum, alone, average_gradients, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.target import Target, make_views

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.config.ranges import in_range
+from ssl_bench.data.batch import Reader
 from ssl_bench.data.pixels import sizes, white
-from ssl_bench.data.reader import Reader
 from ssl_bench.data.source import ImageBatch, Source
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, gather, rank, world

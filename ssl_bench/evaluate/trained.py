@@ -17,7 +17,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 
 from ssl_bench.config.ranges import Count, NotNegative, Positive, Probability
-from ssl_bench.data.reader import Reader
+from ssl_bench.data.batch import Reader
 from ssl_bench.data.source import ImageBatch
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, alone, rank, world

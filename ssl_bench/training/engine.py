@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.config.identity import extensible, untrained
-from ssl_bench.data.reader import Loader
+from ssl_bench.data.batch import Loader
 from ssl_bench.data.source import Source
 from ssl_bench.distributed import Votes, rank, world
 from ssl_bench.errors import RunError

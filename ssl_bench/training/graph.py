@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-from ssl_bench.data.batch import Step
-from ssl_bench.data.reader import Loader
+from ssl_bench.data.batch import Loader, Step
 from ssl_bench.data.source import Source
 from ssl_bench.distributed import Votes, world
 from ssl_bench.errors import RunError, in_one_line

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.data.batch import Step
-from ssl_bench.data.reader import Loader
+from ssl_bench.data.batch import Loader, Step
 from ssl_bench.distributed import average_gradients, parallel, separate_statistics, world
 from ssl_bench.methods.base import StepResult
 from ssl_bench.objective.schedule import Progress

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ssl_bench.data.batch import Loader
 from ssl_bench.data.dataset import Probe
-from ssl_bench.data.reader import Loader
 from ssl_bench.distributed import world
 from ssl_bench.evaluate.geometry import effective_rank
 from ssl_bench.evaluate.knn import leave_one_out

@@ -14,11 +14,10 @@ from torch import Tensor
 import ssl_bench
 from ssl_bench.commands.prepare import main as prepare
 from ssl_bench.config.compose import load
-from ssl_bench.data.batch import Batch
+from ssl_bench.data.batch import Batch, Loader
 from ssl_bench.data.constructed import Canvases, Gaussians, Pairs, WithBits, binary, scaled
 from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.pixels import EvalView
-from ssl_bench.data.reader import Loader
 from ssl_bench.data.source import Images, Source
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.supervised import Supervised
@@ -141,7 +140,7 @@ def test_an_image_depends_on_its_id_and_the_seed_only(tmp_path: Path) -> None:
         order = torch.randperm(TRAIN)
         assert torch.equal(taken(made, order), whole[order])
         assert torch.equal(taken(made, torch.tensor([5])), whole[5:6])
-        assert torch.equal(taken(made.to(CPU)), whole) and torch.equal(taken(canvases(tmp_path, *overrides)), whole)
+        assert torch.equal(taken(canvases(tmp_path, *overrides)), whole)
         other = canvases(tmp_path, *overrides, "seed=1")
         assert not torch.equal(made.which, other.which) and not torch.equal(made.top, other.top)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ssl_bench.config.build import directory
 from ssl_bench.config.compose import load
+from ssl_bench.data.batch import Loader
 from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.digits import scatter
-from ssl_bench.data.reader import Loader
 from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError

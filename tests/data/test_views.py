@@ -21,8 +21,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import ColorJitter, GaussianBlur, InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as F
 
+from ssl_bench.data.operations import blur_matrix
 from ssl_bench.data.pixels import EvalView, sizes
-from ssl_bench.data.resample import blur_matrix
 from ssl_bench.data.views import LARGE, ViewParameters, Views
 from ssl_bench.errors import InvalidValue
 from tests.operations import Operations

@@ -71,14 +71,15 @@ def make_evaluator(images: Path, annotations: Path | None, channels: int = 3, **
 
 
 def test_small_instances_cover_large_ones_and_crowds_have_their_own_value() -> None:
-    big = {"segmentation": [[0, 0, 8, 0, 8, 8, 0, 8]], "area": 64, "iscrowd": 0}
-    small = {"segmentation": [[4, 4, 6, 4, 6, 6, 4, 6]], "area": 4, "iscrowd": 0}
-    crowd = {"segmentation": {"counts": [72, 8], "size": [8, 10]}, "area": 8, "iscrowd": 1}  # the last column
-    results = coco.instance_map(coco.Photo(0, "", 10, 8, [small, big, crowd]), 40)
+    big = coco.Entry(0, 7, segmentation=[[0, 0, 8, 0, 8, 8, 0, 8]], area=64)
+    small = coco.Entry(0, 7, segmentation=[[4, 4, 6, 4, 6, 6, 4, 6]], area=4)
+    crowd = coco.Entry(0, 7, segmentation=coco.RunLengths([72, 8]), area=8, iscrowd=1)  # the last column
+    photo = coco.Photo(0, "1.jpg", 10, 8, [small, big, crowd])
+    results = coco.instance_map(photo, 40)
     assert (results[:, 36:] == coco.CROWD).all() and (results[:, 34:36] == coco.BACKGROUND).all()
     assert len(np.unique(results[22:28, 18:22])) == 1 and results[22, 18] != results[2, 2] > 0
-    with pytest.raises(ConfigError, match="counts"):
-        coco.mask({"counts": "abc", "size": [8, 10]}, 10, 8, 4)
+    with pytest.raises(ConfigError, match=r"^1\.jpg: .* 10 x 8"):
+        coco.mask(coco.RunLengths([72, 9]), photo, 4)
 
 
 def test_clusters_are_numbered_by_size() -> None:

@@ -4,6 +4,7 @@ On a CPU a list of the dispatched operations takes the place of a CUDA graph. As
 repeated: a learning rate, a random seed or a branch of the recorded step would stay in every replay.
 """
 
+import itertools
 import logging
 import math
 import re
@@ -35,7 +36,10 @@ def draws_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def views_at_once(step: Step, rows: slice = slice(None)) -> Batch:
     """The views as a GPU makes them."""
     assert rows == slice(None) and isinstance(step.images, torch.Tensor)
-    return Batch(step._on_device(step.images), step.ids, step.labels)
+    made = list[torch.Tensor]()
+    for views, group in itertools.groupby(step.views):
+        made += views.make(step.images, step.uniform[len(made) :][: len(list(group))], step.dtype)
+    return Batch(made, step.ids, step.labels)
 
 
 def training(*overrides: str) -> Training:

@@ -1,7 +1,9 @@
-"""Crop, flip, resize and blur as products with one small matrix per image and axis.
+"""Operations on a batch of images with other numbers for each image: crop, flip, resize and blur as products with one
+small matrix per image and axis, and changes of colours.
 
 A separable resampling is `rows @ image @ columns.T`. Images differ (in box, flip, width of the blur) only by numbers
-inside these matrices, so a whole batch is always two batched products.
+inside these matrices, so a whole batch is always two batched products. Values of colours equal those of torchvision's
+functionals on floats; three channels are red, green and blue, and strengths are [n]. Colours change no argument.
 
 n images  C channels  H, W input size  S output size  r blur radius
 """
@@ -14,6 +16,7 @@ from torch.nn.functional import pad
 
 from ssl_bench.data import pixels
 
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # the numbers of the four parts in torchvision's ColorJitter
 STEPS = 1024  # offsets of a filter between two pixels for which TensorFlow's bicubic kernel has weights in its table
 
 
@@ -106,3 +109,60 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     x = torch.bmm(rows, x.reshape(n, height, width * channels))  # [n, S, W*C]
     x = x.view(n, -1, width, channels).permute(0, 3, 1, 2).reshape(n, -1, width)  # [n, C*S, W]
     return torch.bmm(x, columns.mT).view(n, channels, rows.shape[1], columns.shape[1])  # [n, C, S, S]
+
+
+# ---- colours
+
+
+def luma(images: Tensor) -> Tensor:
+    """[n, C, H, W] -> [n, 1, H, W]: the weighted sum of red, green and blue, or the mean of other channels."""
+    if images.shape[1] != 3:
+        return images if images.shape[1] == 1 else images.mean(1, keepdim=True)
+    red, green, blue = images.split(1, dim=1)  # [n, 1, H, W] each
+    return (red * 0.2989).add_(green * 0.587).add_(blue * 0.114)  # [n, 1, H, W]
+
+
+def to_gray(images: Tensor) -> Tensor:
+    """[n, C, H, W] -> [n, C, H, W]: every channel is the luma; a view of one channel."""
+    return luma(images).expand_as(images)
+
+
+def blend(images: Tensor, factor: Tensor, part: Tensor, bounded: bool = True) -> Tensor:
+    """Change brightness, contrast or saturation: factor * image + (1 - factor) * target, clamped to [0, 1].
+
+    `part` [n] has the number of one of the three for each image. The target is black, the image's mean luma, or its
+    luma; one formula covers all three, so shapes do not depend on `part`. Images that are not ``bounded`` are not
+    clamped, and their luma is the mean of their channels, which are no colours.
+    """
+    factor, part = factor[:, None, None, None], part[:, None, None, None]  # [n, 1, 1, 1]
+    gray = luma(images) if bounded else images.mean(1, keepdim=True)  # [n, 1, H, W]
+    # Rows first: sums of fewer numbers are more precise, and they are never split between threads.
+    mean = gray.mean(-1, keepdim=True).mean(-2, keepdim=True)  # [n, 1, 1, 1]
+    rest = 1 - factor  # [n, 1, 1, 1]
+    target = (gray * (rest * (part == SATURATION))).add_(mean * (rest * (part == CONTRAST)))  # [n, 1, H, W]
+    changed = (images * factor).add_(target)  # [n, C, H, W]
+    return changed.clamp_(0, 1) if bounded else changed
+
+
+def shift_hue(images: Tensor, turn: Tensor) -> Tensor:
+    """Rotate the hue of RGB images [n, 3, H, W] by `turn` [n] in [-0.5, 0.5] circles; keep saturation and value."""
+    red, green, blue = images.unbind(1)  # [n, H, W] each
+    value = torch.maximum(red, green)  # [n, H, W]
+    torch.maximum(value, blue, out=value)
+    low = torch.minimum(red, green)  # [n, H, W]
+    torch.minimum(low, blue, out=low)
+    chroma = value - low  # [n, H, W]
+    scale = chroma.clamp(min=1e-12).mul_(6).reciprocal_()  # [n, H, W]; a gray pixel keeps its chroma of 0 at any hue
+    hue = torch.where(
+        value == red,
+        (green - blue).mul_(scale),
+        torch.where(value == green, (blue - red).mul_(scale).add_(1 / 3), (red - green).mul_(scale).add_(2 / 3)),
+    )  # [n, H, W] in turns, red at 0
+    # A channel loses no chroma within 1/6 turn of the channel's hue, all of it within 1/6 turn of the opposite hue, and
+    # a linearly growing share between.
+    opposite = 0.5 - torch.arange(3, device=images.device, dtype=images.dtype) / 3  # [3]
+    # [n, 3, H, W], an integer where the hue is opposite
+    angle = hue.add_(turn[:, None, None])[:, None] + opposite[:, None, None]
+    distance = angle.sub_(angle.round()).abs_()  # [n, 3, H, W] in [0, 1/2] turns
+    lost = distance.mul_(-6).add_(2).clamp_(0, 1).mul_(chroma[:, None])  # [n, 3, H, W]
+    return torch.sub(value[:, None], lost, out=lost)  # [n, 3, H, W]
