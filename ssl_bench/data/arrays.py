@@ -200,18 +200,16 @@ class ArrayDataset(Arrays):
     def _opened(self, split: str) -> Split:
         of_images, of_labels = self._paths(split)
         images, labels = self._mapped(of_images), self._mapped(of_labels)
-        shape, count = (self.size, self.size, self.channels), len(images)
+        shape = (self.size, self.size, self.channels)
         remedy = f"set dataset.size, channels and num_classes, or remove both files of this split, and {self.remake}"
-        if images.dtype != np.uint8 or images.shape[1:] != shape or not count:
-            fits = f"uint8 [N, {', '.join(map(str, shape))}] with one image or more"
-            raise self._refusal(of_images, f"holds {_shape(images)}, not {fits}", remedy)
-        fits = f"int64 [{count}] from 0 to {self.num_classes - 1}, or -1 for an unlabelled image"
-        if (
-            labels.dtype != np.int64
-            or labels.shape != (count,)
-            or not -1 <= labels.min() <= labels.max() < self.num_classes
-        ):
-            raise self._refusal(of_labels, f"holds {_shape(labels)}, not {fits}", remedy)
+        if images.dtype != np.uint8 or images.shape[1:] != shape or not len(images):
+            raise self._refusal(of_images, f"holds {_shape(images)}, not uint8 of {[*shape]}, one or more", remedy)
+        count, most = len(images), self.num_classes - 1
+        whole = labels.dtype == np.int64 and labels.shape == (count,)
+        if not whole or not -1 <= labels.min() <= labels.max() <= most:
+            fits = f"int64 [{count}] from 0 to {most}, or -1 for an unlabelled image"
+            held = f"{_shape(labels)} from {labels.min()} to {labels.max()}" if whole else _shape(labels)
+            raise self._refusal(of_labels, f"holds {held}, not {fits}", remedy)
         return images, labels
 
 

@@ -144,6 +144,7 @@ class Views:
             most = 1 if name == "scale" else math.inf
             valid = len(bounds) == 2 and 0 < bounds[0] <= bounds[1] <= most
             require(valid, name, bounds, f"[low,high] with 0 < low <= high{' <= 1' * (most == 1)}")
+        require(interpolation in operations.FILTERS, "interpolation", interpolation, " or ".join(operations.FILTERS))
         valid = len(strengths) == 4 and 0 <= min(strengths) <= max(strengths) <= STRONGEST and strengths[-1] <= 0.5
         remedy = "null or [brightness,contrast,saturation,hue], none negative; x strength at most 10, the hue 0.5"
         require(valid, "jitter", jitter, remedy)
