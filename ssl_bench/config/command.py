@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,12 +96,9 @@ class Command:
             return [f"{key}={override.get_value_element_as_str()}"]
         if override.is_interval_sweep():
             raise ConfigError(f"{line}: write several values, such as 0.1,0.3, or use scripts/examples/search.py")
-        every: Iterator[str]
         try:
-            if isinstance(value, Glob):
-                every = iter(value.filter(with_hydra.options(str(override.key_or_group), self.folder)))
-            else:
-                every = override.sweep_string_iterator()
+            options = with_hydra.options(str(override.key_or_group), self.folder)
+            every = value.filter(options) if isinstance(value, Glob) else override.sweep_string_iterator()
             texts = list(itertools.islice(every, MOST_RUNS + 1))
         except (HydraException, ValueError, ArithmeticError) as error:  # a range of step 0
             raise ConfigError(f"{line}: write range(start,stop,step) with finite numbers") from error

@@ -52,8 +52,8 @@ def compositions(
     cached = cached if cached.get(INPUTS) == inputs else {INPUTS: inputs}
     new = [request for request, text in texts.items() if text not in cached]
     made = {request: _compose(request, folder) for request in progress(new, len(new))}
-    composed = {texts[request]: one.text for request, one in made.items() if isinstance(one, Composition)}
-    kept = {key: text for key, text in composed.items() if folder is None and not any(part in text for part in FOUND)}
+    composed = [(texts[request], one.text) for request, one in made.items() if isinstance(one, Composition)]
+    kept = {key: text for key, text in composed if folder is None and not any(part in text for part in FOUND)}
     with contextlib.suppress(OSError):  # the home directory may be read-only
         if kept:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -61,8 +61,11 @@ NOT_HASHED: dict[str, Any] = {
 
 
 def run_id(config: Mapping[str, Any]) -> str:
-    """Ten hexadecimal digits of the SHA-256 of :func:`canonical`."""
-    return _digits(canonical(config))
+    """Ten hexadecimal digits of the SHA-256 of the JSON of :func:`hashed`.
+
+    A class counts by its name, without its module: moving a class keeps the identity of every run.
+    """
+    return _digits(text(hashed(config)))
 
 
 def recipe_id(config: Mapping[str, Any]) -> str:
@@ -81,23 +84,13 @@ def on_disk(config: Mapping[str, Any]) -> dict[str, str]:
     hashes = {}
     if isinstance(node, Mapping) and not is_own(node) and node.get("content"):
         hashes["images"] = str(node["content"])
-    for name, version in plugins.items() if isinstance(plugins, Mapping) else ():
-        if source := str(version).partition(SOURCE)[2]:
-            hashes[name] = source
-    return hashes
+    of_plugins = plugins.items() if isinstance(plugins, Mapping) else ()
+    return hashes | {name: source for name, version in of_plugins if (source := str(version).partition(SOURCE)[2])}
 
 
 def agree(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Whether two results of :func:`on_disk` do not contradict each other."""
     return all(one[name] == other[name] for name in one.keys() & other.keys())
-
-
-def canonical(config: Mapping[str, Any]) -> str:
-    """The configuration without its volatile keys as JSON, the same text for equal configurations.
-
-    A class counts by its name, without its module: moving a class keeps the identity of every run.
-    """
-    return text(hashed(config))
 
 
 def hashed(config: Mapping[str, Any]) -> dict[str, Any]:

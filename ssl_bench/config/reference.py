@@ -26,12 +26,12 @@ def help_text(root: DictConfig, folder: Path | None) -> str:
 
 def listed(options: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     """A line for each group with its options; the same for the options of one paper only, which help lists last."""
-    usual, last = list[str](), list[str]()
-    for group, names in options.items():
-        for lines, of_papers in ((usual, False), (last, True)):
-            chosen = [name for name in names if (OF_PAPERS in _text(group, name)) is of_papers]
-            lines += [f"{group}: {', '.join(chosen)}"] if chosen else []
-    return "\n".join(usual), "\n".join(last)
+
+    def lines(of_papers: bool) -> str:
+        chosen = {g: [n for n in names if (OF_PAPERS in _text(g, n)) is of_papers] for g, names in options.items()}
+        return "\n".join(f"{group}: {', '.join(names)}" for group, names in chosen.items() if names)
+
+    return lines(False), lines(True)
 
 
 def _text(group: str, option: str) -> str:

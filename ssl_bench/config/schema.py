@@ -130,9 +130,8 @@ def check_keys(node: Mapping[str, Any], types: Types = TOP_LEVEL, prefix: str = 
 
 def _check_evaluate(node: Mapping[str, Any]) -> None:
     """Refuse settings that are those of no evaluator: ``every``, ``watch`` and ``baselines``."""
-    converted(node.get("every"), ZeroOrMore, "evaluate.every")
-    converted(node.get("watch"), ZeroOrMore, "evaluate.watch")
-    converted(node.get("baselines"), list[Literal["init", "raw"]], "evaluate.baselines")
+    for key, hint in {"every": ZeroOrMore, "watch": ZeroOrMore, "baselines": list[Literal["init", "raw"]]}.items():
+        converted(node.get(key), hint, f"evaluate.{key}")
     labels = converted(node.get("labels", [1.0]), LABELS, "evaluate.labels")
     remedy = "different shares of the labelled images, or files that list images: [0.01,0.1,1.0] or [1percent.txt]"
     require(len({*map(name_of_labels, labels)}) == len(labels), "evaluate.labels", labels, remedy)

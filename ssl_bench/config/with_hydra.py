@@ -252,8 +252,7 @@ def _fills_its_key(override: str) -> bool:
 def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     """As :func:`composed`, all of it by Hydra."""
     search = [f"hydra.searchpath=[{quoted(f'file://{folder.absolute()}')}]"] if folder else []
-    for path, why in _faults(folder):
-        raise ConfigError(f"{path} cannot be read: {why}")
+    _check_options(folder)
     try:
         with initialize_config_dir(str(directory()), version_base="1.3"):
             cfg = compose("train", [*search, *overrides], return_hydra_config=True)
@@ -267,18 +266,18 @@ def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     return cfg
 
 
-def _faults(folder: Path | None) -> Iterator[tuple[Path, str]]:
-    """The files of options in ``folder`` that are no YAML or of which Hydra would make too much, and why."""
+def _check_options(folder: Path | None) -> None:
+    """Refuse files of options in ``folder`` that are no YAML, or of which Hydra would make too much."""
     for path in (path for group in sorted(groups()) if folder for path in sorted((folder / group).rglob("*.yaml"))):
         try:
             text = files.read_bytes(path, LARGEST_OPTION).decode()
             anchors.parse(text, construct=False)
             OmegaConf.load(io.StringIO(text))
-        except RecursionError:
-            yield path, "it is nested too deeply"
-        except (yaml.YAMLError, ValueError, OSError) as error:
+        except (RecursionError, yaml.YAMLError, ValueError, OSError) as error:
+            why = "it is nested too deeply" if isinstance(error, RecursionError) else in_one_line(error)
             large = isinstance(error, OSError) and error.errno == errno.EFBIG
-            yield path, f"it has more than {LARGEST_OPTION:,} bytes" if large else in_one_line(error)
+            why = f"it has more than {LARGEST_OPTION:,} bytes" if large else why
+            raise ConfigError(f"{path} cannot be read: {why}") from error
 
 
 def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:

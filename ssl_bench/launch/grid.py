@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Grid:
         """The command of a single run, without its overrides."""
         return ["ssl-bench", "train", *(["--config-dir", str(self.command.folder)] if self.command.folder else [])]
 
-    @property
+    @cached_property
     def outputs(self) -> Path:
         """The results folder."""
         return given_path(str(self.command.cfg.paths.outputs))
@@ -84,12 +84,12 @@ class Grid:
         Raises:
             ConfigError: the configuration of a run cannot be used.
         """
-        swept, every = self.command.swept, list[Run]()
-        for overrides in self.command.combinations():
-            label = " ".join(one for one in overrides if one.partition("=")[0] in swept)
-            every.append(self.run(overrides, label=label))
+        combinations, swept = self.command.combinations(), self.command.swept
+        composed = compose.with_seeds(combinations, self.command.folder)
+        labels = [" ".join(word for word in words if word.partition("=")[0] in swept) for words in combinations]
+        every = [self.run(words, composed.get(words), label) for words, label in zip(combinations, labels, strict=True)]
         refused = self.refused(every)
-        self.runs = [every[place] for place in possible([run.label for run in every], refused, skip)]
+        self.runs = [every[place] for place in possible(labels, refused, skip)]
         self.left_out = len(refused)
         return self.runs
 
