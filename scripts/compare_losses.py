@@ -193,7 +193,7 @@ def _compared(design: Design, numbers: Numbers, tested: Tested, decided: Decided
     for kind, (error, block, cells) in decided.deviations.items():
         beside = f"beside cell and block, a block by {block:.2f} ({cells} cells)"
         yield f"{kind[0].upper()}{kind[1:]}: a replicate deviates by {error:.2f} {beside}."
-    yield f"Margin: {rules.margin:g}, error of all verdicts: {rules.error:.0%}. {design.content.get('simulated', '')}"
+    yield f"Margin: {rules.margin:g}, error of all verdicts: {rules.error:.2g}. {design.content.get('simulated', '')}"
     if obstacle and tested:
         yield f"No verdict: {obstacle}."
 
