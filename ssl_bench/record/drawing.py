@@ -65,7 +65,7 @@ class Line:
         if self.band or not ends:
             axis.plot(self.x, self.y, **look)
         else:
-            axis.errorbar(self.x, self.y, self.halves, **{"capsize": 3, **look})
+            axis.errorbar(self.x, np.asarray(self.y), self.halves, **{"capsize": 3, **look})
 
 
 def plot(axis: Any, lines: Sequence[Line], axes: Settings, doubling: bool = False, legend: Any = None) -> None:
