@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from ssl_bench.check.runs import take_steps
 from ssl_bench.config.build import directory
 from ssl_bench.config.compose import load
 from ssl_bench.errors import RunError
@@ -48,9 +49,7 @@ def networks(rank: int) -> dict[str, set[type]]:
     for name in sorted(path.stem for path in (directory() / "framework").glob("[!f]*.yaml")):  # frozen trains nothing
         config = load([*SMALL, f"framework={name}", "batch_size.size=32", "dataset.size=12", "devices=2"])
         with patch("ssl_bench.training.engine.Stepper", Watched):
-            step = Training(config, torch.device("cpu")).stepper()
-            for _ in range(2):
-                step(False)
+            take_steps(Training(config, torch.device("cpu")), 2)
         found[name], seen = seen, set()
     return found
 

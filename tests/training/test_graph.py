@@ -73,8 +73,7 @@ OPTIONS = {
 def test_replayed_steps_equal_eager_ones(name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ssl_bench")
     eager = training(*OPTIONS[name])
-    step = stepper(eager)
-    expected = trained(eager, step)
+    expected = trained(eager, stepper(eager))
     run = training(*OPTIONS[name])
     graphed = GraphedStepper(stepper(run), run.loader, True, Operations, Votes())
     found = trained(run, graphed)
@@ -98,8 +97,7 @@ def vars_of(module: torch.nn.Module) -> Any:
 def test_a_recording_that_differs_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ssl_bench")
     eager = training()
-    step = stepper(eager)
-    expected = trained(eager, step)
+    expected = trained(eager, stepper(eager))
     run = training()
 
     class Numb(Operations):

@@ -58,7 +58,7 @@ def test_images_without_labels_have_a_rank_only(train: Train) -> None:
     assert 1 < look["watch/effective_rank"] < 16 and -1 < look["watch/mean_cosine"] < 1 and "watch/knn_top1" not in look
 
 
-def test_the_mean_cosine_is_of_different_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mean_cosine_is_of_different_images(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[torch.Tensor]()
 
     def rank(projections: torch.Tensor) -> float:
@@ -75,9 +75,8 @@ def test_the_mean_cosine_is_of_different_images(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("every", "count"), [(1, 67), (4, 268), (0, 0)])
-def test_a_look_sees_a_twentieth_of_the_images_that_were_trained_on(every: int, count: int, tmp_path: Path) -> None:
-    run = Training(load([*SMALL, f"evaluate.watch={every}"]), torch.device("cpu"))
-    again = Training(load([*SMALL, f"evaluate.watch={every}"]), torch.device("cpu"))
+def test_a_look_sees_a_twentieth_of_the_images_that_were_trained_on(every: int, count: int) -> None:
+    run, again = (Training(load([*SMALL, f"evaluate.watch={every}"]), torch.device("cpu")) for _ in range(2))
     assert len(run.watch.ids) == count and torch.equal(run.watch.ids, again.watch.ids)
     assert len(run.watch.ids.unique()) == count
 
