@@ -1,8 +1,7 @@
 """Compose the configuration of a run, and resolve it to plain values; what it names on the disk is looked for. So also
 for a trained run that is evaluated with other settings."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config import from_disk, plugins, schema, with_hydra
 from ssl_bench.config.build import find_target, has_argument
-from ssl_bench.config.compositions import Composition, Request, compositions
 from ssl_bench.config.identity import SCHEDULES, evaluators, is_plugins
 from ssl_bench.config.ranges import leaves, near
 from ssl_bench.errors import ConfigError, require, shown
@@ -71,22 +69,6 @@ def load(overrides: Sequence[str] = (), folder: Path | None = None) -> dict[str,
         overrides = with_hydra.as_hydra_takes(overrides)
         with_hydra.check_overrides(overrides)
         return resolved(with_hydra.composed(overrides, folder), folder)
-
-
-def with_seeds(runs: Iterable[Request], folder: Path | None = None) -> dict[Request, dict[str, Any]]:
-    """The configurations of those runs, by their overrides, of which three or more differ in the seed only.
-
-    They are composed once, and the seeds put in; not those in which more depends on the seed than the seed itself.
-    """
-    seeds, found = dict[Request, dict[Request, int]](), dict[Request, dict[str, Any]]()
-    for run in runs:
-        for word in (word for word in run if re.fullmatch(r"seed=(0|[1-9]\d*)", word)):
-            seeds.setdefault(tuple(other for other in run if other != word), {})[run] = int(word[5:])
-    several = {request: of_runs for request, of_runs in seeds.items() if len(of_runs) > 2}
-    for request, one in compositions(several, folder=folder).items():
-        made = {run: one.config(seed) for run, seed in several[request].items()} if isinstance(one, Composition) else {}
-        found |= made if all(made[run] == load(run, folder) for run in [*made][:1]) else {}
-    return found
 
 
 def find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:

@@ -61,6 +61,24 @@ def compositions(
     return {request: Composition(cached[text]) if text in cached else made[request] for request, text in texts.items()}
 
 
+def with_seeds(runs: Iterable[Request], folder: Path | None = None) -> dict[Request, dict[str, Any]]:
+    """The configurations of those runs, by their overrides, of which three or more differ in the seed only.
+
+    They are composed once, and the seeds put in; not those in which more depends on the seed than the seed itself.
+    """
+    from ssl_bench.config.compose import load
+
+    seeds, found = dict[Request, dict[Request, int]](), dict[Request, dict[str, Any]]()
+    for run in runs:
+        for word in (word for word in run if re.fullmatch(r"seed=(0|[1-9]\d*)", word)):
+            seeds.setdefault(tuple(other for other in run if other != word), {})[run] = int(word[5:])
+    several = {request: of_runs for request, of_runs in seeds.items() if len(of_runs) > 2}
+    for request, one in compositions(several, folder=folder).items():
+        made = {run: one.config(seed) for run, seed in several[request].items()} if isinstance(one, Composition) else {}
+        found |= made if all(made[run] == load(run, folder) for run in [*made][:1]) else {}
+    return found
+
+
 def _inputs() -> str:
     """A hash of everything that a configuration depends on apart from the overrides."""
     sources = [*sorted(directory().rglob("*.yaml")), *sorted(Path(__file__).parent.glob("*.py"))]

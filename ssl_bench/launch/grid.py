@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.config import compose, schema, with_hydra
+from ssl_bench.config import compose, compositions, schema, with_hydra
 from ssl_bench.config.command import Command
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import run_dir
@@ -85,7 +85,7 @@ class Grid:
             ConfigError: the configuration of a run cannot be used.
         """
         combinations, swept = self.command.combinations(), self.command.swept
-        composed = compose.with_seeds(combinations, self.command.folder)
+        composed = compositions.with_seeds(combinations, self.command.folder)
         labels = [" ".join(word for word in words if word.partition("=")[0] in swept) for words in combinations]
         every = [self.run(words, composed.get(words), label) for words, label in zip(combinations, labels, strict=True)]
         refused = self.refused(every)

@@ -97,8 +97,8 @@ def test_a_seed_is_put_in_wherever_it_occurs() -> None:
 
 def test_runs_that_differ_in_the_seed_have_hydras_own_configurations() -> None:
     runs = [("loss=dcl", f"seed={seed}", "name=a${seed}") for seed in (0, 7, 30)] + [("loss=dcl", "seed=5")]
-    assert compose.with_seeds(runs) == {run: compose.load(run) for run in runs[:3]}  # of others there are too few
-    assert compose.with_seeds([("epochs=${add:${seed},1}", f"seed={seed}") for seed in range(3)]) == {}
+    assert compositions.with_seeds(runs) == {run: compose.load(run) for run in runs[:3]}  # of others there are too few
+    assert compositions.with_seeds([("epochs=${add:${seed},1}", f"seed={seed}") for seed in range(3)]) == {}
 
 
 # ---- the cache
