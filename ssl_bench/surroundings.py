@@ -1,4 +1,7 @@
-"""The environment variables that the program sets in its process, and why. No other file sets one."""
+"""The environment variables that the program sets in its process, and why.
+
+No other file sets one, but for the list of plugins in ``config/plugins.py``.
+"""
 
 import os
 import sys

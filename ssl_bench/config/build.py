@@ -9,7 +9,6 @@ import copy
 import importlib
 import inspect
 import re
-import sys
 import typing
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -71,7 +70,7 @@ def checked_call(node: Any, key: str, extra: Collection[str] = ()) -> tuple[Any,
     """
     target = find_target(node, key)
     arguments = {k: copy.deepcopy(v) for k, v in node.items() if k != "_target_"}
-    parameters, hints = _signature(target)
+    parameters, hints = signature(target)
     for argument, value in arguments.items():
         if argument not in parameters or argument in extra:
             raise ConfigError(f"{key}.{argument}: {target.__name__} has no such argument{near(argument, parameters)}")
@@ -92,7 +91,7 @@ def open_dataset(node: Mapping[str, Any], data: str, key: str = "dataset") -> An
 
 def has_argument(node: Any, key: str, argument: str) -> bool:
     """Whether the constructor that a node names has an argument of that name."""
-    return argument in _signature(find_target(node, key))[0]
+    return argument in signature(find_target(node, key))[0]
 
 
 def find_target(node: Any, key: str) -> Any:
@@ -111,9 +110,8 @@ def find_target(node: Any, key: str) -> Any:
     wanted = " or ".join(name.rpartition(".")[2] for name in declared)
     where = f"set it to a {wanted} of {' or '.join(packages)}"
     if not isinstance(path, str) or path.partition(".")[0] not in packages:
-        consent = plugins.CONSENT + ("" if key == "tracking" else plugins.LISTED)
-        raise ConfigError(f"{key}._target_={path}: {where}; {consent}")
-    if (package := path.partition(".")[0]) != "ssl_bench" and package not in sys.modules:
+        raise ConfigError(f"{key}._target_={path}: {where}; {plugins.CONSENT}")
+    if (package := path.partition(".")[0]) != "ssl_bench":
         plugins.loaded(package)
     try:
         target = _located_option(path, "dataset" if key == "evaluate.on" else key.partition(".")[0])
@@ -122,11 +120,10 @@ def find_target(node: Any, key: str) -> Any:
     made = typing.get_type_hints(target).get("return") if inspect.isfunction(target) else target
     kinds = tuple(located(f"ssl_bench.{name}") for name in declared)
     if not inspect.isclass(made) or not issubclass(made, kinds):
-        bases = " or of ".join(map(_base, kinds))
+        bases = " or of ".join(f"ssl_bench.{name}" for name in declared)
         raise ConfigError(f"{key}._target_={path} is no {wanted}: set it to a subclass of {bases}")
     if missing := sorted(getattr(target, "__abstractmethods__", ())):
-        base = _base(next(kind for kind in kinds if issubclass(made, kind)))
-        raise ConfigError(f"{key}._target_={path} has no {' and no '.join(missing)}: it is a subclass of {base}")
+        raise ConfigError(f"{key}._target_={path} has no {' and no '.join(missing)}: add it to the class")
     return target
 
 
@@ -144,14 +141,6 @@ def _located_option(path: str, group: str) -> Any:
         return located(named[0])
 
 
-def _base(kind: type) -> str:
-    """The path of a base class and what its subclasses must have: methods, and attributes without a value."""
-    given = getattr(kind, "__dataclass_fields__", ())  # to the constructor
-    attributes = [name for name in inspect.get_annotations(kind) if not hasattr(kind, name) and name not in given]
-    needed = [*sorted(getattr(kind, "__abstractmethods__", ())), *attributes]
-    return f"{kind.__module__}.{kind.__name__}" + (f", which must have {', '.join(needed)}" if needed else "")
-
-
 def directory() -> Path:
     """Folder of the YAML files: inside the installed package, or beside the package in a checkout."""
     inside = Path(__file__).parents[1] / "conf"
@@ -164,7 +153,7 @@ def located(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _signature(target: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
+def signature(target: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
     """Parameters and annotations; a class that passes ``**keywords`` on to its base has those of the base too."""
     parameters: dict[str, inspect.Parameter] = {}
     hints: dict[str, Any] = {}

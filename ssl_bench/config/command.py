@@ -1,7 +1,6 @@
 """The task of a command, from its overrides: one run or a grid, where it is carried out, and its runs."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,27 +84,25 @@ class Command:
             ConfigError: a key has no value, or too many, or those of an interval.
         """
         values = [self._values(key, override) for key, override in self.space.items()]
-        if (count := math.prod(map(len, values))) > MOST_RUNS:
-            raise ConfigError(f"these are {count:,} runs: give the keys fewer values: a grid has {MOST_RUNS:,} at most")
         return list(dict.fromkeys(itertools.product(*values)))
 
     def _values(self, key: str, override: Override) -> list[str]:
         """An override as overrides with one value each."""
         line, value = override.input_line, override.value()
-        if not override.is_sweep_override():
-            return [f"{key}={override.get_value_element_as_str()}"]
-        if override.is_interval_sweep():
-            raise ConfigError(f"{line}: write several values, such as 0.1,0.3, or use scripts/examples/search.py")
         try:
-            options = with_hydra.options(str(override.key_or_group), self.folder)
-            every = value.filter(options) if isinstance(value, Glob) else override.sweep_string_iterator()
-            texts = list(itertools.islice(every, MOST_RUNS + 1))
-        except (HydraException, ValueError, ArithmeticError) as error:  # a range of step 0
-            raise ConfigError(f"{line}: write range(start,stop,step) with finite numbers") from error
+            if not override.is_sweep_override():
+                texts = [override.get_value_element_as_str()]
+            elif isinstance(value, Glob):
+                texts = value.filter(with_hydra.options(str(override.key_or_group), self.folder))
+            else:
+                texts = list(itertools.islice(override.sweep_string_iterator(), MOST_RUNS + 1))
+        except (HydraException, ValueError, ArithmeticError):  # an interval, or a range of step 0
+            texts = []
         if not 0 < len(texts) <= MOST_RUNS:
-            count = f"more than {MOST_RUNS:,}" if texts else "no"
-            raise ConfigError(f"{line}: {count} values: write them, such as seed=0,1, or range(start,stop,step)")
-        return [f"{key}={text}" for text in texts]
+            remedy = f"write 1 to {MOST_RUNS:,} values, such as seed=0,1, or range(start,stop,step)"
+            raise ConfigError(f"{line}: {remedy}; scripts/examples/search.py draws from intervals")
+        # Of names of options, such as FILE.py:CLASS, Hydra escapes the colon.
+        return [f"{key}={text.replace(chr(92), '') if key in with_hydra.groups() else text}" for text in texts]
 
 
 def _is_of_launcher(key: str) -> bool:

@@ -10,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config import from_disk, plugins, schema, with_hydra
-from ssl_bench.config.build import find_target, has_argument
-from ssl_bench.config.identity import SCHEDULES, evaluators, is_plugins
+from ssl_bench.config.identity import evaluators
 from ssl_bench.config.ranges import leaves, near
 from ssl_bench.errors import ConfigError, require, shown
 from ssl_bench.files import given_path
@@ -46,15 +45,8 @@ def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
     if OmegaConf.is_interpolation(cfg, "name"):
         config["name"] = shown(config["name"])  # such as ${seed}
     schema.check_keys(config)
-    listed = plugins.versions(config.pop("plugins", []))
-    plugins.check_listed(config, listed)
-    if "_target_" in (tracking := config.get("tracking") or {}):  # W&B's settings may stand in conf/local
-        others = {key for key in schema.TRACKING if not has_argument(tracking, "tracking", key)}
-        config["tracking"] = {key: value for key, value in tracking.items() if key not in others}
-    if listed:  # and the groups whose class is a plugin's and does not depend on the length of the training
-        named = [group for group in SCHEDULES if is_plugins(config.get(group) or {})]
-        steady = [group for group in named if not getattr(find_target(config[group], group), "length_matters", True)]
-        config |= {"plugins": listed} | ({"steady": steady} if steady else {})
+    listed = plugins.versions(config.pop("plugins", []), config)
+    config |= {"plugins": listed} if listed else {}
     config["choices"] = {k: v for k, v in sorted(choices.items()) if v is not None and "/" not in k and k != "local"}
     return config
 
@@ -142,11 +134,9 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         OmegaConf.set_struct(root, True)
         for key, override in given.items():
             if OmegaConf.select(root, key, default=...) is ...:
-                names = ", ".join(evaluators(root.evaluate)) or "none"
-                keys, beside = leaves(OmegaConf.to_container(root.evaluate), "evaluate"), key.rpartition(".")[0]
-                hint = near(key, [path for path, _ in keys if path.startswith(f"{beside}.")])
-                remedy = f"the run's evaluators are {names}; evaluate=[NAME,...] takes others"
-                raise ConfigError(f"there is no key {key}{hint}: {remedy}")
+                hint = near(key, [path for path, _ in leaves(OmegaConf.to_container(root.evaluate), "evaluate")])
+                remedy = f"the run's evaluators are {', '.join(evaluators(root.evaluate)) or 'none'}"
+                raise ConfigError(f"there is no key {key}{hint}: {remedy}; evaluate=[NAME,...] takes others")
             value: Any = override.value()
             is_place = key in ("dataset.root", "dataset.path") and isinstance(value, str)
             value = str(given_path(value).absolute()) if is_place else value

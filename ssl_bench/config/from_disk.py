@@ -32,7 +32,7 @@ def check_computed(config: Mapping[str, Any]) -> None:
         ConfigError: naming the key.
     """
     evaluate = node if isinstance(node := config.get("evaluate"), Mapping) else {}
-    values = {key: config.get(key) for key in ("choices", "steady")}
+    values = {"choices": config.get("choices")}
     for key, node in (("dataset", config.get("dataset")), *(("evaluate.on", node) for node in datasets_of(evaluate))):
         if isinstance(node, Mapping):
             computed = ("content", "train_images", "least_labels", "knn_k") if is_own(node) else ("content",)

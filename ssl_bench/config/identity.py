@@ -14,12 +14,12 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
-RETIRED = {"halt_at", "fused_norm", "runs_per_gpu"}  # keys of earlier versions, which their config.yaml files have
+RETIRED = {"halt_at", "fused_norm", "runs_per_gpu", "steady"}  # keys in config.yaml files of earlier versions
 # Keys that say where and how a run is carried out. They are no part of its identity, so that it can be moved and
 # resumed elsewhere.
 NOT_IN_RUN_ID = {"name", "choices", "device", "devices", "threads", "launcher", "images_on", "cosines"}
 NOT_IN_RUN_ID |= {"log_every", "timeout", "checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate"}
-NOT_IN_RUN_ID |= {"steady"} | RETIRED
+NOT_IN_RUN_ID |= RETIRED
 RUN_ID_DIGITS = 10
 COUNTS = {"train_images", "labelled_images", "least_labels"}  # of a dataset's images
 NOT_IN_RUN_ID_OF = {"dataset": {"workers", "hashes", *COUNTS}, "init": {"path"}}  # keys of a group
@@ -176,14 +176,11 @@ def read_alone(config: Mapping[str, Any]) -> Set[str]:
 def extensible(config: Mapping[str, Any]) -> bool:
     """Whether a training of more epochs begins with the same steps: nothing depends on the length of the whole.
 
-    Of a class of this package its keys say so (:data:`SCHEDULES`). A plugin's class is asked when the configuration is
-    composed: the groups of those without ``length_matters`` are listed under ``steady``.
+    Of a class of this package its keys say so (:data:`SCHEDULES`); one of a plugin may depend on it.
     """
     for group, keys in SCHEDULES.items():
         node = config.get(group) or {}
-        if is_plugins(node) and group not in config.get("steady", ()):
-            return False
-        if any(node.get(key, value) != value for key, value in keys.items()):
+        if is_plugins(node) or any(node.get(key, value) != value for key, value in keys.items()):
             return False
     return bool(config.get("optimizer")) and config.get("max_steps") is None
 

@@ -4,7 +4,6 @@ Groups (``loss``, ``dataset`` ...) are open here: each is typed by the construct
 ``build.py`` checks.
 """
 
-import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
@@ -19,7 +18,6 @@ from ssl_bench.errors import ConfigError, require
 # Groups that a framework with an objective of its own leaves out.
 OPTIONAL = ("head", "loss", "negatives", "temperature")
 OF_RUN = ("folder", "config", "run_id", "facts", "lines")  # arguments of a dashboard that are no settings
-WANDB_NAME = re.compile(r"[^/\\#?%:@]{1,128}")
 # Shares of the labelled images; a list of images is a mapping of its file and its hash.
 OF_LABELS = "shares of the labelled images above 0 and up to 1, such as [0.01,0.1,1.0]"
 LABELS = Annotated[list[Share | dict[str, Any]], Meta(min_length=1, description=OF_LABELS)]
@@ -48,7 +46,8 @@ LAUNCHERS: Mapping[str, Types] = {
 # Any stands for a group, which its _target_ types, and for what is checked elsewhere.
 TOP_LEVEL: Types = {
     **dict.fromkeys((key for key in KINDS if "." not in key), Any),
-    **dict.fromkeys(("init", "plugins", "launcher"), Any),
+    **dict.fromkeys(("init", "launcher"), Any),
+    "plugins": list[str] | dict[str, str],
     **dict.fromkeys(("tf32", "compile", "compile_views"), bool),
     **dict.fromkeys(("seed", "epochs"), ZeroOrMore),
     **dict.fromkeys(("devices", "log_every", "timeout"), Count),
@@ -78,7 +77,7 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: naming the key and what to set.
     """
-    given = {key: value for key, value in config.items() if key not in ("choices", "steady")}
+    given = {key: value for key, value in config.items() if key != "choices"}
     check_keys({"plugins": {}, "launcher": {}} | given)  # which runs of earlier versions lack
     check_launcher(config["choices"].get("launcher", "here"), given.get("launcher", {}))
     _check_evaluate(config["evaluate"])
@@ -156,9 +155,6 @@ def check_tracking(node: Any) -> None:
         checked_call(node, "tracking", OF_RUN)
         return
     check_keys(node, TRACKING, "tracking.")
-    for name in ("entity", "project"):
-        if not WANDB_NAME.fullmatch(node[name] or "none"):
-            raise ConfigError(f"tracking.{name}: set tracking.{name} to a name in W&B, not an address")
     # A folder of that name in the working directory is found too, but has no origin.
     if node["mode"] == "tensorboard" and not getattr(find_spec("tensorboard"), "origin", None):
         remedy = 'pip install "ssl-bench[tensorboard]", or set tracking=offline'

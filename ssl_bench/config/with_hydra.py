@@ -7,13 +7,12 @@ put together from these. A ``folder`` is everywhere that of ``--config-dir``, wh
 """
 
 import contextlib
-import errno
-import io
 import math
+import netrc
 import os
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -28,20 +27,20 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from omegaconf.resolvers import oc
 
 from ssl_bench import files
-from ssl_bench.config import anchors
+from ssl_bench.config import anchors, shorthand
 from ssl_bench.config.build import directory
-from ssl_bench.config.ranges import leaves, near
-from ssl_bench.errors import ConfigError, InvalidValue, in_one_line, reason
+from ssl_bench.config.ranges import leaves, near, one_of
+from ssl_bench.errors import ConfigError, in_one_line, reason
 
 READABLE = re.compile(  # by ${oc.env:NAME}: what a configuration may hold, which is written to the disk
-    r"(SSL_BENCH_|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES|WANDB_(MODE|DISABLED|PROJECT|ENTITY|TAGS)"
+    r"(SSL_BENCH_|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES|WANDB_(MODE|PROJECT|ENTITY|TAGS)"
 )
 
 
 # W&B's own variables, which are the defaults of tracking.*: what is set on the command line comes before them.
 MODES = {"online": "online", "run": "online", "shared": "online", "offline": "offline", "dryrun": "offline"}
 MODES |= {"disabled": "off"}
-YES, NO = ("true", "1", "yes", "on", "t", "y"), ("false", "0", "no", "off", "f", "n", "")
+VARIABLES = ("MODE", "DISABLED", "PROJECT", "ENTITY", "TAGS", "API_KEY")
 # Keys whose values are text, which stay as they were typed: name=1e5 is a name, though Hydra would read the number
 # 100000.0. In lists and mappings quotes are the user's.
 PATHS = r"init|paths\.\w+|dataset\.(root|path)|evaluate\.\w+\.(root|path|data|images|annotations|reference_weights)"
@@ -67,17 +66,23 @@ def read_environment(name: str, *default: str | None) -> str | None:
     return value and os.path.expanduser(value)
 
 
-def wandb_mode(given: str, disabled: str) -> str:
-    """``tracking.mode`` as ``WANDB_MODE`` and ``WANDB_DISABLED`` say.
+def wandb_mode() -> str:
+    """``tracking.mode``: as ``WANDB_MODE`` says, else ``offline`` where W&B is used, and ``off`` elsewhere.
+
+    It is used where one of its variables is set, or where the user has logged in.
 
     Raises:
-        ConfigError: W&B has no such value.
+        ConfigError: W&B has no such mode.
     """
-    if disabled.strip().lower() not in YES + NO:
-        raise InvalidValue("WANDB_DISABLED", disabled, "true or false")
-    if given.strip().lower() not in MODES:
-        raise InvalidValue("WANDB_MODE", given, "online, offline or disabled")
-    return "off" if disabled.strip().lower() in YES else MODES[given.strip().lower()]
+    given = {name: value.strip().lower() for name in VARIABLES if (value := os.environ.get(f"WANDB_{name}"))}
+    if given.pop("DISABLED", "false") not in ("false", "0"):
+        return "off"
+    if "MODE" in given:
+        one_of("WANDB_MODE", given["MODE"], [*MODES])
+        return MODES[given["MODE"]]
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
+        given |= dict.fromkeys(netrc.netrc().hosts.keys() & {"api.wandb.ai"}, "")
+    return "offline" if given else "off"
 
 
 def wandb_tags(text: str) -> ListConfig:
@@ -90,7 +95,7 @@ register("oc.env", read_environment)
 register("add", lambda *numbers: sum(numbers))  # ${add:3,${dataset.bits}}
 # ${per_node:${devices},${.nodes},8}: eight for each device of a node
 register("per_node", lambda devices, nodes, count=1: count * math.ceil(devices / max(nodes, 1)))
-register("wandb_mode", wandb_mode)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
+register("wandb_mode", wandb_mode)  # ${wandb_mode:}
 register("wandb_tags", wandb_tags)
 LARGEST_OPTION = 2**18  # bytes of a YAML file, which takes ten seconds: OmegaConf makes an object of each value
 # Why an override of a key of Hydra is refused: this package reads hydra.mode and hydra.sweeper.params of experiments.
@@ -99,10 +104,6 @@ HYDRAS = {
     "sweeper": "leave it out: write the values of a grid as key=a,b, and search with scripts/examples/search.py",
     None: "leave it out: it is not read; paths.outputs and name say where a run has its config.yaml and train.log",
 }
-LACKING = ConfigAttributeError, ConfigKeyError  # the causes of Hydra's error for a key that is not there
-FEW = 3  # options that are named beside a key that only they have
-# The key that group=0.1 may mean.
-NUMBER_KEYS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}
 # Words of other tools, and what they are called here.
 FOREIGN = {"arch": "backbone", "batch": "batch_size.size", "bs": "batch_size.size", "criterion": "loss"}
 FOREIGN |= {"data": "dataset or paths.data", "encoder": "backbone", "gpus": "devices", "logger": "tracking"}
@@ -167,10 +168,9 @@ def _reads(word: str, key: str) -> bool:
     """Whether Hydra reads a word as that text."""
     if not word or word.lower() == "null":
         return key != "name"  # which every run has
-    try:
+    with contextlib.suppress(HydraException):
         return bool(OverridesParser.create().parse_rule(word, "element") == word)
-    except HydraException:
-        return False
+    return False
 
 
 def composed(overrides: Sequence[str], folder: Path | None = None) -> DictConfig:
@@ -180,14 +180,23 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> DictConfig
         ConfigError: a file is no YAML, or Hydra's part holds what is refused.
         HydraException: an override names a key or an option that does not exist, or a value of the wrong type.
     """
+    plain, nodes = shorthand.written_out(overrides, options("dataset", folder))
     try:
-        return with_values(overrides, folder)
+        return with_values(plain, folder, nodes)
     except (HydraException, OmegaConfBaseException, ValueError):
-        return by_hydra(overrides, folder)  # anything unusual, and Hydra's own error
+        if more := shorthand.implied(plain):
+            files.say_once(f"{' '.join(more)}, which has the key that was set")
+            return composed([*more, *overrides], folder)
+        if nodes:
+            raise
+        return by_hydra(plain, folder)  # anything unusual, and Hydra's own error
 
 
-def with_values(overrides: Sequence[str], folder: Path | None) -> DictConfig:
+def with_values(overrides: Sequence[str], folder: Path | None, nodes: Mapping[str, tuple[str, Any]]) -> DictConfig:
     """As :func:`composed`, by setting values in what Hydra has composed of the options.
+
+    Args:
+        nodes: what is chosen in groups beside the options, with its text.
 
     Raises:
         ValueError: an override does something else than to choose an option or to set a value.
@@ -197,12 +206,13 @@ def with_values(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     for override in overrides:
         key = override.partition("=")[0]
         if not re.fullmatch(r"[\w./]+", key):  # it adds, removes or moves
-            raise ValueError(override)
+            raise ValueError(f"{override}: write key=value")
         (chosen if key in group_names or "/" in key else values).append(override)
     cfg = _with_options(tuple(chosen), folder)
+    for group, (text, node) in nodes.items():
+        cfg[group] = OmegaConf.create(node, flags={"struct": False})  # its other arguments may be set, too
+        cfg.hydra.runtime.choices[group] = text
     for value in parsed(values):
-        if value.is_sweep_override():
-            raise ValueError(value.input_line)
         OmegaConf.update(cfg, value.key_or_group, value.value(), merge=True)
     return cfg
 
@@ -270,14 +280,9 @@ def _check_options(folder: Path | None) -> None:
     """Refuse files of options in ``folder`` that are no YAML, or of which Hydra would make too much."""
     for path in (path for group in sorted(groups()) if folder for path in sorted((folder / group).rglob("*.yaml"))):
         try:
-            text = files.read_bytes(path, LARGEST_OPTION).decode()
-            anchors.parse(text, construct=False)
-            OmegaConf.load(io.StringIO(text))
-        except (RecursionError, yaml.YAMLError, ValueError, OSError) as error:
-            why = "it is nested too deeply" if isinstance(error, RecursionError) else in_one_line(error)
-            large = isinstance(error, OSError) and error.errno == errno.EFBIG
-            why = f"it has more than {LARGEST_OPTION:,} bytes" if large else why
-            raise ConfigError(f"{path} cannot be read: {why}") from error
+            anchors.parse(files.read_bytes(path, LARGEST_OPTION).decode(), construct=False)
+        except (yaml.YAMLError, ValueError, OSError) as error:
+            raise ConfigError(f"{path} cannot be read: {in_one_line(error)}") from error
 
 
 def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
@@ -329,10 +334,9 @@ def check_overrides(overrides: Sequence[str], grid: bool = False) -> None:
             raise ConfigError(f"{line}: set evaluate to the options that you want, or to [] to evaluate nothing")
         names = value if isinstance(value, list) and group == "evaluate" else [value]
         in_question = group in groups() and not override.is_delete() and not override.is_sweep_override()
+        in_question &= group not in shorthand.NUMBER_KEYS or not isinstance(value, int | float)
         if in_question and not all(isinstance(name, str) for name in names):
             several = "; only evaluate takes a list" if isinstance(value, list) else f", or leave it out by ~{group}"
-            if group in NUMBER_KEYS and isinstance(value, int | float):
-                several = f", or write {group}.{NUMBER_KEYS[group]}={value}"
             raise ConfigError(f"{line}: set {group} to the name of an option{several}")
 
 
@@ -353,7 +357,7 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
         return f"{key}: {chain[-1]}" if key else str(chain[-1])
     if absent := re.search("Could not delete .*'(.+)' does not exist", str(error)):
         return _no_key(absent[1])
-    if isinstance(failed, LACKING):
+    if isinstance(failed, ConfigAttributeError | ConfigKeyError):
         words = (text.lstrip("+") for text in overrides)
         return _no_key(next((text for text in words if text.startswith((f"{key}=", f"{key}."))), key).partition("=")[0])
     return f"{key}: {reason(failed)}; set {key} to a value" if failed else in_one_line(error)
@@ -382,7 +386,7 @@ def _no_key(key: str) -> str:
     last = f".{key.rpartition('.')[2]}"
     alike = [name for name in having if name == key or (name.endswith(last) and name.count(".") == 1)]
     meant = FOREIGN.get(key.lower()) or " or ".join(
-        f"{name} with {name.partition('.')[0]}={' or '.join(having[name])}" if 0 < len(having[name]) <= FEW else name
+        f"{name} with {name.partition('.')[0]}={' or '.join(having[name])}" if 0 < len(having[name]) <= 3 else name
         for name in alike
     )
     hint = f" (did you mean {meant}?)" if meant else near(key, having)

@@ -46,7 +46,6 @@ class WithNetworks(nn.Module, ABC):
             makes it.
         trains: whether there are steps; without, the network is evaluated as it is, and the option sets ``epochs: 0``.
         projects: whether the encoder has a ``projection``; evaluators that need one are refused without.
-        length_matters: as in :class:`ssl_bench.objective.temperature.Temperature`.
     """
 
     encoder: nn.Module
@@ -57,7 +56,6 @@ class WithNetworks(nn.Module, ABC):
     needs_views: ClassVar[Mapping[type[Views], str]] = MappingProxyType({})
     trains: ClassVar[bool] = True
     projects: ClassVar[bool] = True
-    length_matters: ClassVar[bool] = True
 
     @abstractmethod
     def trained_outputs(self, batch: Batch) -> Outputs:

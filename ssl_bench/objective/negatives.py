@@ -5,7 +5,7 @@ Shapes: N images of all ranks; V anchor views; B images on this rank; D width; K
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,13 +29,11 @@ class Negatives(nn.Module, ABC):
         gives: what a loss may list in its ``needs``; ``labelled``: the candidates have the classes of their images.
         needs: what the framework must give.
         varies: whether K depends on the progress of the training.
-        length_matters: as in :class:`ssl_bench.objective.temperature.Temperature`.
     """
 
     gives: frozenset[str] = frozenset({"negatives"})
     needs: frozenset[str] = frozenset()
     varies: bool = False
-    length_matters: ClassVar[bool] = True
 
     @abstractmethod
     def count(self, images: int, progress: float = 0.0) -> int:

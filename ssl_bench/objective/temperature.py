@@ -21,12 +21,9 @@ class Temperature(nn.Module, ABC):
 
     Attributes:
         needs: requirements on the loss: ``tau``, a loss that depends on the temperature.
-        length_matters: of a plugin's class, whether it depends on the length of the training. If it does not, a
-            finished training can go on to more epochs, as under ``optimizer.schedule=constant``.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    length_matters: ClassVar[bool] = True
 
     @abstractmethod
     def forward(self, progress: Progress, contrast: Contrast) -> Tensor:

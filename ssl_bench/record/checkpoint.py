@@ -23,6 +23,7 @@ from ssl_bench.networks import unpickler
 from ssl_bench.record import runs
 
 FILE = "checkpoints/last.pt"  # in the directory of a run
+KINDS = {"run_id": str, "step": int, "method": dict}  # what every state has
 
 
 def save(run: Path, state: dict[str, Any]) -> None:
@@ -71,7 +72,8 @@ def load(run: Path, run_id: str) -> dict[str, Any] | None:
         return None
     try:
         state = files.read_with(path, unpickler.unpacked)
-        wrong = "" if isinstance(state, dict) and isinstance(state.get("run_id"), str) else "it has no run_id"
+        readable = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in KINDS.items())
+        wrong = "" if readable else f"it lacks one of {', '.join(KINDS)}"
     except files.FileSystemUnavailable:
         raise
     except Exception as error:  # zipfile and torch raise many kinds of errors; torch's advise to run the file's code

@@ -120,7 +120,7 @@ def text_without_seed(config: Config, keys: Sequence[str]) -> str:
 
 def dataset(config: Config, shared: Shared | None = None) -> Dataset:
     """The dataset that is trained on."""
-    plugins.versions(config.get("plugins", {}))  # the code may have changed since the configuration was composed
+    plugins.versions(config.get("plugins", {}), config)  # their code may have changed since
     node, root = config["dataset"], config["paths"]["data"]
     made: Dataset = (shared or Shared()).once("dataset", config, ("dataset", "paths"), lambda: open_dataset(node, root))
     return made

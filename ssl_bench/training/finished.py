@@ -68,7 +68,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     choices = config.get("choices")
     if not isinstance(choices, dict) or not isinstance(choices.get("dataset"), str):
         raise ConfigError(f"{path} is damaged, or not that of `ssl-bench train`: {again}")
-    plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
+    plugins.versions(config.get("plugins", {}), config)
     config = {key: value for key, value in config.items() if key not in RETIRED}
     off: Any = {"mode": "off", "project": None, "entity": None, "tags": []}
     try:  # a dashboard is no part of the run, and may have changed or be missing here

@@ -46,12 +46,7 @@ class Recipe(ABC):
         layer_decay: factor in (0, 1] of the rate from each layer of the backbone to the one before it.
         factors: of ``step``, fractions of the scaled rate in [0, 1], one from each of the ascending milestones on;
             empty: a tenth of the rate before it.
-
-    Attributes:
-        length_matters: as in :class:`ssl_bench.objective.temperature.Temperature`, whatever the schedule.
     """
-
-    length_matters: ClassVar[bool] = True
 
     lr: Positive
     rule: Literal["linear", "sqrt", "none"]

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
 from ssl_bench.commands import train as of_training
-from ssl_bench.config.build import _signature, build, directory, located
+from ssl_bench.config.build import build, directory, located, signature
 from ssl_bench.config.command import Command
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
@@ -121,6 +121,26 @@ def test_globs_have_the_options_of_a_folder_too_and_equal_runs_are_one(tmp_path:
     assert command.combinations() == [(f"loss={loss}", "seed=1") for loss in ("dcl", "dcl_mine", "dclw")]
 
 
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("batch_size=48", "batch_size.size=48"),
+        ("temperature=0.3", "temperature.tau=0.3"),
+        ("negatives.k=4", "negatives=random_k negatives.k=4"),
+        ("negatives=4", "negatives=random_k negatives.k=4"),
+        ("dataset=photos", "dataset=folder dataset.root=photos"),
+        ("framework=moco_v2 negatives.k=64", "framework=moco_v2 negatives=queue negatives.k=64"),
+    ],
+)
+def test_a_short_form_is_the_same_configuration(short: str, long: str) -> None:
+    for number in range(20):
+        path = Path("photos", "ab"[number % 2], f"{number}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 10 * number).save(path)
+    one, other = (load(words.split()) for words in (short, long))
+    assert one == other and run_id(one) == run_id(other)
+
+
 # ---- arguments of constructors
 
 
@@ -193,7 +213,7 @@ def test_every_argument_that_is_text_is_a_text_key() -> None:
             target = node.get("_target_", "") if isinstance(node, dict) else ""
             if not target.startswith("ssl_bench.") or key.split(".")[0] != path.parent.name:
                 continue
-            for argument, hint in _signature(located(target))[1].items():
+            for argument, hint in signature(located(target))[1].items():
                 listed = bool(TEXT_KEY.fullmatch(f"{key}.{argument}"))
                 if is_text(hint) != listed and get_origin(hint) is not Literal:
                     wrong.add((f"{key}.{argument}", str(hint)))

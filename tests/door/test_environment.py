@@ -91,6 +91,7 @@ def test_a_figure_is_drawn_whatever_a_notebook_has_set_and_slow_bf16_is_named(cl
         ("WANDB_MODE=disabled", [], "off"),
         ("WANDB_MODE=online WANDB_DISABLED=true", [], "off"),
         ("WANDB_MODE=disabled", ["tracking=online"], "online"),
+        ("WANDB_MODE=", [], "offline"),  # one of the others is set
     ],
 )
 def test_the_variables_of_wandb_are_defaults(

@@ -22,12 +22,11 @@ from tests.door.door import enter, refused, refuses
 
 README = Path(ssl_bench.__file__).parent.parent / "conf" / "README.md"
 COMMANDS = {
-    "my_losses": "train loss=scaled 'plugins=[my_losses]' --config-dir my_losses/conf",
-    "my_parts": "train backbone=patches augment=hole negatives=hardest evaluate=norms 'plugins=[my_parts]' "
-    "--config-dir my_parts/conf",
+    "my_losses": "train loss=scaled --config-dir my_losses/conf",
+    "my_parts": "train backbone=patches augment=hole negatives=hardest evaluate=norms --config-dir my_parts/conf",
     "my_dashboard": "train tracking=database --config-dir my_dashboard/conf",
 }
-SCALED = ["loss=scaled", "plugins=[my_losses]", "--config-dir=my_losses/conf", "max_steps=1"]
+SCALED = ["loss=scaled", "--config-dir=my_losses/conf", "max_steps=1"]
 SMALL_PARTS = ["head.out=8", "max_steps=2", "batch_size=b32", "log_every=1", "tracking=off", "evaluate.baselines=[]"]
 ROWS = [*shlex.split(COMMANDS["my_dashboard"])[1:], "dataset.share=0.1", "evaluate.watch=0"]  # two steps an epoch
 Train = Callable[..., tuple[int, str]]
@@ -76,16 +75,13 @@ def losses(run: Path) -> list[float]:
 
 
 @pytest.mark.usefixtures("packages")
-def test_a_plugin_needs_both_consents(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_needs_the_users_consent(capfd: Capture) -> None:
     command, text = COMMANDS["my_losses"], " ".join(README.read_text().split())
     assert all(f"SSL_BENCH_PLUGINS={name} ssl-bench {line}" in text for name, line in COMMANDS.items())
-    refuses(command, "plugins=[my_losses] SSL_BENCH_PLUGINS=my_losses", capfd)
-    unlisted = command.replace("'plugins=[my_losses]' ", "")
-    refuses(unlisted, "loss._target_=my_losses.Scaled Loss SSL_BENCH_PLUGINS", capfd)
+    refuses(f"{command} plugins=[my_losses]", "plugins=[my_losses] SSL_BENCH_PLUGINS=my_losses", capfd)
+    refuses(command, "loss._target_=my_losses.Scaled Loss SSL_BENCH_PLUGINS", capfd)
     refuses(COMMANDS["my_dashboard"], "Dashboard SSL_BENCH_PLUGINS=<package>", capfd)
     assert not COMMANDS.keys() & sys.modules.keys()
-    monkeypatch.setenv("SSL_BENCH_PLUGINS", "my_losses")
-    refuses(unlisted, "loss._target_=my_losses.Scaled plugins=[my_losses]", capfd)
 
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("plugins.yaml").read_text())
@@ -124,7 +120,7 @@ def test_a_plugin_whose_source_or_version_changed_trains_another_run(train: Trai
 def test_an_edited_plugin_is_refused_until_python_starts_again() -> None:
     words, text = [*SMALL, *SCALED], Path("my_losses/__init__.py").read_text()
     first = Path(ssl_bench.train(words)["path"][0])
-    planned = load(["plugins=[my_losses]", "loss=scaled"], folder=Path("my_losses/conf"))
+    planned = load(["loss=scaled"], folder=Path("my_losses/conf"))
     edit("my_losses", "* contrast", "* 2 * contrast")
     for use in (lambda: ssl_bench.train(words), lambda: build.build(planned)):
         with refused("plugins=[my_losses] restart"):
@@ -134,30 +130,41 @@ def test_an_edited_plugin_is_refused_until_python_starts_again() -> None:
     Path("my_losses/__pycache__/part.nbi").write_text("compiled by numba")
     assert Path(ssl_bench.train(words)["path"][0]) == first
     with refused("my_losses 0.9 1.0"):
-        plugins.versions({"my_losses": "0.9"})
+        plugins.versions({"my_losses": "0.9"}, planned)
     edit("my_losses", "* contrast", "* 2 * contrast")
     restart()
     with refused("my_losses 1.0"):
         build.build(planned)
 
 
-def test_an_installed_package_is_allowed_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    info = Path("my_losses-2.0.dist-info")
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-losses\nVersion: 2.0\n")
-    (info / "entry_points.txt").write_text("[ssl_bench.plugins]\nmine = my_losses.extra\n")
-    (info / "top_level.txt").write_text("my_losses\n")
-    Path("my_losses").mkdir()
-    Path("my_losses/__init__.py").touch()
-    monkeypatch.syspath_prepend(Path.cwd())
-    plugins._installed.cache_clear()
-    try:
-        assert plugins.allowed() == {"my_losses"}
-        assert plugins.versions(["my_losses"])["my_losses"].startswith("2.0 #")
-    finally:
-        monkeypatch.undo()
-        plugins._installed.cache_clear()
-        restart()
+@pytest.mark.usefixtures("packages")
+def test_a_class_in_a_file_is_one_word_and_the_file_is_in_the_identity(
+    train: Train, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "")
+    file = Path("my_file.py")
+    file.write_text(Path("my_losses/__init__.py").read_text().replace("factor: float", "factor: float = 1.0"))
+    words = ["loss=my_file.py:Scaled", "max_steps=1"]
+    refuses("train loss=my_file.py:Other", "loss._target_=my_file.Other Loss", capfd)
+    refuses("train loss=my_file.py:Tensor", "loss._target_=my_file.Tensor Loss", capfd)
+    refuses("train loss=none.py:Scaled", "loss FILE.py:CLASS", capfd)
+    Path("yaml.py").write_text(file.read_text())
+    refuses("train loss=yaml.py:Scaled", "loss rename yaml.py", capfd)
+    assert train(*words)[0] == 0 and train("loss=dcl", "max_steps=1", "paths.outputs=dcl")[0] == 0
+    first = only_run()
+    assert losses(first) == pytest.approx(losses(only_run(Path("dcl"))), rel=1e-5)  # of factor 1
+    file.write_text(file.read_text() + "# edited\n")  # is loaded anew, and is another run
+    code, printed = train("-m", *words, "loss.factor=1,2", "batch_size=16,32")
+    assert code == 0, printed
+    runs = [path.parent for path in Path("outputs").glob("default/*/results.json")]
+    configs = {run: yaml.safe_load((run / "config.yaml").read_text()) for run in runs if run != first}
+    assert {(c["loss"]["factor"], c["batch_size"]["size"]) for c in configs.values()} == {
+        (a, b) for a in (1, 2) for b in (16, 32)
+    }
+    assert all(config["plugins"].keys() == {"my_file"} for config in configs.values())
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "")
+    restart()
+    refuses(f"evaluate {runs[-1]} evaluate=geometry", "my_file SSL_BENCH_PLUGINS", capfd)
 
 
 # ---- a backbone, an augmentation, negatives and an evaluator
@@ -212,9 +219,6 @@ def recorded() -> dict[str, list[tuple[int, str]]]:
 
 @pytest.mark.usefixtures("parts")
 def test_a_dashboard_has_the_rows_of_the_file_also_after_a_resume(train: Train) -> None:
-    local = Path("my_dashboard/conf/local/default.yaml")
-    local.parent.mkdir()
-    local.write_text("# @package _global_\ntracking: {entity: mine}\n")  # of W&B, and no argument of this one
     words = [*ROWS, "epochs=2", "evaluate.every=1"]
     with stopped_at(3):
         assert train(*words)[0] == 143
