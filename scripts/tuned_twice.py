@@ -256,7 +256,7 @@ def simulate(
             wrong = [(of.low >= 0 >= truth) or (of.high <= 0 <= truth) for of, truth in told]
             wrong += [max(-of.low, of.high) <= rules.margin <= abs(truth) for of, truth in told]
             row += [float(any(wrong)), float(not any(wrong) and all(of.low <= truth <= of.high for of, truth in told))]
-        row.append(float(np.mean([of.low * of.high >= 0 for of, truth in told if truth] or [np.nan])))
+        row.append(float(np.mean([float(of.low * of.high >= 0) for of, truth in told if truth] or [np.nan])))
         row.append(float(np.median([(of.high - of.low) / 2 for of, _ in told])))
         rows.append((*row, -float(np.mean(np.concatenate([*heights.values()])))))
     names = ("wrong", "hold", "wrong, some better", "hold, some better", "found", "half of interval", "lost")

@@ -55,7 +55,8 @@ def test_padded_images_are_the_images(channels: int) -> None:
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_views_of_padded_images_are_those_of_each_one(interpolation: Any) -> None:
     views = Views(32, interpolation=interpolation, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5)
-    drawn = views.draw(len(SIDES), *torch.tensor(SIDES).unbind(1), torch.Generator().manual_seed(0))
+    height, width = torch.tensor(SIDES).unbind(1)
+    drawn = views.draw(len(SIDES), height, width, torch.Generator().manual_seed(0))
     for dtype in (torch.float32, torch.float64):
         made = views.apply(photos(), drawn, dtype, masked=True)
         torch.testing.assert_close(made, views.apply(photos(), drawn, dtype, masked=False), rtol=0, atol=2e-5)
