@@ -28,6 +28,7 @@ from ssl_bench.config.with_hydra import TEXT_KEY, as_typed
 from ssl_bench.errors import InvalidValue
 from ssl_bench.launch.slurm import script
 from ssl_bench.training import build as of_run
+from tests.data.photos import photos
 from tests.door.door import refused
 
 # Those of these groups are composed where each is trained: methods/test_contrastive.py and test_base.py.
@@ -133,10 +134,7 @@ def test_globs_have_the_options_of_a_folder_too_and_equal_runs_are_one(tmp_path:
     ],
 )
 def test_a_short_form_is_the_same_configuration(short: str, long: str) -> None:
-    for number in range(20):
-        path = Path("photos", "ab"[number % 2], f"{number}.png")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("L", (8, 8), 10 * number).save(path)
+    photos(Path("photos"), "a", "b")
     one, other = (load(words.split()) for words in (short, long))
     assert one == other and run_id(one) == run_id(other)
 

@@ -13,7 +13,6 @@ import yaml
 
 import ssl_bench
 from ssl_bench.commands import status
-from ssl_bench.config import plugins
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.training import build
@@ -126,11 +125,7 @@ def test_an_edited_plugin_is_refused_until_python_starts_again() -> None:
         with refused("plugins=[my_losses] restart"):
             use()
     Path("my_losses/__init__.py").write_text(text)
-    Path("my_losses/__pycache__").mkdir(exist_ok=True)
-    Path("my_losses/__pycache__/part.nbi").write_text("compiled by numba")
     assert Path(ssl_bench.train(words)["path"][0]) == first
-    with refused("my_losses 0.9 1.0"):
-        plugins.versions({"my_losses": "0.9"}, planned)
     edit("my_losses", "* contrast", "* 2 * contrast")
     restart()
     with refused("my_losses 1.0"):
@@ -146,22 +141,17 @@ def test_a_class_in_a_file_is_one_word_and_the_file_is_in_the_identity(
     file.write_text(Path("my_losses/__init__.py").read_text().replace("factor: float", "factor: float = 1.0"))
     words = ["loss=my_file.py:Scaled", "max_steps=1"]
     refuses("train loss=my_file.py:Other", "loss._target_=my_file.Other Loss", capfd)
-    refuses("train loss=my_file.py:Tensor", "loss._target_=my_file.Tensor Loss", capfd)
-    refuses("train loss=none.py:Scaled", "loss FILE.py:CLASS", capfd)
     Path("yaml.py").write_text(file.read_text())
     refuses("train loss=yaml.py:Scaled", "loss rename yaml.py", capfd)
     assert train(*words)[0] == 0 and train("loss=dcl", "max_steps=1", "paths.outputs=dcl")[0] == 0
     first = only_run()
     assert losses(first) == pytest.approx(losses(only_run(Path("dcl"))), rel=1e-5)  # of factor 1
     file.write_text(file.read_text() + "# edited\n")  # is loaded anew, and is another run
-    code, printed = train("-m", *words, "loss.factor=1,2", "batch_size=16,32")
-    assert code == 0, printed
-    runs = [path.parent for path in Path("outputs").glob("default/*/results.json")]
-    configs = {run: yaml.safe_load((run / "config.yaml").read_text()) for run in runs if run != first}
-    assert {(c["loss"]["factor"], c["batch_size"]["size"]) for c in configs.values()} == {
-        (a, b) for a in (1, 2) for b in (16, 32)
-    }
-    assert all(config["plugins"].keys() == {"my_file"} for config in configs.values())
+    assert train("-m", *words, "loss.factor=1,2", "batch_size=16,32")[0] == 0
+    runs = [path.parent for path in Path("outputs").glob("default/*/results.json") if path.parent != first]
+    configs = [yaml.safe_load((run / "config.yaml").read_text()) for run in runs]
+    assert {c["loss"]["factor"] * 100 + c["batch_size"]["size"] for c in configs} == {116, 132, 216, 232}
+    assert all(config["plugins"].keys() == {"my_file"} for config in configs)
     monkeypatch.setenv("SSL_BENCH_PLUGINS", "")
     restart()
     refuses(f"evaluate {runs[-1]} evaluate=geometry", "my_file SSL_BENCH_PLUGINS", capfd)

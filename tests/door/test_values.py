@@ -38,10 +38,8 @@ def drawn(number: int) -> tuple[list[str], list[str]]:
     known = [(key, value) for key, value in single if not key.startswith(ELSEWHERE) and "_target_" not in key]
     changes = dict[str, str]()
     for key, value in draw.sample(known, draw.choice([1, 1, 1, 2, 3])):
-        number = type(value) in (int, float)
-        beside = (
-            [value * 2, value // 2, value + 1, value * 1000] if number else [True, False] if value in (0, 1) else []
-        )
+        beside = [True, False] if value in (0, 1) else []
+        beside = [value * 2, value // 2, value + 1, value * 1000] if type(value) in (int, float) else beside
         changes[key] = draw.choice([str(each).lower() for each in beside] if beside and draw.random() < 0.6 else ODD)
     return [*base, *(f"{key}={value}" for key, value in changes.items())], [*groups, *changes]
 

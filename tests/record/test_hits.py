@@ -57,13 +57,8 @@ def test_held_out_images_are_apart_and_the_same_in_every_run(images: np.ndarray)
 
 
 def test_an_evaluation_says_which_test_images_were_right(images: np.ndarray, train: Train) -> None:
-    evaluated = [
-        "evaluate=[knn,knn_val,linear]",
-        "evaluate.knn.k=5",
-        "evaluate.knn_val.k=5",
-        "evaluate.linear.epochs=2",
-    ]
-    code, text = train(*HELD_OUT, *evaluated, "evaluate.baselines=[init]", "batch_size.size=16", "max_steps=2")
+    words = ["evaluate=[knn,knn_val,linear]", "evaluate.knn.k=5", "evaluate.knn_val.k=5", "evaluate.linear.epochs=2"]
+    code, text = train(*HELD_OUT, *words, "evaluate.baselines=[init]", "batch_size.size=16", "max_steps=2")
     assert code == 0, text
     run = only_run()
     results: dict[str, Any] = json.loads((run / "results.json").read_text())
