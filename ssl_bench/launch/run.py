@@ -113,7 +113,7 @@ def carry_out(
                     if not any((folder / name).exists() for name in ("checkpoints", RESULTS)):
                         runs.begin(folder, config, run.command)  # another one does so once it is known to go on
                     if not quiet:
-                        print(f"run {folder.name} in {folder}", flush=True)
+                        print(f"run {folder.name} in {folder}, tracking={config['tracking'].get('mode')}", flush=True)
                     begin(run)
                 end.outcome = launch(config, folder, run.command, quiet, claim)
                 if claim and not end.outcome.finished:
