@@ -60,11 +60,12 @@ def versions(names: Any, config: Any) -> dict[str, str]:
     """
     targets = [value for key, value in leaves(config) if key.endswith("._target_") and key != "tracking._target_"]
     packages = {str(target).partition(".")[0] for target in targets} & {*allowed()}
+    if isinstance(names, Mapping) and (others := packages - names.keys()):  # whose code does not run
+        raise ConfigError(f"plugins: the run was made without {', '.join(sorted(others))}, which its classes are of")
     versions_here = {name: _version(name) for name in sorted({*names, *packages})}
     for name, version in versions_here.items() if isinstance(names, Mapping) else ():
-        if names.get(name) != version:
-            made = names.get(name, "no such plugin")
-            raise ConfigError(f"plugins: the run was made with {name} {made}: install it in place of {version}")
+        if names[name] != version:
+            raise ConfigError(f"plugins: the run was made with {name} {names[name]}: install it in place of {version}")
     return versions_here
 
 

@@ -24,7 +24,9 @@ LABELS = Annotated[list[Share | dict[str, Any]], Meta(min_length=1, description=
 Types = Mapping[str, Any]  # an annotation for each key, or those of the keys below it
 TRACKING: Types = {  # the keys of W&B and TensorBoard
     "mode": Literal["offline", "online", "tensorboard", "off"],
-    **dict.fromkeys(("project", "entity"), str | None),
+    **dict.fromkeys(
+        ("project", "entity"), Annotated[str, Meta(pattern="^[^/:]+$", description="a name in W&B")] | None
+    ),
     "tags": list[str],
 }
 LAUNCHERS: Mapping[str, Types] = {

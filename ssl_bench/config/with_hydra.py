@@ -7,6 +7,7 @@ put together from these. A ``folder`` is everywhere that of ``--config-dir``, wh
 """
 
 import contextlib
+import io
 import math
 import netrc
 import os
@@ -38,8 +39,7 @@ READABLE = re.compile(  # by ${oc.env:NAME}: what a configuration may hold, whic
 
 
 # W&B's own variables, which are the defaults of tracking.*: what is set on the command line comes before them.
-MODES = {"online": "online", "run": "online", "shared": "online", "offline": "offline", "dryrun": "offline"}
-MODES |= {"disabled": "off"}
+MODES = {"online": "online", "shared": "online", "offline": "offline", "dryrun": "offline", "disabled": "off"}
 VARIABLES = ("MODE", "DISABLED", "PROJECT", "ENTITY", "TAGS", "API_KEY")
 # Keys whose values are text, which stay as they were typed: name=1e5 is a name, though Hydra would read the number
 # 100000.0. In lists and mappings quotes are the user's.
@@ -85,18 +85,14 @@ def wandb_mode() -> str:
     return "offline" if given else "off"
 
 
-def wandb_tags(text: str) -> ListConfig:
-    """The words of ``WANDB_TAGS``, which stand between commas."""
-    return ListConfig([word.strip() for word in text.split(",") if word.strip()])
-
-
 register = partial(OmegaConf.register_new_resolver, replace=True)
 register("oc.env", read_environment)
 register("add", lambda *numbers: sum(numbers))  # ${add:3,${dataset.bits}}
 # ${per_node:${devices},${.nodes},8}: eight for each device of a node
 register("per_node", lambda devices, nodes, count=1: count * math.ceil(devices / max(nodes, 1)))
 register("wandb_mode", wandb_mode)  # ${wandb_mode:}
-register("wandb_tags", wandb_tags)
+# ${wandb_tags:a,b}: the words between the commas
+register("wandb_tags", lambda text: ListConfig([word.strip() for word in text.split(",") if word.strip()]))
 LARGEST_OPTION = 2**18  # bytes of a YAML file, which takes ten seconds: OmegaConf makes an object of each value
 # Why an override of a key of Hydra is refused: this package reads hydra.mode and hydra.sweeper.params of experiments.
 HYDRAS = {
@@ -280,7 +276,9 @@ def _check_options(folder: Path | None) -> None:
     """Refuse files of options in ``folder`` that are no YAML, or of which Hydra would make too much."""
     for path in (path for group in sorted(groups()) if folder for path in sorted((folder / group).rglob("*.yaml"))):
         try:
-            anchors.parse(files.read_bytes(path, LARGEST_OPTION).decode(), construct=False)
+            text = files.read_bytes(path, LARGEST_OPTION).decode()
+            anchors.parse(text, construct=False)
+            OmegaConf.load(io.StringIO(text))
         except (yaml.YAMLError, ValueError, OSError) as error:
             raise ConfigError(f"{path} cannot be read: {in_one_line(error)}") from error
 

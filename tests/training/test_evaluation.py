@@ -101,7 +101,7 @@ def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pyt
     leaves(f"ssl-bench: {run} ", "epochs=3")
     last.write_bytes(b"")
     leaves("last.pt ", "epochs=3")
-    torch.save({"run_id": "other"}, last)
+    torch.save({"run_id": "other", "step": 1, "method": {}}, last)
     leaves(" other", "epochs=3")
     last.write_bytes(whole)
     config = yaml.safe_load((run / "config.yaml").read_text())
