@@ -17,9 +17,8 @@ from typing import Any
 RETIRED = {"halt_at", "fused_norm", "runs_per_gpu", "steady"}  # keys in config.yaml files of earlier versions
 # Keys that say where and how a run is carried out. They are no part of its identity, so that it can be moved and
 # resumed elsewhere.
-NOT_IN_RUN_ID = {"name", "choices", "device", "devices", "threads", "launcher", "images_on", "cosines"}
-NOT_IN_RUN_ID |= {"log_every", "timeout", "checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate"}
-NOT_IN_RUN_ID |= RETIRED
+NOT_IN_RUN_ID = {"name", "choices", "device", "devices", "threads", "launcher", "images_on", "cosines", "graph"}
+NOT_IN_RUN_ID |= {"log_every", "timeout", "checkpoint", "paths", "tracking", "compile_views", "evaluate"} | RETIRED
 RUN_ID_DIGITS = 10
 COUNTS = {"train_images", "labelled_images", "least_labels"}  # of a dataset's images
 NOT_IN_RUN_ID_OF = {"dataset": {"workers", "hashes", *COUNTS}, "init": {"path"}}  # keys of a group

@@ -21,12 +21,11 @@ OF_RUN = ("folder", "config", "run_id", "facts", "lines")  # arguments of a dash
 # Shares of the labelled images; a list of images is a mapping of its file and its hash.
 OF_LABELS = "shares of the labelled images above 0 and up to 1, such as [0.01,0.1,1.0]"
 LABELS = Annotated[list[Share | dict[str, Any]], Meta(min_length=1, description=OF_LABELS)]
+NAME = Annotated[str, Meta(pattern="^[^/:]+$", description="a name in W&B")]
 Types = Mapping[str, Any]  # an annotation for each key, or those of the keys below it
 TRACKING: Types = {  # the keys of W&B and TensorBoard
     "mode": Literal["offline", "online", "tensorboard", "off"],
-    **dict.fromkeys(
-        ("project", "entity"), Annotated[str, Meta(pattern="^[^/:]+$", description="a name in W&B")] | None
-    ),
+    **dict.fromkeys(("project", "entity"), NAME | None),
     "tags": list[str],
 }
 LAUNCHERS: Mapping[str, Types] = {
