@@ -15,7 +15,6 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config.build import directory
-from ssl_bench.config.with_hydra import wandb_mode
 from ssl_bench.errors import ConfigError
 
 INPUTS = ""  # the key of the file that holds a hash of what its configurations depend on
@@ -85,7 +84,9 @@ def _inputs() -> str:
     sources = [*sorted(directory().rglob("*.yaml")), *sorted(Path(__file__).parent.glob("*.py"))]
     texts = [path.read_text() for path in sources]
     variables = sorted({name for text in texts for name in re.findall(r"oc\.env:(\w+)", text)})
-    inputs = texts, wandb_mode(), [*map(os.environ.get, variables)], version("hydra-core"), version("omegaconf")
+    variables += sorted(name for name in os.environ if name.startswith("WANDB_"))
+    of_user = [*map(os.environ.get, variables), os.path.exists(os.path.expanduser("~/.netrc"))]  # of W&B's mode
+    inputs = texts, of_user, version("hydra-core"), version("omegaconf")
     return hashlib.sha256(repr(inputs).encode()).hexdigest()
 
 

@@ -17,7 +17,6 @@ from ssl_bench.config.build import KINDS, find_target, signature
 NUMBER_KEYS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}
 IN_FILE = re.compile(r"(.+\.py):(\w+)")
 NOT_IN_FILE = {"dataset", "evaluate", "evaluate.on", "tracking"}  # groups with more than the arguments of one class
-PLAIN = (bool, int, float, str, list, tuple, type(None))  # defaults of arguments that a configuration can hold
 
 
 def written_out(overrides: Sequence[str], datasets: Sequence[str]) -> tuple[list[str], dict[str, tuple[str, Any]]]:
@@ -49,7 +48,7 @@ def _node(file: str, name: str, group: str) -> dict[str, Any]:
     """The node of a class in a file, with the defaults of its constructor."""
     node = {"_target_": f"{plugins.allow_file(file, group)}.{name}"}
     defaults = {key: one.default for key, one in signature(find_target(node, group))[0].items()}
-    return node | {key: value for key, value in defaults.items() if isinstance(value, PLAIN)}
+    return node | {k: v for k, v in defaults.items() if isinstance(v, int | float | str | list | tuple | None)}
 
 
 def implied(overrides: Sequence[str]) -> list[str]:
