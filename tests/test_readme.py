@@ -21,8 +21,8 @@ from tests.conftest import SMALL
 
 ROOT = Path(__file__).parents[1]
 READMES = ["README.md", "conf/README.md", "scripts/README.md", "ssl_bench/papers/README.md"]
-READMES += ["ssl_bench/papers/measured/README.md", "CONTRIBUTING.md", "AGENTS.md"]
-READMES += ["scripts/examples/tutorial.md"]  # tests/api/test_examples.py runs the page of a grid
+# tests/api/test_examples.py runs the page of a grid.
+READMES += ["ssl_bench/papers/measured/README.md", "CONTRIBUTING.md", "AGENTS.md", "scripts/examples/tutorial.md"]
 READMES += [f"ssl_bench/{room}/README.md" for room in ("launch", "data", "check", "networks")]
 # What installs and tests the package itself, and W&B's.
 SETUP: tuple[str, ...] = ("pip", "uv pip", "pre-commit", "ruff", "mypy", "pytest", "cd", "export", "git", "eval")
@@ -60,6 +60,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_example_of_readme_decides_on_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
