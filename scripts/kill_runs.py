@@ -86,7 +86,8 @@ class Run:
         for process in left:
             process.kill()
         self.process.join()
-        code, printed = self.process.exitcode, self.printed.read_text(errors="replace")
+        code, there = self.process.exitcode, self.printed.exists()  # not if it was killed at once
+        printed = self.printed.read_text(errors="replace") if there else ""
         faults = [f"processes {[process.pid for process in left]} did not end"] if left else []
         faults += [f"exit code {code}"] if code not in CODES[kind] else []
         faults += ["a traceback"] if "Traceback" in printed else []
