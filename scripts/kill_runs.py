@@ -72,11 +72,12 @@ class Run:
         ranks = [p for p in self.processes() if p.pid != self.pid and p.ppid() != self.pid]
         first = [psutil.Process(self.pid)]
         every = [ranks[:1]] if ONLY and ranks else [first, ranks[:1] or first, [*first, *ranks]]
-        for process in chance.choice(every):
+        hit = chance.choice(every)
+        for process in hit:
             process.send_signal(signal.Signals[kind])
         if kind == STOP:
             time.sleep(1)
-            for process in self.processes():
+            for process in {*hit, *self.processes()}:  # one that has just started may have no session of its own yet
                 process.resume()
 
     def end(self, kind: str = "") -> tuple[bool, list[str]]:
