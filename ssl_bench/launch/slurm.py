@@ -123,7 +123,7 @@ class _Executor(SlurmExecutor):  # type: ignore[misc]
 def _executor(settings: Mapping[str, Any], folder: Path) -> _Executor:
     given = {SBATCH.get(key, key): value for key, value in settings.items() if value is not None and key != "jobs"}
     retries, python, memory = (given.pop(key, None) for key in ("max_num_timeout", "python", "mem_gb"))
-    executor = _Executor(folder / "slurm", retries, python=python)
+    executor = _Executor(folder, retries, python=python)
     if cores := given.get("cpus_per_task"):
         given["srun_args"] = [f"--cpus-per-task={cores}"]  # of which srun knows nothing since Slurm 22.05
     executor.update_parameters(**given, **({"mem": f"{int(memory * 1024)}MB"} if memory else {}))
