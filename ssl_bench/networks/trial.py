@@ -83,7 +83,7 @@ def _tried(node: Mapping[str, Any], channels: int, sizes: Mapping[int, str], nee
             fault = "" if fits else f"it makes {list(cells.shape)}, not a map of several cells"
         except Exception as error:  # a network without a map may raise any error
             fault = reason(error)
-        require(not fault, "backbone", name, f"a network that has a feature map, as {needs_map} needs ({fault})")
+        require(not fault, "backbone", name, f"resnet_digits or another that has a map, for {needs_map} ({fault})")
     return backbone  # type: ignore[no-any-return]
 
 
