@@ -1,7 +1,8 @@
-"""Before a run starts, build its backbone without memory for weights, and try it on two images of each size."""
+"""Before a run starts, build its backbone, and try it on two images of each size."""
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,16 +12,16 @@ from torch.overrides import TorchFunctionMode
 from ssl_bench.config.build import build
 from ssl_bench.errors import ConfigError, InvalidValue, reason, require
 
-OLDEST_TIMM = "1.0.24"  # of which all but two of 50 networks can be built on the device meta
+MOST_WEIGHTS_ON_CPU = 30e6  # a pass of two images there takes less time than the imports of one on the device meta
 
 
-def try_on_meta(
+def try_backbone(
     node: Mapping[str, Any], channels: int, sizes: Mapping[int, str], needs_map: str = "", option: str = ""
 ) -> nn.Module:
-    """Build the backbone of a configuration on the device meta, and refuse it if it computes no features there.
+    """Build the backbone of a configuration, and refuse it if it computes no features.
 
-    A network of a plugin that cannot be built or computed there is tried on the CPU. The global generator stays as it
-    was.
+    A network of many weights is built and tried on the device meta, which takes no memory. The global generator stays
+    as it was.
 
     Args:
         node: the ``backbone`` of the configuration.
@@ -36,36 +37,35 @@ def try_on_meta(
         ConfigError: it cannot be built; or a pass fails, or its output is not floating-point and [2, num_features]; or
             ``forward_features`` gives no map [2, num_features, h, w] of several cells of the first size.
     """
-    with torch.random.fork_rng(devices=[]):
+    built = partial(build, {key: value for key, value in node.items() if key != "freeze"}, "backbone")
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
             with torch.device("meta"), _Undrawn():
-                return _tried(node, channels, sizes, needs_map, option)
-        except Exception as error:
-            if not str(node["_target_"]).startswith("ssl_bench."):
-                return _tried(node, channels, sizes, needs_map, option)
+                backbone: Any = built()
+                if sum(weights.numel() for weights in backbone.parameters()) > MOST_WEIGHTS_ON_CPU:
+                    return _tried(backbone, node, channels, sizes, needs_map, option)
+        except Exception as error:  # not every network can be built there
             if isinstance(error, ConfigError) and not re.search(r"\bmeta\b", str(error)):
                 raise
-            remedy = f"a network that can be built without weights, or install timm>={OLDEST_TIMM} ({reason(error)})"
-            raise InvalidValue("backbone", node.get("name") or node["_target_"], remedy) from error
+        return _tried(built(), node, channels, sizes, needs_map, option)
 
 
 class _Undrawn(TorchFunctionMode):
-    """Draws no numbers: on the meta device that imports torch's compiler, two seconds of every start."""
+    """Draws no numbers: on the device meta, drawing imports torch's compiler, which takes two seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         values = [*args, *(kwargs or {}).values()]  # the tensor is the first of them, by place or by name
         return values[0] if func.__name__ in ("normal_", "uniform_") else func(*args, **kwargs or {})
 
 
-@torch.no_grad()
-def _tried(node: Mapping[str, Any], channels: int, sizes: Mapping[int, str], needs_map: str, option: str) -> nn.Module:
-    """As :func:`try_on_meta`, on the current device."""
-    backbone: Any = build({key: value for key, value in node.items() if key != "freeze"}, "backbone")
+def _tried(
+    backbone: Any, node: Mapping[str, Any], channels: int, sizes: Mapping[int, str], needs_map: str, option: str
+) -> nn.Module:
+    """The backbone, after a pass over two images of each size."""
     name, width = node.get("name") or option or node["_target_"], getattr(backbone, "num_features", None)
-    named = "backbone", name, "another network"
-    key_of_it, value, other = ("backbone.args", node["args"], "others") if node.get("args") else named
-    remedy = f"a network whose num_features is the width of its output: it is {width}"
-    require(type(width) is int and width > 0, "backbone", name, remedy)
+    args = node.get("args")
+    key_of_it, value, other = ("backbone.args", args, "others") if args else ("backbone", name, "another network")
+    require(type(width) is int, "backbone", name, f"a network whose num_features, now {width}, is its output's width")
     for size, key in sizes.items():
         try:
             features: Any = backbone(torch.zeros(2, channels, size, size))
@@ -78,8 +78,8 @@ def _tried(node: Mapping[str, Any], channels: int, sizes: Mapping[int, str], nee
     if needs_map:
         try:
             cells = backbone.eval().forward_features(torch.zeros(2, channels, *[next(iter(sizes))] * 2))
-            shapes = cells.shape, backbone.forward_head(cells).shape
-            fits = cells.ndim == 4 and cells[0, 0].numel() > 1 and shapes[0][:2] == shapes[1] == (2, width)
+            pooled = backbone.forward_head(cells).shape
+            fits = cells.ndim == 4 and cells[0, 0].numel() > 1 and cells.shape[:2] == pooled == (2, width)
             fault = "" if fits else f"it makes {list(cells.shape)}, not a map of several cells"
         except Exception as error:  # a network without a map may raise any error
             fault = reason(error)

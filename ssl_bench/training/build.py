@@ -30,7 +30,7 @@ from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.methods.base import Framework, Method
 from ssl_bench.methods.contrastive import Contrastive, MissingNeed
 from ssl_bench.networks.encoder import freeze
-from ssl_bench.networks.trial import try_on_meta
+from ssl_bench.networks.trial import try_backbone
 from ssl_bench.objective.positives import OtherView
 from ssl_bench.record import checkpoint
 from ssl_bench.training.precision import Precision
@@ -247,7 +247,7 @@ def backbone(config: Config) -> Any:
         if untrained(config):
             check_images(Path(init["path"]), config["dataset"])
         of_init = initial_weights(init), init["path"], init.get("which")
-        load_weights(try_on_meta(node, config["dataset"]["channels"], {}), *of_init)  # before it takes memory
+        load_weights(try_backbone(node, config["dataset"]["channels"], {}), *of_init)  # before it takes memory
     made = make({k: v for k, v in node.items() if k != "freeze"}, "backbone")
     if init:
         made.initial_weights = load_weights(made, *of_init)

@@ -20,7 +20,7 @@ from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.run import check_evaluators
 from ssl_bench.hardware import check_devices
 from ssl_bench.methods.base import Method
-from ssl_bench.networks.trial import try_on_meta
+from ssl_bench.networks.trial import try_backbone
 from ssl_bench.training import build
 from ssl_bench.training.build import NETWORKS, OBJECTIVE, Run, Shared
 from ssl_bench.training.precision import Precision
@@ -164,7 +164,7 @@ def _try_backbone(run: Run) -> None:
         sizes[run.dataset.size] = "dataset.size"
     maps = "map" in getattr(find_target(config["framework"], "framework"), "needs", ())
     needs_map = f"framework={choices.get('framework')}" if maps else ""
-    try_on_meta(config["backbone"], config["dataset"]["channels"], sizes, needs_map, choices.get("backbone", ""))
+    try_backbone(config["backbone"], config["dataset"]["channels"], sizes, needs_map, choices.get("backbone", ""))
 
 
 def _check_method(run: Run, method: Method) -> None:
