@@ -17,7 +17,7 @@ from ssl_bench.config.ranges import near
 from ssl_bench.record import streams
 
 USAGE = "usage: ssl-bench <command> ...\n\n" + "".join(f"  {name:<11} {text}\n" for name, text in COMMANDS.items())
-USAGE += "\nssl-bench help COMMAND shows the arguments of a command; ssl-bench --version\n"
+USAGE += "\nssl-bench help COMMAND explains the arguments of a command; ssl-bench --version\n"
 READERS = ("status", "compare", "table", "figure", "report")  # end with their reader, and need no torch
 
 
@@ -58,7 +58,7 @@ def _chosen(command: str, *arguments: str) -> tuple[Callable[[Sequence[str]], in
         if not arguments or arguments[0].startswith("-"):
             print(USAGE, end="")
             sys.exit(0)
-        command, arguments = arguments[0], ("--help",)
+        command, arguments = arguments[0], (*arguments[1:], "--help")
     if command not in COMMANDS:
         sys.exit(refuse(_no_command(command)))
     surroundings.of_command()

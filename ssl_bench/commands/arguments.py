@@ -8,19 +8,41 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NoReturn, TypeVar
 
 from ssl_bench.errors import ConfigError, RunError, one_line, require
 from ssl_bench.files import folder_of_options, given_path
 
 Main = TypeVar("Main", bound=Callable[..., int])
+WIDTH = 80  # columns of a help text
 WORDS = "an experiment, a run_id's beginning, a folder, or a condition: loss=dcl,eqco, 'loss!=dcl', 'negatives.k>4'"
+
+
+class Help(argparse.HelpFormatter):
+    """The help text of a command, of at most ``WIDTH`` columns."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=WIDTH)
+
+
+class HelpOfLines(Help):
+    """A help text whose lines stay lines; a long one continues below the second of its columns."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = list[str]()
+        for line in text.splitlines():
+            columns = re.match(r" *\S.*? {2,}", line)
+            further = " " * (len(columns[0]) if columns else 4)
+            lines.append(fill(line, width, subsequent_indent=further, break_long_words=False, break_on_hyphens=False))
+        return "\n".join(lines)
 
 
 class Parser(argparse.ArgumentParser):
     """Parser of one command, whose ``overrides`` are the arguments of the form ``key=value``."""
 
     def __init__(self, command: str, description: str, **more: Any) -> None:
+        more = {"formatter_class": Help} | more
         super().__init__(f"ssl-bench {command}", description=description, allow_abbrev=False, **more)
 
     def add_config_dir(self) -> None:

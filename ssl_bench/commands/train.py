@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.commands.arguments import Parser, in_sentences
+from ssl_bench.commands.arguments import HelpOfLines, Parser, in_sentences
 from ssl_bench.config import build, with_hydra
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
@@ -69,7 +69,9 @@ def composed(words: Any) -> Grid | None:
         from ssl_bench.config import reference  # only where it is used
 
         with with_hydra.in_sentences(words.overrides):
-            print(reference.help_text(command.cfg, words.config_dir) if words.help else with_hydra.as_yaml(command.cfg))
+            words.parser.description = command.cfg.hydra.help.header
+            words.parser.epilog = words.help and reference.help_text(command.cfg, words.config_dir, words.all)
+            print(words.parser.format_help().rstrip() if words.help else with_hydra.as_yaml(command.cfg))
         return None
     skip = [SKIP] * words.skip
     if only := [] if command.many else skip + [f"launcher={command.launcher}"] * (command.launcher != "here"):
@@ -95,21 +97,25 @@ def read(arguments: Sequence[str]) -> Any:
     Raises:
         ConfigError: a word that is no override, or a flag without the one that it belongs to.
     """
-    parser = Parser("train", "", add_help=False)
-    parser.add_argument("--help", "-h", action="store_true")
+    parser = Parser("train", "", add_help=False, formatter_class=HelpOfLines)
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the value of a key, or an option of a group")
+    parser.add_argument("--help", "-h", action="store_true", help="print this text and train nothing")
+    parser.add_argument("--all", action="store_true", help="with --help: all keys, and the options of all groups")
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument("--multirun", "-m", action="store_true")
-    modes.add_argument("--cfg", "-c", choices=["job"])
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    modes.add_argument("--multirun", "-m", action="store_true", help="train a grid")
+    modes.add_argument("--cfg", "-c", choices=["job"], help="print every key and its value as YAML")
+    parser.add_argument("--dry-run", action="store_true", help="list the runs that remain, with steps and minutes")
+    parser.add_argument("--json", action="store_true", help="with --dry-run: the list as JSON")
     parser.add_config_dir()
-    parser.add_argument("words", nargs="*")
     options = parser.read(arguments)
+    options.parser = parser
     if options.words:
         word = options.words[0]
         groups = sorted(path.parent.name for path in build.directory().glob("*/*.yaml") if path.stem == word)
         hint = f" (did you mean {groups[0]}={word}?)" if groups else ""
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
+    if options.all and not options.help:
+        raise ConfigError("--all is for --help: add --help")
     if options.json and not options.dry_run:
         raise ConfigError("--json is the form of --dry-run: add --dry-run")
     options.skip = taken_skip(options.overrides)

@@ -12,16 +12,35 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssl_bench.config import identity, with_hydra
 from ssl_bench.config.build import directory
+from ssl_bench.errors import shown
 
 OF_PAPERS = "# @paper"  # in the files of options for a figure or a table of one paper
+FIRST_WEEK = "loss dataset framework batch_size negatives temperature epochs optimizer.lr seed devices evaluate name"
+NUMBERS = {"batch_size": "batch_size.size", "temperature": "temperature.tau"}  # which these groups are shown by
 
 
-def help_text(root: DictConfig, folder: Path | None) -> str:
-    """The help text of a composed configuration: how to write the command, groups with options, all keys."""
-    options = {group: with_hydra.options(group, folder) for group in sorted(with_hydra.groups())}
-    groups, of_papers = listed(options)
-    texts = [root.hydra.help.header, groups, explained(root), f"of the papers\n{of_papers}", root.hydra.help.footer]
-    return "\n\n".join(text.strip() for text in texts)
+def help_text(root: DictConfig, folder: Path | None, complete: bool) -> str:
+    """The keys of a composed configuration with values and meanings, a line for each.
+
+    Args:
+        complete: all keys and the options of all groups; otherwise only the keys that a newcomer sets.
+    """
+    if complete:
+        options = {group: with_hydra.options(group, folder) for group in sorted(with_hydra.groups())}
+        groups, of_papers = listed(options)
+        return f"{groups}\n\n{explained(root)}\n\nof the papers\n{of_papers}"
+    return f"the first keys to know, with their values (all others: --help --all):\n{_first_week(root)}"
+
+
+def _first_week(root: DictConfig) -> str:
+    """The keys of ``FIRST_WEEK``, each with its option or value and its meaning."""
+    choices = dict(root.hydra.runtime.choices) | {"evaluate": [*identity.evaluators(root.evaluate)]}
+    meanings, lines = _of_group("optimizer", []) | dict(_comments(directory() / "train.yaml")), list[str]()
+    for key in FIRST_WEEK.split():
+        value = OmegaConf.select(root, NUMBERS[key]) if key in NUMBERS else choices.get(key)
+        value = OmegaConf.select(root, key) if value is None else value
+        lines.append(f"{f'  {key}={shown(value)}':<26}  {meanings.get(f'defaults.{key}') or meanings[key]}")
+    return "\n".join(lines)
 
 
 def listed(options: Mapping[str, Sequence[str]]) -> tuple[str, str]:
@@ -58,9 +77,9 @@ def explained(root: DictConfig) -> str:
         blocks[group] = ["", *(f"{group}={name}{_summary(group, name)}" for name in names)]
     for key, value, argument in _leaves(config):
         group = key.partition(".")[0]
-        shown = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n...\n").strip()
-        text = f"{f'{key}={shown}':<36}  {meanings.get(key, argument)}"
-        blocks[group if group in blocks else ""].append(text.rstrip())
+        text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n...\n").strip()
+        line = f"{f'{key}={text}':<34}  {meanings.get(key, argument)}"
+        blocks[group if group in blocks else ""].append(line.rstrip())
     return "\n".join(line for block in blocks.values() for line in block).strip()
 
 
@@ -126,5 +145,8 @@ def _comments(path: Path) -> Iterator[tuple[str, str]]:
                 if mark and not (isinstance(value, yaml.MappingNode) and value.value):
                     yield name, comment.strip()
                 yield from of(value, f"{name}.")
+        elif isinstance(node, yaml.SequenceNode):
+            for entry in node.value:
+                yield from of(entry, prefix)
 
     yield from of(yaml.compose(text), "" if top else f"{path.parent.name}.")

@@ -265,7 +265,7 @@ def test_every_key_of_every_option_has_a_meaning(number: int) -> None:
 
 
 def test_options_of_the_papers_are_listed_last(capsys: pytest.CaptureFixture[str]) -> None:
-    assert of_training.main(["--help"]) == 0
+    assert of_training.main(["--help", "--all"]) == 0
     usual, of_papers = capsys.readouterr().out.split("\nof the papers\n")
     listed = [dict(re.findall(r"^(\w+): (.+)", part, re.MULTILINE)) for part in (usual, of_papers)]
     assert "finetune, geometry" in listed[0]["evaluate"] and "contrast_statistics" in listed[1]["evaluate"]
