@@ -26,7 +26,6 @@ from tuned_twice import PLACES, POINTS, TRIALS, Decided
 import ssl_bench
 from ssl_bench.commands.arguments import in_sentences
 from ssl_bench.errors import RunError
-from ssl_bench.launch.processes import DIVERGED
 from ssl_bench.papers.cells import merge
 from ssl_bench.record import runs
 
@@ -57,7 +56,7 @@ class Machine:
         try:
             table = ssl_bench.train([*words, f"seed={seeds}", *on_gpu], jobs=jobs)
         except RunError as error:
-            if DIVERGED not in str(error):
+            if runs.DIVERGED not in str(error):
                 raise
             if len(wanted) == 1:
                 numbers.add(wanted[0], None)

@@ -1,7 +1,8 @@
 """A grid: the runs of a command, all composed and checked before the first one starts, and how they ended.
 
-How they ended stands in their directories, and which there were in a file (``grid_files.py``). ``skip=impossible`` on
-the command line of a grid, which is no key of a configuration, leaves out the runs that cannot be.
+How they ended stands in their directories, and which there were in a file (:class:`ssl_bench.record.runs.Grid`).
+``skip=impossible`` on the command line of a grid, which is no key of a configuration, leaves out the runs that cannot
+be.
 """
 
 import os
@@ -22,7 +23,7 @@ from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import run_dir
 from ssl_bench.errors import ConfigError, printable, require
 from ssl_bench.files import given_path
-from ssl_bench.launch import grid_files, lease
+from ssl_bench.launch import lease
 from ssl_bench.launch.processes import Outcome, Run, Said, State, ranks_here, under_torchrun
 from ssl_bench.record import runs
 from ssl_bench.record.dashboard import under_agent
@@ -135,8 +136,8 @@ class Grid:
         try:
             with raised():
                 pairs = [([*run.overrides], os.path.relpath(run.folder, self.outputs)) for run in self.runs]
-                content = grid_files.Grid(command=self.typed, single=shlex.join(self.single), started=since, runs=pairs)
-                grid_files.write(content, [run_dir(run.config).parent for run in self.runs])
+                content = runs.Grid(command=self.typed, single=shlex.join(self.single), started=since, runs=pairs)
+                runs.write_grid(content, [run_dir(run.config).parent for run in self.runs])
                 threading.Thread(target=self._show, args=(over, since), daemon=True).start()
                 if carry_out:
                     carry_out(left, since, self._said)

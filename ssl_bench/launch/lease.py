@@ -23,25 +23,16 @@ from filelock import LeaseCompromise, SoftFileLease, Timeout
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.record import runs
+from ssl_bench.record.runs import LEASE, owner
 from ssl_bench.signals import Interrupted
 
-FILE = "lease"  # in the directory of a run
-DURATION, BEAT = 90.0, 10.0  # seconds: longer than a minute, for which NFS may show an old state of a file
+BEAT = 10.0  # seconds between two touches of a lease
 WRITTEN = ("", "checkpoints", "figures", "hits", "labels")  # folders that a run writes files to
 
 
 class Taken(RunError):
     """Another process has the run of this one."""
-
-
-class Owner(NamedTuple):
-    """The process that carries out a run, on a machine."""
-
-    host: str
-    pid: int
-
-    def __str__(self) -> str:
-        return f"{self.host} (process {self.pid})"
 
 
 class Claim(NamedTuple):
@@ -57,7 +48,7 @@ class Claim(NamedTuple):
             FileSystemUnavailable: that cannot be known.
         """
         with contextlib.suppress(FileNotFoundError):
-            if f"\ntoken={self.token}\n" in files.read_bytes(self.run / FILE).decode(errors="replace"):
+            if f"\ntoken={self.token}\n" in files.read_bytes(self.run / LEASE).decode(errors="replace"):
                 return ""
         return str(owner(self.run) or "one that has ended")
 
@@ -87,7 +78,7 @@ def held(run: Path, wait: bool) -> Iterator[Claim]:
         if listens and lost.reason != "refresh-failed" and not is_over.is_set():
             os.kill(os.getpid(), signal.SIGTERM)
 
-    lease = SoftFileLease(run / FILE, lease_duration=DURATION, heartbeat_interval=BEAT, on_compromise=stop)
+    lease = SoftFileLease(run / LEASE, lease_duration=runs.LEASE_SECONDS, heartbeat_interval=BEAT, on_compromise=stop)
     try:
         with files.writing():
             files.make_folder(run)
@@ -105,7 +96,7 @@ def held(run: Path, wait: bool) -> Iterator[Claim]:
             lease.release()
         with contextlib.suppress(OSError, files.FileSystemUnavailable):
             if claim.token and not claim.lost_to():  # the end of this process gives it back, too
-                files.remove(run / FILE)
+                files.remove(run / LEASE)
 
 
 def _take(lease: SoftFileLease, run: Path, wait: bool) -> None:
@@ -120,31 +111,22 @@ def _take(lease: SoftFileLease, run: Path, wait: bool) -> None:
             files.retry(lambda: lease.acquire(timeout=0), run)
             _remove_temporary(run)
             return
-        other, there = owner(run), files.status(run / FILE)
+        other, there = owner(run), files.status(run / LEASE)
         if other and not wait:
             raise Taken(f"{run}: another process trains it: {other}")
         if other and seen is None:
             print(f"{run} is being trained by {other}: waiting", flush=True)
         if there and files.mark(there) != seen:
             seen, since = files.mark(there), time.monotonic()
-        elif there and time.monotonic() - since > DURATION + BEAT:
-            files.remove(run / FILE)
+        elif there and time.monotonic() - since > runs.LEASE_SECONDS + BEAT:
+            files.remove(run / LEASE)
         time.sleep(0.2)
-
-
-def owner(run: Path) -> Owner | None:
-    """The process that carries out a run, by a lease that has not expired as far as the machines' clocks are equal."""
-    there = files.status(run / FILE)
-    if there is None or time.time() - there.st_mtime > DURATION:
-        return None
-    record = SoftFileLease(run / FILE).owner
-    return Owner(record.hostname.partition("?")[0], record.pid) if record else Owner("unknown", 0)
 
 
 def remove_left(run: Path) -> None:
     """Remove what a process has left which was killed after it had finished the run."""
     with contextlib.suppress(OSError, ConfigError, RunError):
-        if files.exists(run / FILE):
+        if files.exists(run / LEASE):
             with held(run, wait=False):
                 pass
 
@@ -154,5 +136,5 @@ def _remove_temporary(run: Path) -> None:
     for name in WRITTEN:
         if not name or not os.path.islink(run / name):
             files.remove_temporary(run / name)
-    for path in files.retry(lambda: [*run.glob(f"{FILE}.*")], run):
+    for path in files.retry(lambda: [*run.glob(f"{LEASE}.*")], run):
         files.remove(path)

@@ -31,7 +31,6 @@ METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a pro
 # What the server imports, since runs do: DDP, compiled views and optimisers the second one, pictures the last two. None
 # starts a thread or asks CUDA for GPUs, after which a fork could not use them.
 PRELOADED = ["ssl_bench.launch.run", "torch._dynamo", "sklearn.metrics", "matplotlib.figure"]
-DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
 LOST = "has lost the others"  # in the reason of a rank that failed because another one did
 
 

@@ -1,7 +1,11 @@
 """Runs, from the files in their directories, and the directory of a run.
 
 ``<paths.outputs>/<name>/<run_id>`` has ``config.yaml``, ``command.txt`` and ``metrics.jsonl`` from its start on,
-``results.json``, which is written last, once it is finished, and ``failed.json`` if it has failed.
+``results.json``, which is written last, once it is finished, and ``failed.json`` if it has failed. While a process
+carries it out, ``lease`` says which one (:mod:`ssl_bench.launch.lease`).
+
+The runs of a grid are listed in ``<paths.outputs>/<name>/grid-<hash>.json``, with the hash of their run_ids. So a run
+that never began is known.
 
 A line of ``metrics.jsonl`` is a row: it has ``step``, nearly always ``epoch``, and values by name. Rows of the training
 also have ``seconds``, ``images_per_second`` and ``loss``; rows of an evaluation have ``evaluations``, the marks
@@ -10,11 +14,15 @@ also have ``seconds``, ``images_per_second`` and ``loss``; rows of an evaluation
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
 import json
 import marshal
 import math
 import os
 import re
+import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -29,7 +37,10 @@ from ssl_bench.files import exists, of_run, status
 from ssl_bench.record import evaluations
 
 CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
-COMMAND, FAILURE = "command.txt", "failed.json"
+COMMAND, FAILURE, LEASE = "command.txt", "failed.json", "lease"
+GRIDS = "grid-*.json"  # files in the folder of an experiment
+DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
+LEASE_SECONDS = 90.0  # after which a lease expires: longer than a minute, for which NFS may show an old state of a file
 RUN_ID = re.compile(f"[0-9a-f]{{{identity.RUN_ID_DIGITS}}}")
 SIZE = "batch_size.size"  # what batch_size says, too
 NOT_FLAT = {"paths", "tracking", "choices", "steady", "launcher"}  # keys of a configuration that are no settings
@@ -101,6 +112,50 @@ class Progress(NamedTuple):
     changed: float = 0.0
 
 
+class Owner(NamedTuple):
+    """The process that carries out a run, on a machine."""
+
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"{self.host} (process {self.pid})"
+
+
+class Grid(TypedDict):
+    """Content of the file of a grid.
+
+    Attributes:
+        command: that started the grid.
+        single: the command of a single run, without its overrides.
+        started: in seconds of the epoch.
+        runs: the overrides of each, and its directory from the results folder.
+    """
+
+    command: str
+    single: str
+    started: float
+    runs: list[tuple[list[str], str]]
+
+
+class GridRun(NamedTuple):
+    """A run that a grid lists.
+
+    Attributes:
+        overrides: of the run.
+        command: that trains only this run.
+        grid: the command that started the grid.
+        experiment: the name of the experiment in whose folder the file of the grid is.
+        directory: the last two names of the run's directory, which a copy of the results folder has, too.
+    """
+
+    overrides: list[str]
+    command: str
+    grid: str
+    experiment: str
+    directory: str
+
+
 @dataclass(eq=False)
 class Run:
     """A run, as its files were when they were read.
@@ -114,8 +169,8 @@ class Run:
         began: when it was started last, in seconds of the epoch.
         overrides: of its grid; None: it belongs to none.
         grid: the command that started its grid; empty: none.
-        asked_by: names of the experiments whose grids asked for it, also where it was trained under another one.
-        owner: the process that carries it out, as ``launch/lease.py`` has it; None: none does.
+        listed_in: names of the experiments whose grids list it, also where it was trained under another one.
+        owner: the process that carries it out; None: none does.
         lacks: whether it has results without an evaluation that it was asked for since.
     """
 
@@ -127,8 +182,8 @@ class Run:
     began: float = 0.0
     overrides: Sequence[str] | None = None
     grid: str = ""
-    asked_by: set[str] = field(default_factory=set)
-    owner: Any = None
+    listed_in: set[str] = field(default_factory=set)
+    owner: Owner | None = None
     lacks: bool = False
 
     @property
@@ -507,6 +562,48 @@ def _results_of(folder: Path) -> dict[str, Any]:
     """The results in the directory of a run if they are its own, else an empty mapping."""
     results = read_results(folder) or {}
     return results if results.get("run_id") == folder.name else {}
+
+
+def owner(folder: Path) -> Owner | None:
+    """The process that carries out a run, by a lease that has not expired as far as the machines' clocks are equal."""
+    lease = status(f"{folder}/{LEASE}")
+    if lease is None or time.time() - lease.st_mtime > LEASE_SECONDS:
+        return None
+    from filelock import SoftFileLease
+
+    record = SoftFileLease(folder / LEASE).owner
+    return Owner(record.hostname.partition("?")[0], record.pid) if record else Owner("unknown", 0)
+
+
+# ---- grids
+
+
+def write_grid(grid: Grid, experiments: Sequence[Path]) -> None:
+    """Write a grid into the folders of the experiments that its runs belong to, which are given for each run.
+
+    Raises:
+        ConfigError: one cannot be written.
+    """
+    for experiment in dict.fromkeys(experiments):
+        members = [run for run, of in zip(grid["runs"], experiments, strict=True) if of == experiment]
+        names = "\n".join(sorted(os.path.basename(folder) for _, folder in members))
+        path = experiment / GRIDS.replace("*", hashlib.sha256(names.encode()).hexdigest()[:12])
+        with files.writing():
+            files.make_folder(experiment)
+            files.write_json(path, grid | {"runs": members})
+
+
+def read_grids(outputs: Path) -> list[GridRun]:
+    """The runs of all grids below a results folder, those of the grid that began last at the end."""
+    paths = [Path(above, name) for above, _, names in walk(outputs) for name in fnmatch.filter(names, GRIDS)]
+    grids = [(path.parent, grid) for path in paths if (grid := files.read_json(path, Grid, of_a_run=True))]
+    listed = list[GridRun]()
+    for folder, grid in sorted(grids, key=lambda pair: pair[1]["started"]):
+        for overrides, path in grid["runs"]:
+            command = f"{grid['single']} {shlex.join(overrides)}"
+            directory, experiment = "/".join(Path(path).parts[-2:]), folder.relative_to(outputs).as_posix()
+            listed.append(GridRun(overrides, command, grid["command"], experiment, directory))
+    return listed
 
 
 # ---- rows of metrics.jsonl

@@ -163,7 +163,7 @@ def _groups(table: DataFrame, named: set[str], names: Mapping[Key, str], left: s
     """
     members = dict[str, list[int]]()
     for place, run in enumerate(table["run"]):
-        for name in sorted({run.experiment, *run.asked_by}):
+        for name in sorted({run.experiment, *run.listed_in}):
             members.setdefault(name, []).append(place)
     of_named = {place for name in named & members.keys() for place in members[name]}
     found = list[dict[str, Any]]()

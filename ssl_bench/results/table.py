@@ -32,8 +32,6 @@ from ssl_bench.config.identity import is_hashed
 from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.metric import NOT_HELPED, Metric
-from ssl_bench.launch import grid_files, lease
-from ssl_bench.launch.processes import DIVERGED
 from ssl_bench.record import evaluations, runs
 from ssl_bench.record.runs import Key, Run
 
@@ -64,7 +62,7 @@ def read(*folders: Path, wanted: Wanted = lambda *of: True) -> DataFrame:
     done), ``not begun``, ``finished``.
 
     Args:
-        wanted: whether a run is read, by its directory and the experiments whose grids asked for it.
+        wanted: whether a run is read, by its directory and the experiments whose grids list it.
     """
     return of([run for folder in folders for run in _runs(folder, wanted)])
 
@@ -94,28 +92,28 @@ def with_numbers(table: DataFrame) -> DataFrame:
 
 def _runs(outputs: Path, wanted: Wanted) -> list[Run]:
     """The runs in a results folder by experiment and start, then those that its grids have not begun."""
-    asked, folders = grid_files.read(outputs), [*runs.folders(outputs)]
-    by_place = {"/".join(str(folder).rsplit("/", 2)[-2:]): folder for folder in folders}
-    places = [by_place.get(one.place) for one in asked]
+    listed, folders = runs.read_grids(outputs), [*runs.folders(outputs)]
+    by_name = {"/".join(str(folder).rsplit("/", 2)[-2:]): folder for folder in folders}
+    places = [by_name.get(one.directory) for one in listed]
     if None in places:
         by_command = {runs.read_command(folder): folder for folder in folders} | {"": None}
-        places = [place or by_command.get(one.command) for place, one in zip(places, asked, strict=True)]
-    of_grids = dict[Path | None, set[str]]()  # the experiments whose grids asked for a run
-    for one, place in zip(asked, places, strict=True):
-        of_grids.setdefault(place, set()).add(one.experiment)
-    found = {folder: runs.read(folder) for folder in folders if wanted(folder, of_grids.get(folder, set()))}
-    for folder, run in found.items():
-        run.owner, run.asked_by = lease.owner(folder), of_grids.get(folder, set())
-    others, newest = dict[str, Run](), {one.experiment: one.grid for one in asked}
-    for one, place in zip(asked, places, strict=True):
-        if place in found:
-            found[place].overrides, found[place].grid = one.overrides, one.grid
+        places = [place or by_command.get(one.command) for place, one in zip(places, listed, strict=True)]
+    experiments = dict[Path | None, set[str]]()  # by a run's directory, those whose grids list the run
+    for one, place in zip(listed, places, strict=True):
+        experiments.setdefault(place, set()).add(one.experiment)
+    begun = {folder: runs.read(folder) for folder in folders if wanted(folder, experiments.get(folder, set()))}
+    for folder, run in begun.items():
+        run.owner, run.listed_in = runs.owner(folder), experiments.get(folder, set())
+    others, newest = dict[str, Run](), {one.experiment: one.grid for one in listed}
+    for one, place in zip(listed, places, strict=True):
+        if place in begun:
+            begun[place].overrides, begun[place].grid = one.overrides, one.grid
         others.pop(one.command, None)
         if place is None and one.grid == newest[one.experiment]:
             others[one.command] = Run(None, {}, overrides=one.overrides, grid=one.grid)
             others[one.command].command = one.command
-    order = {folder: (str(folder.parent).split("/"), run.began, folder.name) for folder, run in found.items()}
-    return [*(found[folder] for folder in sorted(found, key=order.__getitem__)), *others.values()]
+    order = {folder: (str(folder.parent).split("/"), run.began, folder.name) for folder, run in begun.items()}
+    return [*(begun[folder] for folder in sorted(begun, key=order.__getitem__)), *others.values()]
 
 
 def state(run: Run) -> tuple[str, str]:
@@ -125,7 +123,7 @@ def state(run: Run) -> tuple[str, str]:
     if run.finished:
         return ("evaluation missing" if run.lacks else FINISHED), ""
     if run.failure:
-        return "diverged" if DIVERGED in run.failure else "failed", run.failure
+        return "diverged" if runs.DIVERGED in run.failure else "failed", run.failure
     if run.folder is None:
         return "not begun", ""
     if run.damaged:
@@ -477,9 +475,9 @@ class _Name:
         above = _real(os.path.dirname(os.path.abspath(folder)))
         return bool(self._below) and f"{above}/{folder.name}/".startswith(self._below)
 
-    def may_be(self, folder: Path, asked_by: set[str]) -> bool:
+    def may_be(self, folder: Path, listed_in: set[str]) -> bool:
         """Whether a directory may be that of a run with this name."""
-        return self.name in asked_by or f"/{self.name}" in os.path.abspath(folder) or self._has(folder)
+        return self.name in listed_in or f"/{self.name}" in os.path.abspath(folder) or self._has(folder)
 
     def places(self, table: DataFrame, folders: Sequence[Path]) -> list[int]:
         """The places of its runs in a table; of two copies of a run that of the one in the named experiment."""
@@ -488,7 +486,7 @@ class _Name:
             its_names = (run.experiment, run.folder and run.folder.name) if not (self._below and run.folder) else ()
             if self.name in its_names or (run.folder and self._has(run.folder)):
                 own.append(place)
-            elif self.name in run.asked_by:
+            elif self.name in run.listed_in:
                 others.append(place)
         there = {table["run_id"][place] for place in own} - {None}
         found = own + [place for place in others if table["run_id"][place] not in there]
@@ -499,7 +497,7 @@ class _Name:
                 raise ConfigError(f"{self.word}: the run_ids of {len(several)} runs begin so: {', '.join(several[:4])}")
         if not found:
             every = read(*folders)
-            hint = near(self.word, sorted({*every["experiment"]}.union(*(run.asked_by for run in every["run"]))))
+            hint = near(self.word, sorted({*every["experiment"]}.union(*(run.listed_in for run in every["run"]))))
             raise ConfigError(f"{self.word}: no run below {self.outputs} has this name or folder{hint}")
         return found
 
@@ -537,7 +535,7 @@ def _results_folder(folder: Path) -> Path:
     """The results folder of a folder, which is a run, an experiment or a results folder."""
     is_run = runs.RUN_ID.fullmatch(folder.resolve().name) and _holds_runs(folder)
     experiment = _above(folder) if is_run else folder
-    has_runs = any(runs.RUN_ID.fullmatch(one.name) or one.match(grid_files.FILES) for one in experiment.iterdir())
+    has_runs = any(runs.RUN_ID.fullmatch(one.name) or one.match(runs.GRIDS) for one in experiment.iterdir())
     return _above(experiment) if has_runs else experiment
 
 

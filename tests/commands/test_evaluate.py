@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ssl_bench.commands.evaluate import main
-from ssl_bench.launch import lease
+from ssl_bench.record import runs
 from tests.conftest import only_run
 from tests.door.door import refuses
 from tests.results.folders import claim_elsewhere
@@ -53,7 +53,7 @@ def test_a_run_is_named_by_its_run_id_and_keeps_its_evaluators_and_the_settings_
     assert main([run.name, "evaluate.knn.temperature=0.2"]) == 0
     assert (evaluators().keys(), evaluators()["knn"]["temperature"]) == ({"knn"}, 0.2)
     claim_elsewhere(run, "node7", silent=0)  # another process at work on the run: this one waits for it
-    threading.Timer(1.0, (run / lease.FILE).unlink).start()
+    threading.Timer(1.0, (run / runs.LEASE).unlink).start()
     assert main([run.name, "evaluate=[knn_val]"]) == 0 and evaluators()["knn_val"]["k"] == 7
     refuses(f"evaluate {run.name} evaluate.linear.epochs=2", "evaluate.linear.epochs knn", capfd)
 

@@ -24,7 +24,6 @@ import yaml
 from ssl_bench import files
 from ssl_bench.config.compose import load
 from ssl_bench.errors import RunError
-from ssl_bench.launch import grid_files, lease
 from ssl_bench.record import checkpoint, runs
 from ssl_bench.record.dashboard import Tracker
 from ssl_bench.record.runs import read_rows
@@ -213,7 +212,7 @@ def test_a_field_of_another_kind_damages_its_run_alone(
             path.write_text(write(changed(content, at, value)))
             records, said = numbers(capfd)
             if path == grid:
-                is_grid = files.read_json(path, grid_files.Grid, named=False) is not None
+                is_grid = files.read_json(path, runs.Grid, named=False) is not None
                 assert records == kept and is_grid != (f"{path} is damaged" in said), (at, value, said)
             for name, record in kept.items():
                 now = records[name]
@@ -228,13 +227,13 @@ def test_a_field_of_another_kind_damages_its_run_alone(
 @pytest.mark.parametrize("text", ["", "\0" * 40, "filelock/2\npid=-1\n", "x" * 2000, "{}"])
 def test_a_run_with_a_damaged_lease_is_busy_until_it_has_expired(text: str, victim: Path, capfd: Capture) -> None:
     (victim / "results.json").unlink()
-    (expected, _), path = numbers(capfd), victim / lease.FILE
+    (expected, _), path = numbers(capfd), victim / runs.LEASE
     assert expected[victim.name]["state"] == "evaluation missing"
     path.write_text(text)
     fresh, said = numbers(capfd)
     assert said == "" and {**fresh, victim.name: None} == {**expected, victim.name: None}
     assert fresh[victim.name]["state"] == "busy"
-    os.utime(path, times=(path.stat().st_mtime - 2 * lease.DURATION,) * 2)
+    os.utime(path, times=(path.stat().st_mtime - 2 * runs.LEASE_SECONDS,) * 2)
     assert numbers(capfd) == (expected, "")
 
 

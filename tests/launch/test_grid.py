@@ -20,9 +20,9 @@ from ssl_bench.config import compose
 from ssl_bench.config.identity import run_dir
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores, visible_gpus
-from ssl_bench.launch import lease
 from ssl_bench.launch.processes import Run
 from ssl_bench.launch.run import places
+from ssl_bench.record import runs
 from tests.conftest import SMALL
 from tests.ranks import wait_for
 
@@ -239,7 +239,7 @@ def test_a_process_that_is_killed_fails_one_run_and_the_rest_is_trained(train: T
     with grid("epochs=300", "max_steps=300", "seed=range(4)") as process:
         wait_for(begun)
         killed = begun()[0]
-        owner = lease.owner(killed)
+        owner = runs.owner(killed)
         assert owner is not None
         psutil.Process(owner.pid).kill()
         printed, _ = process.communicate(timeout=200)

@@ -19,8 +19,9 @@ from ssl_bench import files
 from ssl_bench.errors import RunError
 from ssl_bench.launch import lease
 from ssl_bench.launch.lease import Taken
-from ssl_bench.record import checkpoint
+from ssl_bench.record import checkpoint, runs
 from ssl_bench.record.dashboard import Tracker
+from ssl_bench.record.runs import LEASE
 from tests.conftest import SMALL, only_run
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
@@ -47,7 +48,8 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from ssl_bench.launch import lease
-lease.DURATION, lease.BEAT = 2.0, 0.2
+from ssl_bench.record import runs
+runs.LEASE_SECONDS, lease.BEAT = 2.0, 0.2
 with lease.held(Path("run"), wait=False) as claim:
     print("taken", flush=True)
     exec(sys.argv[1])
@@ -65,14 +67,14 @@ def holder(code: str) -> Iterator["subprocess.Popen[str]"]:
 
 @pytest.fixture(autouse=True)
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "DURATION", 2.0)
+    monkeypatch.setattr(runs, "LEASE_SECONDS", 2.0)
     monkeypatch.setattr(lease, "BEAT", 0.2)
 
 
 def take_over(run: Path) -> None:
     """Put the lease of a process on another machine in place of the one that is there."""
-    text = f"filelock/2\npid=4711\nhost=node7\nmode=lease\ntoken=0123\nduration={lease.DURATION}\nstart=1\n"
-    files.write_text(run / lease.FILE, text)
+    text = f"filelock/2\npid=4711\nhost=node7\nmode=lease\ntoken=0123\nduration={runs.LEASE_SECONDS}\nstart=1\n"
+    files.write_text(run / LEASE, text)
 
 
 def test_each_run_is_taken_by_exactly_one_of_four_processes() -> None:
@@ -89,14 +91,14 @@ def test_the_run_of_a_killed_process_is_free_at_once() -> None:
     with holder("time.sleep(60)") as process:
         with pytest.raises(Taken, match=f"process {process.pid}"), lease.held(RUN, wait=False):
             pass
-        assert (found := lease.owner(RUN)) is not None and found.pid == process.pid
+        assert (found := runs.owner(RUN)) is not None and found.pid == process.pid
         process.kill()
         process.wait()
         began = time.monotonic()
         with lease.held(RUN, wait=False):
             assert time.monotonic() - began < 1
-            assert (found := lease.owner(RUN)) is not None and found.pid == os.getpid()
-    assert lease.owner(RUN) is None and not (RUN / lease.FILE).exists()
+            assert (found := runs.owner(RUN)) is not None and found.pid == os.getpid()
+    assert runs.owner(RUN) is None and not (RUN / LEASE).exists()
 
 
 # C code that holds the interpreter stops the heartbeat as well.
@@ -120,7 +122,7 @@ def test_a_process_that_stood_still_longer_than_its_lease_ends_without_having_wr
 def test_a_lease_without_an_owner_is_taken_over_once_it_has_expired(text: str) -> None:
     """Its process, or its machine, has ended before the file was written."""
     RUN.mkdir()
-    (RUN / lease.FILE).write_text(text)
+    (RUN / LEASE).write_text(text)
     with pytest.raises(Taken), lease.held(RUN, wait=False):
         pass
     with lease.held(RUN, wait=True) as claim:
@@ -147,9 +149,9 @@ def test_a_run_that_is_taken_over_ends_and_goes_on_from_its_last_checkpoint(trai
     assert not (run / "results.json").exists()
     assert not (run / "failed.json").exists()  # the run has not failed: another process trains it
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["last.pt"]
-    assert "token=0123" in (run / lease.FILE).read_text()
+    assert "token=0123" in (run / LEASE).read_text()
 
-    (run / lease.FILE).unlink()
+    (run / LEASE).unlink()
     code, printed = train(*long, small=False)
     assert code == 0 and f"resuming at step {last['step']} of" in printed
     assert kill_runs.differences(*(kill_runs.left_by(Path(folder)) for folder in ("whole", "outputs"))) == []
@@ -160,7 +162,8 @@ NEW_OWNER = """
 import torch
 from pathlib import Path
 from ssl_bench.launch import lease
-from ssl_bench.record import checkpoint
+from ssl_bench.record import checkpoint, runs
+from ssl_bench.record.runs import LEASE
 with lease.held(Path("run"), wait=False):
     checkpoint.save(Path("run"), {"run_id": "id", "method": {"weight": torch.arange(200.0)}, "step": 4})
 """
@@ -170,7 +173,7 @@ def test_neither_a_suspended_process_nor_one_of_a_smaller_step_replaces_a_checkp
     def stand_still() -> None:
         """Right after its look at the lease this process is suspended, while another one takes over and saves."""
         claim.require()
-        (RUN / lease.FILE).unlink(missing_ok=True)
+        (RUN / LEASE).unlink(missing_ok=True)
         subprocess.run([sys.executable, "-c", NEW_OWNER], check=True)
 
     with lease.held(RUN, wait=False) as claim:
@@ -191,4 +194,4 @@ def test_a_process_that_has_lost_its_run_writes_no_row_and_removes_no_lease() ->
         with pytest.raises(Taken):
             tracker.row(2, {"loss": 2.0})
         assert [json.loads(line) for line in tracker.path.read_text().splitlines()] == [{"step": 1, "loss": 1.0}]
-    assert "token=0123" in (RUN / lease.FILE).read_text() and claim.lost_to() == "node7 (process 4711)"
+    assert "token=0123" in (RUN / LEASE).read_text() and claim.lost_to() == "node7 (process 4711)"

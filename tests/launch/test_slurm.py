@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from ssl_bench import files
-from ssl_bench.launch import lease
 from ssl_bench.launch.processes import State
+from ssl_bench.record.runs import LEASE
 from tests.conftest import SMALL, only_run
 from tests.launch import slurm
 from tests.results.folders import claim_elsewhere
@@ -172,7 +172,7 @@ def test_a_run_on_two_nodes_resumes_after_its_first_node_has_failed(nodes: list[
         nodes[0].start()
         slurm.wait_until(lambda: "is being trained by node1" in log.read_text(), 60)
         slurm.wait_until(lambda: not results[1].exists(), 20)
-        (run / lease.FILE).unlink()  # without this, it would expire after 90 seconds
+        (run / LEASE).unlink()  # without this, it would expire after 90 seconds
         printed, _ = process.communicate(timeout=120)
     assert process.returncode == 0 and "1 run: 1 trained" in printed, printed
     assert job_is("Restarts=1", job)

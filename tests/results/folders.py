@@ -15,8 +15,7 @@ from typing import Any
 import yaml
 
 from ssl_bench.config.identity import run_id
-from ssl_bench.launch import lease
-from ssl_bench.launch.processes import DIVERGED
+from ssl_bench.record.runs import DIVERGED, LEASE, LEASE_SECONDS
 from tests.evaluated import with_evaluations
 
 OUTPUTS = Path("outputs")
@@ -106,9 +105,9 @@ def run(
 
 def claim_elsewhere(folder: Path, host: str, silent: float) -> None:
     """Make the lease of another machine, last touched ``silent`` seconds ago."""
-    text = f"filelock/2\npid=77\nhost={host}\nmode=lease\ntoken=0123\nduration={lease.DURATION}\nstart=1\n"
-    (folder / lease.FILE).write_text(text)
-    touch(folder / lease.FILE, time.time() - silent)
+    text = f"filelock/2\npid=77\nhost={host}\nmode=lease\ntoken=0123\nduration={LEASE_SECONDS}\nstart=1\n"
+    (folder / LEASE).write_text(text)
+    touch(folder / LEASE, time.time() - silent)
 
 
 def touch(path: Path, when: float) -> None:
