@@ -1,8 +1,8 @@
-"""Is A better than B? Runs that differ in one setting and the seed, by what else varies.
+"""Is A better than B? Runs that differ in one setting and the seed, in each combination of the other settings.
 
-What else varies splits the runs into cells. The first comparison is that over all cells; then each cell has its own.
-All are of one model of all runs (:mod:`ssl_bench.results.model`), that of ``compare NAME``. The verdicts of the cells
-hold together with an error of 5%, and so do those over all cells.
+Each combination of the other settings that vary is a cell. The first comparison is the mean over all cells; then each
+cell has its own. All use one model of all runs (:mod:`ssl_bench.results.statistics`), that of ``compare NAME``. All
+verdicts of single cells together have an error of 5%, and so have all verdicts over all cells.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.runs import Run
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.matters import fitted, gone
-from ssl_bench.results.model import LEAST, Fit, Together
-from ssl_bench.results.statistics import ERROR, Estimate, answers
+from ssl_bench.results.statistics import ERROR, LEAST, Estimate, Fit, Together, answers
 from ssl_bench.results.table import Measured, repr_of, text_of, words_of
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The comparison of a grid: of each setting the largest difference between two of its levels, and what it decides.
 
-The statistics are those of :mod:`ssl_bench.results.model`. Accuracies are in percent. Data sets that vary are blocks:
-numbers of different test images are not compared, and differences are those within each data set, over all of them.
+The model is that of :mod:`ssl_bench.results.statistics`. Accuracies are in percent. Data sets that vary are blocks:
+numbers of different test images are not compared, and a difference combines those within each data set.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import NOT_HELPED
 from ssl_bench.record.drawing import figure_of, intervals
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
+from ssl_bench.results import statistics
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.model import LEAST, Confounded, Design, Fit, Settings, degrees_of, smallest_before
-from ssl_bench.results.statistics import ERROR, SAME, Estimate, cut, smallest_gap
+from ssl_bench.results.statistics import ERROR, LEAST, SAME, Confounded, Design, Estimate, Fit, Settings
 from ssl_bench.results.table import Measured, in_order, repr_of, text_of
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def fitted(measured: Measured, cells: Sequence[Hashable], levels: Any) -> Fit:
     every: list[list[Any]] = [[measured.bits(runs[place]) for place in rows] for rows in design.rows]
     known = all(right is not None and len(right) == len(of[0]) for of in every for right in of)
     bits = [np.array(of, dtype=np.float32) for of in every] if known else None
-    if not (gap := smallest_gap(values := [*measured.values.values()])):
+    if not (gap := statistics.smallest_gap(values := [*measured.values.values()])):
         raise ConfigError(f"all runs have the same number, {measured.name}: nothing to compare")
     return Fit(design, values, bits, measured.metric.scale, gap)
 
@@ -175,7 +175,7 @@ def _setting(told: Settings, n: int, name: str, values: Sequence[Any], margin: f
     widest = int(np.abs(estimate.mean).argmax())
     difference, most = abs(float(estimate.mean[widest])), float((np.abs(estimate.mean) + half).max())
     ends = difference - half[widest], difference + half[widest]
-    low, high = map(float, cut(np.asarray(difference), *ends, told.decided[n, None]))
+    low, high = map(float, statistics.cut(np.asarray(difference), *ends, told.decided[n, None]))
     start, end = pairs[widest] if estimate.mean[widest] > 0 else pairs[widest][::-1]
     small = f"{most:{'.3g' if scale != 100 else '.1f' if most >= 1 else '.2f'}} at most"
     verdict = "matters" if told.decided[n] else "one seed" if math.isnan(low) else f"not shown; {small}"
@@ -274,7 +274,7 @@ def beforehand(images: int, levels: Sequence[int], count: int, table: DataFrame 
         table: runs that there are already: their deviation is that of the seeds.
     """
     cells = math.prod(levels)
-    degrees, deviation = degrees_of(cells, count / cells) or count - 1 - sum(levels) + len(levels), math.nan
+    degrees, deviation = statistics.degrees_of(cells, count / cells) or count - 1 - sum(levels) + len(levels), math.nan
     one_seed = f" One seed gives no verdict: {MORE}" if count <= cells and degrees < LEAST else ""
     with contextlib.suppress(ConfigError):  # none is finished, or all have one number
         if table is not None and not one_seed and (measured := Measured(table, None)).metric.scale == 100:
@@ -283,7 +283,7 @@ def beforehand(images: int, levels: Sequence[int], count: int, table: DataFrame 
             images = min(measured.image_counts.values(), default=images)
     if math.isnan(deviation) and not images:
         return one_seed.strip()
-    least = smallest_before(images, count / max(levels), len(levels), deviation, degrees)
+    least = statistics.smallest_before(images, count / max(levels), len(levels), deviation, degrees)
     if math.isnan(deviation):
         sizes = f"a difference is found from {least:.2g} points on; seeds add to it."
         return f"Of {images} test images alone, {sizes}{one_seed}"

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.special import fdtrc, ndtri
 
-from ssl_bench.results.model import Confounded, Design, Fit, Settings
-from ssl_bench.results.statistics import ERROR, answers, decide
+from ssl_bench.results.statistics import ERROR, Confounded, Design, Fit, Settings, answers, decide
 
 HARD, CELL = 2.0, 0.5  # deviations of an image's difficulty, and of that of one cell; see :func:`bits`
 

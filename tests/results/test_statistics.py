@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ssl_bench.results.model import Confounded, Design, Fit, Settings, Together, smallest_before
-from ssl_bench.results.statistics import Estimate, answers, beyond, decide, smallest_gap
+from ssl_bench.results import statistics
+from ssl_bench.results.statistics import Confounded, Design, Estimate, Fit, Settings, Together, answers, beyond
 from tests.results.simulations import simulate, simulate_by
 
 EQUAL = 0.06  # of grids in which nothing differs, those with some verdict; 0.1 where deviations differ fivefold
@@ -129,7 +129,7 @@ def test_cells_that_vary_unlike_each_other_and_seeds_that_move_a_level() -> None
 
 
 def test_what_a_grid_can_show() -> None:
-    assert smallest_before(450, 4, 2) == pytest.approx(2.30, abs=0.01)
+    assert statistics.smallest_before(450, 4, 2) == pytest.approx(2.30, abs=0.01)
     told = Settings(Fit(design(full(2, 2), 2), np.random.default_rng(0).normal(size=8), None, gap=1e-6))
     assert told.smallest(2) == pytest.approx(max(half.max() for half in told.halves), rel=1e-3)
     assert told.smallest(5) < 0.6 * told.smallest(2)
@@ -143,10 +143,10 @@ def estimates(means: np.ndarray) -> Estimate:
 def test_one_pass_of_holm_for_two_kinds_of_questions() -> None:
     """A step has the error over the differences of which a question is open."""
     one = np.array([[0.011, 0.001, 0.2], [0.02, 0.03, 0.012]])[..., None]
-    assert decide(one)[..., 0].tolist() == [[True, True, False], [True, True, True]]
-    assert not decide(one[1:], 0.03).any()
+    assert statistics.decide(one)[..., 0].tolist() == [[True, True, False], [True, True, True]]
+    assert not statistics.decide(one[1:], 0.03).any()
     both = np.array([[[0.001, 0.001], [0.04, 0.5]], [[0.001, 0.5], [0.04, 0.5]]])
-    assert decide(both).tolist() == [[[True, True], [True, False]], [[True, False], [False, False]]]
+    assert statistics.decide(both).tolist() == [[[True, True], [True, False]], [[True, False], [False, False]]]
 
 
 @pytest.mark.parametrize("margin", [None, 0.8, 3.0])
@@ -165,8 +165,8 @@ def test_an_interval_agrees_with_its_verdict(margin: float | None) -> None:
 
 
 def test_numbers_that_are_equal_but_for_rounding_have_no_gap() -> None:
-    assert smallest_gap([70.0, 70.5, 70.1, 70.1 + 1e-12]) == pytest.approx(0.1)
-    assert smallest_gap([0.7, 0.1 + 0.6]) == 0.0
+    assert statistics.smallest_gap([70.0, 70.5, 70.1, 70.1 + 1e-12]) == pytest.approx(0.1)
+    assert statistics.smallest_gap([0.7, 0.1 + 0.6]) == 0.0
 
 
 SMALL = [
