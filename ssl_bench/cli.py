@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from ssl_bench import __version__, surroundings
+from ssl_bench import __version__
 from ssl_bench.commands import COMMANDS
 from ssl_bench.commands.arguments import refuse
 from ssl_bench.config.ranges import near
@@ -61,7 +61,9 @@ def _chosen(command: str, *arguments: str) -> tuple[Callable[[Sequence[str]], in
         command, arguments = arguments[0], (*arguments[1:], "--help")
     if command not in COMMANDS:
         sys.exit(refuse(_no_command(command)))
-    surroundings.of_command()
+    os.environ["MPLBACKEND"] = "agg"  # a notebook has set its own one, which need not be installed here
+    if sys.path[0] not in ("", os.getcwd()):  # as python -m ssl_bench has it
+        os.environ["PYTHONSAFEPATH"] = "1"  # no process that this one starts imports from the working directory
     if isinstance(sys.stdout, io.TextIOWrapper):  # the names of files may be any bytes, and ASCII the encoding
         sys.stdout.reconfigure(errors="backslashreplace")
     if command not in READERS:

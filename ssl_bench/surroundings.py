@@ -1,18 +1,11 @@
 """The environment variables that the program sets in its process, and why.
 
-No other file sets one, but for the list of plugins in ``config/plugins.py``.
+No other file sets one, but for ``cli.py`` (those of every command) and ``config/plugins.py`` (the list of plugins).
 """
 
 import os
 import sys
 from collections.abc import Mapping
-
-
-def of_command() -> None:
-    """Set those of a command's process and of all that it starts."""
-    os.environ["MPLBACKEND"] = "agg"  # a notebook has set its own one, which need not be installed here
-    if sys.path[0] not in ("", os.getcwd()):  # as python -m ssl_bench has it
-        os.environ["PYTHONSAFEPATH"] = "1"  # no process of this one imports from the working directory
 
 
 def without_gpus() -> None:

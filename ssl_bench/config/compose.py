@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config import from_disk, plugins, schema, with_hydra
-from ssl_bench.config.identity import evaluators
-from ssl_bench.config.ranges import leaves, near
+from ssl_bench.config.identity import evaluators, leaves
+from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, require, shown
 from ssl_bench.files import given_path
 

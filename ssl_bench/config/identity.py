@@ -10,7 +10,7 @@ is the rest.
 
 import hashlib
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +85,6 @@ def on_disk(config: Mapping[str, Any]) -> dict[str, str]:
         hashes["images"] = str(node["content"])
     of_plugins = plugins.items() if isinstance(plugins, Mapping) else ()
     return hashes | {name: source for name, version in of_plugins if (source := str(version).partition(SOURCE)[2])}
-
-
-def agree(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether two results of :func:`on_disk` do not contradict each other."""
-    return all(one[name] == other[name] for name in one.keys() & other.keys())
 
 
 def hashed(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,6 +182,15 @@ def extensible(config: Mapping[str, Any]) -> bool:
 def is_plugins(node: Mapping[str, Any]) -> bool:
     """Whether a node names a class of a plugin."""
     return not str(node.get("_target_", "ssl_bench.")).startswith("ssl_bench.")
+
+
+def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a configuration that is no mapping, with its path."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, node
 
 
 def text(content: Any) -> str:

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ssl_bench.config.identity import SOURCE
-from ssl_bench.config.ranges import leaves
+from ssl_bench.config.identity import SOURCE, leaves
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.files import given_path
 

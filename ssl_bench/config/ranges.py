@@ -10,12 +10,13 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from ssl_bench.config.identity import leaves
 from ssl_bench.errors import InvalidValue
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -102,15 +103,6 @@ def _within(kind: Any, bounds: Meta) -> str:
     low = f"from {bounds.ge}" if bounds.ge is not None else "" if bounds.gt is None else f"above {bounds.gt} and"
     high = f"below {bounds.lt}" if bounds.le is None else f"up to {bounds.le}"
     return f"{_NAMES[kind]} {low} {high}".replace("  ", " ")
-
-
-def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a configuration that is no mapping, with its path."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from leaves(value, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, node
 
 
 def one_of(key: str, value: Any, options: Sequence[str]) -> None:

@@ -30,7 +30,8 @@ from omegaconf.resolvers import oc
 from ssl_bench import files
 from ssl_bench.config import anchors, shorthand
 from ssl_bench.config.build import directory
-from ssl_bench.config.ranges import leaves, near, one_of
+from ssl_bench.config.identity import leaves
+from ssl_bench.config.ranges import near, one_of
 from ssl_bench.errors import ConfigError, in_one_line, reason
 
 READABLE = re.compile(  # by ${oc.env:NAME}: what a configuration may hold, which is written to the disk

@@ -25,9 +25,8 @@ from msgspec import Meta
 from ssl_bench import files
 from ssl_bench.config import identity
 from ssl_bench.config.build import find_target
-from ssl_bench.config.identity import datasets_of, name_of_labels
+from ssl_bench.config.identity import datasets_of, leaves, name_of_labels
 from ssl_bench.config.labelled import with_labels
-from ssl_bench.config.ranges import leaves
 from ssl_bench.evaluate.metric import ACCURACIES, NUMBER, Declared, Metric, declared
 
 HITS, BASELINES = "hits", ".baselines"

@@ -31,7 +31,6 @@ from typing import Any, BinaryIO, Literal, NamedTuple, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.config import anchors, identity
-from ssl_bench.config.ranges import leaves
 from ssl_bench.errors import in_one_line, one_line, printable
 from ssl_bench.files import exists, of_run, status
 from ssl_bench.record import evaluations
@@ -343,7 +342,7 @@ _KNOWN = dict[tuple[str, int], tuple[Any, dict[str, Any]]]()
 def _leaves(name: str, node: Any) -> dict[str, Any]:
     """The settings in a node of a configuration, which most runs share."""
     if (name, id(node)) not in _KNOWN:  # of a node that is kept, so that no other one has its id
-        of_node = {n: as_value(v) for n, v in leaves(node, name) if not n.endswith("._target_")}
+        of_node = {n: as_value(v) for n, v in identity.leaves(node, name) if not n.endswith("._target_")}
         _KNOWN[name, id(node)] = node, of_node
     return _KNOWN[name, id(node)][1]
 

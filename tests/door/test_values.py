@@ -8,7 +8,7 @@ import pytest
 
 from ssl_bench.config.build import directory
 from ssl_bench.config.compose import load
-from ssl_bench.config.ranges import leaves
+from ssl_bench.config.identity import leaves
 from ssl_bench.config.schema import check
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.validate import validate
