@@ -1,7 +1,7 @@
-"""Build what a configuration describes: data, views and optimiser as a :class:`Run`, its networks and its evaluators.
+"""Build the parts of a run from its configuration.
 
-Networks are apart since their weights are drawn from the global generator (:func:`method`), and evaluators since a run
-can be read without them (:func:`evaluators`).
+:func:`build` makes data, views and optimiser; :func:`method` makes networks and objective, whose weights are drawn from
+the global generator; :func:`evaluators` makes the evaluators, without which a run can be read.
 """
 
 import hashlib
@@ -36,27 +36,31 @@ from ssl_bench.record import checkpoint
 from ssl_bench.training.precision import Precision
 
 OBJECTIVE = ("negatives", "temperature", "loss")
-NETWORKS = ("backbone", "head", "framework", "init", "dataset", "paths", "plugins")  # what the networks depend on
-MOST_VIEWS = 64  # of one kind
+NETWORKS = ("backbone", "head", "framework", "init", "dataset", "paths", "plugins")  # keys that the networks depend on
+MOST_VIEWS = 64  # of one kind, such as augment.large
 TILED = {"auto": None, "dense": False, "tiled": True}  # by the key ``cosines``
 Config = dict[str, Any]
 Evaluators = dict[str, Evaluator]  # by the name that begins their metrics
 
 
 class InitialWeights(ConfigError):
-    """The weights that a run began with are not there any more."""
+    """The weights of ``init``, with which a run began, are gone or were replaced."""
 
 
 class Shared:
-    """What runs of a grid have in common is built once for all; runs that differ in the seed only count as equal."""
+    """Builds each part once for all runs of a grid that have the same settings of it, whatever their seeds are."""
 
     def __init__(self) -> None:
         self._made: dict[str, dict[str, Any]] = {}
 
     def once(self, part: str, config: Config, keys: Sequence[str], build: Callable[[], Any]) -> Any:
-        """Call ``build``, or repeat the result or the error that it had for equal nodes at these keys.
+        """Call ``build``; after an earlier call with equal settings return its result, or raise its ConfigError again.
 
-        Modules take memory: only the last one of a part is kept.
+        Networks take memory: of each part only the last network is remembered.
+
+        Args:
+            part: name under which the result is remembered.
+            keys: the settings that the result depends on, at the top of the configuration.
         """
         results, nodes = self._made.setdefault(part, {}), text_without_seed(config, keys)
         if nodes not in results:
@@ -74,13 +78,15 @@ class Shared:
 
 @dataclass(frozen=True)
 class Run:
-    """What a configuration describes, but for networks and evaluators.
+    """Data, views and optimiser of a run.
 
     Attributes:
-        dataset: whose files are opened when images are asked for.
-        evaluated: the datasets that networks are evaluated on: node of ``evaluate.on``, name and dataset of each.
+        dataset: the dataset of the training; its files are opened when images are read.
+        evaluated: for each dataset of the evaluation its node of ``evaluate.on``, its name, and the dataset. The
+            node of the training's own dataset is None and its name is empty.
         views: how each view of an image is made, the global crops first.
-        recipe: of the optimiser, a :class:`ssl_bench.training.optim.Recipe`.
+        recipe: optimiser and learning rates, a :class:`ssl_bench.training.optim.Recipe`.
+        shared: where :func:`method` remembers networks for other runs of the grid.
     """
 
     config: Config
@@ -92,7 +98,7 @@ class Run:
 
 
 def build(config: Config, shared: Shared | None = None) -> Run:
-    """Build what a configuration describes, but for networks and evaluators.
+    """Build data, views and optimiser of a run.
 
     Raises:
         ConfigError: naming the key and what to set.
@@ -127,7 +133,7 @@ def dataset(config: Config, shared: Shared | None = None) -> Dataset:
 
 
 def _evaluated(config: Config, trained: Dataset, on: Mapping[str, Any] | None) -> Dataset:
-    """The dataset of a node of ``evaluate.on``; None: that of the training."""
+    """Open the dataset of a node of ``evaluate.on``; the node None stands for the dataset of the training."""
     if on is None:
         return trained
     node = {key: value for key, value in on.items() if key != "dataset"}
@@ -150,7 +156,7 @@ def views(config: Config) -> list[Views]:
     ``count`` each.
 
     Raises:
-        ConfigError: they are too few, or not those that the framework needs.
+        ConfigError: there are too few or too many views, or none of a kind that the framework needs.
     """
     framework, name = find_target(config["framework"], "framework"), config["choices"].get("framework")
     node, made, chosen = config["augment"], list[Views](), f"augment={config['choices'].get('augment')}"
@@ -165,8 +171,8 @@ def views(config: Config) -> list[Views]:
     if len(made) < framework.views:
         missing = f"{len(made)} of the {framework.views} views that framework={name} takes"
         raise ConfigError(f"augment makes {missing}: raise the counts")
-    exact = issubclass(framework, Method) and framework.trains and not framework.more_views
-    if exact and len(made) > framework.views:
+    takes_no_more = issubclass(framework, Method) and framework.trains and not framework.more_views
+    if takes_no_more and len(made) > framework.views:
         takes = f"framework={name} takes {framework.views}"
         raise ConfigError(f"{chosen} makes {len(made)} views of an image, {takes}: choose another augment")
     for kind, option in framework.needs_views.items():
@@ -180,23 +186,23 @@ def views(config: Config) -> list[Views]:
 
 
 def method(run: Run) -> Method:
-    """Networks and objective. The weights are drawn from the global generator: seed it first.
+    """Build networks and objective. The weights are drawn from the global generator: seed it first.
 
     Raises:
-        ConfigError: parts that do not fit together.
+        ConfigError: two parts do not fit together.
     """
     config, shared, choices = run.config, run.shared, run.config["choices"]
-    made = shared.once("networks", config, NETWORKS, lambda: _networks(run))
+    networks = shared.once("networks", config, NETWORKS, lambda: _networks(run))
     chosen = f"framework={choices.get('framework')}"
-    if isinstance(made, Method):  # it has an objective of its own
-        read = identity.READ_BY_LOSS if _of_loss(config) else ()
-        unused = {g: choices.get(g) for g in OBJECTIVE if config[g] is not None and g not in read}
+    if isinstance(networks, Method):  # it has an objective of its own
+        evaluated = identity.READ_BY_LOSS if _evaluators_of_loss(config) else ()
+        unused = {g: choices.get(g) for g in OBJECTIVE if config[g] is not None and g not in evaluated}
         unused |= {"similarity": config["similarity"]} if config["similarity"] != "cosine" else {}
         if find_target(config["positives"], "positives") is not OtherView:
             unused["positives"] = choices.get("positives")
         for group, option in unused.items():
             raise ConfigError(f"{group}={option}: {chosen} has no {group}: leave {group} out")
-        return made
+        return networks
     for group in OBJECTIVE:
         if config[group] is None:
             raise ConfigError(f"{group}=null: {chosen} needs one: set {group} to an option")
@@ -207,13 +213,13 @@ def method(run: Run) -> Method:
         raise ConfigError(f"{needs}: dataset={choices.get('dataset')} has {has}: set positives=view")
     settings = config["reduction"], TILED[config["cosines"]], len(run.views), config["similarity"]
     try:
-        return Contrastive(made, negatives, temperature, loss, *settings, positives)
+        return Contrastive(networks, negatives, temperature, loss, *settings, positives)
     except MissingNeed as need:
         raise ConfigError(f"{need.group}={choices.get(need.group)} {need}") from need
 
 
 def part(run: Run, group: str) -> Any:
-    """The part of the objective that a group names."""
+    """Build the option of a group of the objective, such as ``negatives``."""
     return run.shared.once(group, run.config, (group, "dataset", "paths"), lambda: _with_images(run, group))
 
 
@@ -235,9 +241,9 @@ def _with_images(run: Run, group: str, **extra: Any) -> Any:
 
 
 def backbone(config: Config) -> Any:
-    """The backbone with the weights of ``init``, frozen if it is to be.
+    """Build the backbone with the weights of ``init``, and freeze it under ``backbone.freeze``.
 
-    Its attribute ``initial_weights`` says in a sentence which weights of the file it has.
+    Its attribute ``initial_weights`` is a sentence about the weights that were read from the file of ``init``.
     """
     node, init = config["backbone"], config.get("init")
     require(type(node.get("freeze", False)) is bool, "backbone.freeze", node.get("freeze"), "true or false")
@@ -246,21 +252,21 @@ def backbone(config: Config) -> Any:
 
         if untrained(config):
             check_images(Path(init["path"]), config["dataset"])
-        of_init = initial_weights(init), init["path"], init.get("which")
-        load_weights(try_backbone(node, config["dataset"]["channels"], {}), *of_init)  # before it takes memory
+        weights = initial_weights(init), init["path"], init.get("which")
+        load_weights(try_backbone(node, config["dataset"]["channels"], {}), *weights)  # refused before it takes memory
     made = make({k: v for k, v in node.items() if k != "freeze"}, "backbone")
     if init:
-        made.initial_weights = load_weights(made, *of_init)
+        made.initial_weights = load_weights(made, *weights)
     if node.get("freeze"):
         freeze(made)
     return made
 
 
 def initial_weights(init: Mapping[str, str]) -> dict[str, Tensor]:
-    """The weights that a run begins with.
+    """Read the weights of ``init``, with which a run begins.
 
     Raises:
-        InitialWeights: they are gone, or are not those that ``init.weights`` says.
+        InitialWeights: they are gone, or their hash is not ``init.weights``.
         ConfigError: the file holds no weights.
     """
     from ssl_bench.networks.weights import read_weights  # only where it is used
@@ -284,22 +290,22 @@ def initial_weights(init: Mapping[str, str]) -> dict[str, Tensor]:
 
 
 def has_no_checkpoint(config: Mapping[str, Any], folder: Path) -> bool:
-    """Whether the network of a run is that of its key ``init``, which nothing has trained and nothing has copied."""
+    """Whether a run has no weights but those of ``init``: it trains nothing, and no checkpoint was written."""
     return bool(config["init"]) and untrained(config) and not (folder / checkpoint.FILE).exists()
 
 
-# ---- evaluators, and what they are run on
+# ---- evaluators, and the networks and images that they evaluate
 
 
-def _of_loss(config: Config) -> list[str]:
+def _evaluators_of_loss(config: Config) -> list[str]:
     """The names of the evaluators that measure the run's loss."""
     nodes = identity.evaluators(config["evaluate"])
     return [name for name, node in nodes.items() if has_argument(node, f"evaluate.{name}", "objective")]
 
 
 def evaluators(config: Config, on: Any = None, labels: Any = 1.0) -> Evaluators:
-    """The evaluators that are run on a node of ``evaluate.on`` with one of ``evaluate.labels``."""
-    of_loss, made = _of_loss(config), Evaluators()
+    """Build the evaluators for one dataset (a node of ``evaluate.on``) and one value of ``evaluate.labels``."""
+    of_loss, made = _evaluators_of_loss(config), Evaluators()
     for name in of_loss:
         remedy = f"frozen: evaluate.{name} measures the loss, and no network"
         require(untrained(config), "framework", config["choices"].get("framework"), remedy)
@@ -318,9 +324,11 @@ def evaluators(config: Config, on: Any = None, labels: Any = 1.0) -> Evaluators:
 def cells(
     run: Run, networks: Mapping[str, nn.Module | None], device: torch.device, precision: Precision
 ) -> Iterator[tuple[tuple[Any, Any], Evaluators, list[tuple[str, Target]]]]:
-    """Each node of ``evaluate.on`` with each of ``evaluate.labels``, its evaluators, and networks with their images.
+    """Yield for each dataset and each number of labels its key, its evaluators and what they evaluate.
 
-    The targets of one dataset share the features of one pass over its images.
+    The key is a node of ``evaluate.on`` with a value of ``evaluate.labels``. There is a target for each network and
+    each task of the dataset, with the middle of the names of its metrics, as in ``knn_init/top1``; the targets of one
+    dataset share the features of one pass over its images.
 
     Args:
         networks: the trained network and baselines by the suffix of their metrics; None stands for raw pixels.
@@ -340,7 +348,7 @@ def cells(
 def target(
     run: Run, network: nn.Module | None, probe: Probe, device: torch.device, precision: Precision, images: Dataset
 ) -> Target:
-    """A network with a probe of a dataset."""
+    """A network and the images of a dataset that it is evaluated on, with the labels of ``probe``."""
     mean, std = run.config["dataset"]["mean"], run.config["dataset"]["std"]
     plain: dict[str, Any] = {"mean": [0] * len(mean), "std": [1] * len(mean)}
     return Target(

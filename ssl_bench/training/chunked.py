@@ -33,7 +33,9 @@ def backward(
     autocast: Autocast,
     scale: Callable[[Tensor], Tensor],
 ) -> StepResult:
-    """As the method's forward, without gradient; the gradients are added to ``grad`` of the parameters, not averaged.
+    """Do the same as the method's forward and a backward pass of its loss, in chunks; return the forward's result.
+
+    The loss of the result is detached. Gradients are added to ``grad`` of the parameters and not averaged over ranks.
 
     Args:
         part: makes a batch of some images of this rank, with the same views at every call.
@@ -76,13 +78,13 @@ def _joined(parts: list[Tensor], dim: int) -> Tensor:
 
 @contextlib.contextmanager
 def _frozen_running_statistics(method: nn.Module) -> Iterator[None]:
-    """Keep running statistics unchanged: the second pass updates them."""
+    """Leave running statistics unchanged within the block: the second pass updates them."""
     norms = [m for m in method.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    former = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield
     finally:
-        for norm, state in zip(norms, kept, strict=True):
+        for norm, state in zip(norms, former, strict=True):
             norm.momentum, norm.num_batches_tracked = state

@@ -39,16 +39,16 @@ log = logging.getLogger("ssl_bench")
 def train(config: dict[str, Any], folder: Path, device: torch.device, command: str | None) -> None:
     """Carry out a run on this rank: train it from its last checkpoint on, and write its ``results.json``.
 
-    A run that is trained already is evaluated only, as far as ``results.json`` is not complete. If the run cannot go
-    on, nothing in its directory changes.
+    Of a run that is trained already, only the evaluations that ``results.json`` lacks are carried out. If the run
+    cannot be resumed, nothing in its directory changes.
 
     Args:
-        folder: of the run, with its run_id as the name.
+        folder: directory of the run, whose name is its run_id.
         command: the command that trains the run, to be written beside its configuration; None: train nothing.
 
     Raises:
         Interrupted: a signal came; a checkpoint was written.
-        RunError: the loss became NaN or infinite, a file cannot be written or read, or the run cannot go on so.
+        RunError: the loss became NaN or infinite, a file cannot be written or read, or the run cannot be resumed.
     """
     run = Training(config, device)
     state, last = run.state, run.schedule.last_step
@@ -76,7 +76,7 @@ def train(config: dict[str, Any], folder: Path, device: torch.device, command: s
                     if run.evaluation.if_due(tracker):
                         save(run, folder)
                         progress.restart(state.step)
-        elif not (trained or last or config["init"]):  # keep the random network
+        elif not (trained or last or config["init"]):  # a run of 0 epochs: save the random network
             save(run, folder)
         interrupt.saved = True
         stop_if_asked()
@@ -87,7 +87,8 @@ class Training:
     """The parts of one run on one rank, before its first step.
 
     Attributes:
-        run: what its configuration describes.
+        run: data, views and optimiser.
+        state: networks, and everything else that a step changes.
         chunk: images of this rank per pass; None: all at once.
     """
 
@@ -95,7 +96,7 @@ class Training:
         self.config, self.device = config, device
         if device.type == "cuda":
             torch.cuda.init()  # type: ignore[no-untyped-call]
-            torch.cuda.reset_peak_memory_stats(device)  # that of a former run of this process is not this one's
+            torch.cuda.reset_peak_memory_stats(device)  # a former run of this process has left its peak
         self.precision = Precision.of(config["precision"], device.type == "cuda")
         set_matmul_options(config["tf32"])
         self.run = build.build(config)
@@ -111,7 +112,7 @@ class Training:
         self.watch = Watch(self.run, self.state, self.loader, self.precision)
 
     def _on_device(self, images: Source) -> Source:
-        """The training images in the device's memory, if ``images_on`` says so and they fit beside the training."""
+        """The training images, on the GPU if ``images_on`` allows it; ``auto``: if a third of its memory suffices."""
         where = self.config["images_on"]
         if self.device.type != "cuda" or where == "host" or images.nbytes is None:
             return images
@@ -121,7 +122,7 @@ class Training:
         return images.to(self.device)
 
     def stepper(self) -> Callable[[bool], dict[str, Tensor]]:
-        """The function that carries out the next step and returns its diagnostics, all of them if asked for."""
+        """Make the function that carries out a step and returns its diagnostics: all of them if called with True."""
         self.state.method.train()
         with_views = self.device.type == "cuda" and self.config["compile_views"]
         if with_views or self.config["compile"]:
@@ -135,14 +136,14 @@ class Training:
         stepper = Stepper(self.state, self.schedule, self.precision, self.loader, self.chunk)
         if self.device.type == "cuda":
             votes, wanted = Votes(), self.config["graph"]
-            obstacle = "graph=false" if wanted is False else graph.obstacle(self.config, self.loader.images)
-            obstacle = votes.first(obstacle)
-            if obstacle and wanted is True:
-                raise RunError(f"graph=true: {obstacle}: set graph=auto or false")
-            if not obstacle:
+            reason = "graph=false" if wanted is False else graph.reason_against(self.config, self.loader.images)
+            reason = votes.first(reason)
+            if reason and wanted is True:
+                raise RunError(f"graph=true: {reason}: set graph=auto or false")
+            if not reason:
                 new = partial(graph.CudaRecording, torch.cuda.graph_pool_handle())
                 return graph.GraphedStepper(stepper, self.loader, wanted is True, new, votes)
-            log.info("steps are not replayed as a CUDA graph: %s", obstacle)
+            log.info("steps are not replayed as a CUDA graph: %s", reason)
         if self.chunk is None:
             stepper.distribute()
         return stepper
@@ -152,41 +153,41 @@ class Training:
 
 
 def resume(run: Training, folder: Path, former: Mapping[str, Any] | None, trains: bool) -> Mapping[str, Any] | None:
-    """Go on from the last checkpoint, if there is one.
+    """Restore the last checkpoint, if there is one.
 
     Args:
-        former: the run's ``results.json``; None: it has none.
+        former: content of the run's ``results.json``; None: there is no such file.
         trains: whether the remaining steps may be trained.
 
     Returns:
-        ``former`` if nothing is left to train, else None.
+        ``former`` if all steps are trained, else None.
 
     Raises:
-        RunError: there are results and no checkpoint, the run is past ``epochs`` already, or steps remain that may
-            not be trained, or cannot be from a checkpoint that has networks only.
+        RunError: there are results and no checkpoint; the run is past ``epochs``; or steps remain, which may not be
+            trained, or cannot be trained from a checkpoint without the optimiser's state.
     """
     state, schedule, last = run.state, run.schedule, run.schedule.last_step
-    as_given = build.has_no_checkpoint(run.config, folder)
-    resumed = not as_given and state.resume(folder, folder.name, trains)
-    if former is not None and not (resumed or as_given):
+    only_init = build.has_no_checkpoint(run.config, folder)
+    resumed = not only_init and state.resume(folder, folder.name, trains)
+    if former is not None and not (resumed or only_init):
         remedy = checkpoint.anew(folder)
         raise RunError(f"{folder} has results, but no checkpoint that can be evaluated; {remedy}")
     epoch = schedule.epoch(state.step)
     if state.step > last:
-        raise RunError(f"{folder} has gone on to epoch {epoch:g}: set epochs to {math.ceil(epoch)} or more")
+        raise RunError(f"{folder} is trained to epoch {epoch:g} already: set epochs to {math.ceil(epoch)} or more")
     if former is not None:  # the rows of its evaluation stay
         state.evaluated_step = max(state.evaluated_step, former.get("facts", {}).get("steps", 0))
         if state.step == last and former["config"].get("epochs") == run.config["epochs"]:
             return former
     if not trains:
-        raise RunError(f"{folder} is not trained to its end: start its training again")
+        raise RunError(f"{folder} is not trained to its end: train it with the command that began it")
     if state.networks_only and state.step < last:
         why = f"{checkpoint.FILE} has networks only; {checkpoint.anew(folder)}"
         raise RunError(f"{folder} cannot go on from epoch {epoch:g}: {why}")
     if resumed:
         log.info("resuming at step %d of %d (epoch %d)", state.step, last, state.step // schedule.steps_per_epoch)
         if changes := state.changed_conditions():
-            log.warning("resumed with %s: the bits can differ from those of an undisturbed run", changes)
+            log.warning("resumed with %s: the weights can differ from those of a run that was never stopped", changes)
     return None
 
 
@@ -215,15 +216,16 @@ def begin(run: Training, folder: Path, command: str | None) -> dict[str, Any]:
     if not schedule.last_step:
         return facts
     if negatives is not None:
-        sentence = "negatives per anchor: %d%s (%s, %d images over %d ranks, %d on each)"
         later = "" if at_end is negatives else f" at the start, {at_end} at the end"
-        log.info(sentence, negatives, later, option, size, world(), share)
-    log.info("lr after scaling: %.6g (%s rule from %g)", schedule.lr, recipe.rule, recipe.lr)
+        batch = f"a batch of {size} images" + (f", {share} on each of {world()} ranks" if world() > 1 else "")
+        log.info("negatives per anchor: %d%s (negatives=%s, %s)", negatives, later, option, batch)
+    scaled = f"optimizer.lr={recipe.lr:g} scaled to the batch size by optimizer.rule={recipe.rule}"
+    log.info("learning rate: %.6g (%s)", schedule.lr, scaled)
     if recipe.warmup_epochs >= run.config["epochs"]:
         log.warning("the warm-up lasts the whole training: optimizer.warmup_epochs is not less than epochs")
     if run.precision.name == "bf16" and run.device.type == "cpu" and bf16_is_slow():
         log.warning("precision=bf16 takes many times as long as fp32: this processor has no instructions for it")
-    log.info("%d steps to go, %d an epoch", schedule.last_step - run.state.step, schedule.steps_per_epoch)
+    log.info("%d steps to train, %d per epoch", schedule.last_step - run.state.step, schedule.steps_per_epoch)
     return facts
 
 
@@ -243,7 +245,7 @@ def log_row(run: Training, diagnostics: dict[str, Tensor], progress: Progress, t
 
 
 def row_of(run: Training, diagnostics: dict[str, Tensor]) -> dict[str, Any]:
-    """Row of metrics: the mean loss since the last row, and the diagnostics of this step."""
+    """Make a row of metrics: the mean loss since the last row, and the diagnostics of this step."""
     state, step, scaled, lr_at = run.state, run.state.step, run.precision.scaled, run.schedule.lr_at
     if not run.config["diagnostics"]["npc_histogram"]:
         diagnostics.pop("npc/histogram", None)
@@ -264,6 +266,6 @@ def is_saved(run: Training) -> bool:
 
 
 def save(run: Training, folder: Path) -> None:
-    """Write a checkpoint: at the end of a run that cannot go on to more epochs, one with networks only."""
+    """Write a checkpoint; at the end of a run that cannot be extended to more epochs, one with the networks only."""
     ended = run.state.step == run.schedule.last_step and not extensible(run.config)
     run.state.save(folder, folder.name, run.schedule.lr_at, networks_only=ended)

@@ -1,4 +1,4 @@
-"""Evaluate the network of a training on the way and at its end, and write ``results.json``. All ranks take part."""
+"""Evaluate the network every few epochs and after the training, and write ``results.json``. All ranks take part."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,13 +35,13 @@ class Evaluation:
     def __init__(self, run: build.Run, state: TrainingState, schedule: Schedule, precision: Precision) -> None:
         self.config, self.run, self.state = run.config, run, state
         self.schedule, self.precision = schedule, precision
-        self._kept = set[Path]()  # states of the evaluations that this call carries out
+        self._state_files = set[Path]()  # of the long evaluations that this process has carried out
 
     def if_due(self, tracker: Tracker | None) -> bool:
-        """Evaluate the network, without baselines, and write a row, if ``evaluate.every`` asks for it at this step.
+        """Evaluate the network without baselines and write a row of metrics, if ``evaluate.every`` is due at this step.
 
         Returns:
-            Whether it did.
+            Whether the network was evaluated.
         """
         step, every = self.state.step, self.config["evaluate"]["every"] * self.schedule.steps_per_epoch
         if not every or step % every or step in (0, self.state.evaluated_step, self.schedule.last_step):
@@ -61,11 +61,13 @@ class Evaluation:
         facts: Mapping[str, Any],
         tracker: Tracker | None,
     ) -> None:
-        """Run the evaluations that are missing, and write the results of the run.
+        """Carry out the evaluations that are missing, and write ``results.json``.
 
         Args:
-            recorded: the evaluations that it has already.
-            trained: its ``results.json``, if it was trained by an earlier process.
+            folder: directory of the run.
+            recorded: the evaluations that ``results.json`` has already.
+            trained: content of ``results.json``, if an earlier process trained the run.
+            facts: numbers of the training, as :func:`ssl_bench.training.engine.begin` returns them.
         """
         from ssl_bench.networks.weights import footnotes  # no step needs it
 
@@ -89,7 +91,7 @@ class Evaluation:
         marks = _marks(evaluations.after(entries, self.config["epochs"]))
         tracker.row(step, {"epoch": self.schedule.epoch(step), **content["metrics"], **marks}, pictures)
         files.write_json(folder / "results.json", content)
-        for path in self._kept:
+        for path in self._state_files:
             files.remove(path)
         tracker.finish(evaluations.shown(entries, self.config), 0)
 
@@ -103,9 +105,9 @@ class Evaluation:
         Args:
             wanted: entries without metrics.
             recorded: other entries of the run, from which the names of artifacts must differ.
-            folder: of the run, where long evaluations keep their state; None: they keep none.
+            folder: directory of the run, in which long evaluations save their state; None: they save none.
         """
-        kept, evaluated, artifacts = rng_state(), list[Entry](), dict[str, Artifact]()
+        random_state, evaluated, artifacts = rng_state(), list[Entry](), dict[str, Artifact]()
         initial = self.state.initial if any(entry["network"] == "_init" for entry in wanted) else None
         networks: dict[str, nn.Module | None] = {"": self.state.method.encoder}
         if initial is not None:
@@ -118,19 +120,19 @@ class Evaluation:
             shared = _read_baselines(entries, paths) if suffix else []
             shared_ids = {entry["id"] for entry in shared}
             evaluated += shared
-            left = [entry for entry in entries if entry["id"] not in shared_ids]
-            for entry, drawn in self._run(left, network, folder):
+            remaining = [entry for entry in entries if entry["id"] not in shared_ids]
+            for entry, drawn in self._run(remaining, network, folder):
                 evaluated.append(entry)
                 artifacts |= {evaluations.named(name, entry, [*recorded, *wanted]): a for name, a in drawn.items()}
                 if suffix and rank() == 0 and not drawn:
                     numbers = {name: float(value) for name, value in entry["metrics"].items()}
                     files.make_folder(paths[entry["id"]].parent)
                     files.write_json(paths[entry["id"]], numbers)
-        set_rng_state(kept)
+        set_rng_state(random_state)
         return evaluated, artifacts
 
     def _baseline_paths(self, entries: Sequence[Entry], network: nn.Module | None) -> dict[str, Path]:
-        """The files in which the runs of a results folder share the metrics of a baseline, by the ids of entries."""
+        """The files in which the runs of a results folder share the metrics of a baseline, by the id of the entry."""
         formats = f"{self.precision.name} {self.state.device.type}"
         weights = evaluations.digest(network) if entries and rank() == 0 else ""
         names = {entry["id"]: f"{entry['id']} {entry['images']}" for entry in entries}
@@ -150,14 +152,14 @@ class Evaluation:
                 for infix, target in targets:
                     what = f"{self.state.step} {evaluations.mark(entry)} {infix}".replace("/", " ").split()
                     target.kept = folder and folder / "checkpoints" / f"evaluation-{'-'.join(what)}.pt"
-                    self._kept |= {target.kept} if target.kept else set()
+                    self._state_files |= {target.kept} if target.kept else set()
                 metrics, artifacts = run_evaluators({entry["evaluator"]: evaluators[entry["evaluator"]]}, targets)
                 yield evaluations.filled(entry, metrics), artifacts
 
     def _results(
         self, run_id: str, entries: Sequence[Entry], facts: Mapping[str, Any], trained: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Content of ``results.json`` with all evaluations of the run, ``entries``; ``trained``: as it was before."""
+        """Content of ``results.json`` with all evaluations of the run, ``entries``; ``trained``: its former content."""
         config = trained.get("config", self.config)
         metrics = evaluations.flat(entries, self.config["epochs"])
         declared = {name: evaluator.metrics for name, evaluator in build.evaluators(self.config).items()}
@@ -183,7 +185,7 @@ class Evaluation:
         return made | {"images": self.config["dataset"].get("content")}
 
     def _classes(self) -> dict[str, list[str]]:
-        """Names of the classes, which metrics have by number, as ``classes``, of another dataset ``classes/<name>``."""
+        """Names of the classes, which metrics give by number: ``classes``, of another dataset ``classes/<name>``."""
         by_dataset = ((name, dataset.class_names()) for _, name, dataset in self.run.evaluated)
         return {"/".join(filter(None, ("classes", name))): names for name, names in by_dataset if names}
 
@@ -212,13 +214,13 @@ def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact]) -> dict[str
 
 
 def _marks(entries: Iterable[Entry]) -> dict[str, list[str]]:
-    """What a row of metrics says of the evaluations that made them, the first of each evaluator first."""
+    """The key ``evaluations`` of a row of metrics: marks of the evaluations that computed them, in order."""
     marks = list(dict.fromkeys(map(evaluations.mark, entries)))
     return {"evaluations": marks} if marks else {}
 
 
 def _read_baselines(entries: Sequence[Entry], paths: Mapping[str, Path]) -> list[Entry]:
-    """Those of the entries whose metrics an earlier run has written, with the metrics (None on ranks after 0)."""
+    """The entries whose metrics an earlier run has written, with these metrics (None on ranks other than 0)."""
     shared = list[Entry]()
     for entry in entries:
         metrics = files.read_json(paths[entry["id"]], dict[str, float], named=False) if rank() == 0 else None
@@ -228,7 +230,7 @@ def _read_baselines(entries: Sequence[Entry], paths: Mapping[str, Path]) -> list
 
 
 def _write_labels(folder: Path, targets: Iterable[tuple[str, Target]]) -> None:
-    """Write which training images have labels, where not all have: lists for ``evaluate.labels``."""
+    """Write, for each evaluation with few labels, the list of the labelled images, as ``evaluate.labels`` reads it."""
     for infix, target in targets:
         if isinstance(target, FewLabels):
             files.make_folder(folder / "labels")

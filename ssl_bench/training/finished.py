@@ -30,11 +30,11 @@ class LoadedRun:
     """A run from its directory, with the weights of its last checkpoint.
 
     Attributes:
-        run: what its configuration describes.
-        method: has the weights.
+        run: data, views and optimiser.
+        method: networks and objective, with the weights of the checkpoint.
         initial: the encoder at initialisation, if ``evaluate.baselines`` has ``init``, and the weights of the key
             ``init`` are still there.
-        step: optimiser steps that the checkpoint has seen.
+        step: number of optimiser steps before the checkpoint.
     """
 
     folder: Path
@@ -47,11 +47,12 @@ class LoadedRun:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Configuration of the run in ``folder``, checked as that of a new run; nothing tracks it if its dashboard is gone.
+    """Read the configuration of the run in ``folder``, checked as the configuration of a new run.
 
-    Its ``epochs`` are those of the run's results, if it has some: it may have been asked for more since. Its results
-    folder is the one that it is in now, which may be a copy. If its
-    ``config.yaml`` is missing, damaged or that of another training, the one in its results counts.
+    ``epochs`` is taken from ``results.json`` if there is one: a later command may have asked for more in
+    ``config.yaml``. ``paths.outputs`` is where the folder is now, which may be a copy. ``tracking`` is off where its
+    dashboard is not installed. If ``config.yaml`` is missing, damaged or that of another training, the configuration in
+    ``results.json`` is returned.
 
     Raises:
         ConfigError: there is no run, its configuration is damaged, or a plugin of it cannot be used.
@@ -71,7 +72,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     plugins.versions(config.get("plugins", {}), config)
     config = {key: value for key, value in config.items() if key not in RETIRED}
     off: Any = {"mode": "off", "project": None, "entity": None, "tags": []}
-    try:  # a dashboard is no part of the run, and may have changed or be missing here
+    try:  # a dashboard is not needed to read a run, and may be missing here
         schema.check_tracking(config.setdefault("tracking", off))
     except ConfigError as error:
         files.say_once(f"ssl-bench: {error}; the run is read without tracking")
@@ -87,10 +88,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_again(folder: Path, overrides: Sequence[str], more: Sequence[str] = ()) -> dict[str, Any]:
-    """The configuration of a run with overrides of its evaluation, which one process carries out.
+    """Read the configuration of a run, with overrides of its evaluation, which one process carries out.
 
     Args:
-        more: keys that can be changed as well.
+        more: further keys that overrides may change.
 
     Raises:
         ConfigError: as :func:`read_config`, or an override concerns the training or cannot be used.
@@ -109,22 +110,22 @@ def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> Load
     """Open the run in ``folder`` with its last checkpoint.
 
     Args:
-        config: of :func:`read_config`, possibly with another ``evaluate``.
-        device: whose number formats are used; the networks stay on the CPU.
+        config: the result of :func:`read_config`, possibly with another ``evaluate``.
+        device: decides the number formats; the networks stay on the CPU.
 
     Raises:
         ConfigError: the configuration cannot be built.
-        RunError: there is no checkpoint, or it cannot be read, or it is not the one of the run's results.
+        RunError: there is no checkpoint, or it cannot be read, or it does not belong to the run's results.
     """
-    kept = not build.has_no_checkpoint(config, folder)
-    state: dict[str, Any] = checkpoint.final(folder) if kept else {"run_id": folder.resolve().name, "step": 0}
+    has_checkpoint = not build.has_no_checkpoint(config, folder)
+    state: dict[str, Any] = checkpoint.final(folder) if has_checkpoint else {"run_id": folder.resolve().name, "step": 0}
     precision = Precision.of(config["precision"], device.type == "cuda")
     seed_everything(config["seed"])  # the weights at initialisation are drawn again
     run, drawn = build.build(config), "init" in config["evaluate"]["baselines"]
     try:
         method = build.method(run)
     except build.InitialWeights as error:
-        if not kept:
+        if not has_checkpoint:
             raise
         log.warning("%s; the network at initialisation is left out", error)
         run, drawn = build.build(config | {"init": None}), False
@@ -132,7 +133,7 @@ def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> Load
     method.to(precision.weights)
     initial = copy.deepcopy(method.encoder) if drawn else None
     try:
-        if kept:  # the checkpoint has all weights of the end
+        if has_checkpoint:  # which has all weights
             method.load_state_dict(state["method"])
     except (AttributeError, LookupError, RuntimeError, TypeError) as error:
         why = f"does not fit its config.yaml ({in_one_line(error)})"

@@ -72,10 +72,10 @@ class CudaRecording:
 
 
 def _free(pool: Any) -> None:
-    """Let go of the memory of a capture that has failed: torch up to 2.11 keeps it, and 2.6 then can free no other."""
+    """Free the memory of a failed capture: torch up to 2.11 does not, and torch 2.6 can then free no other memory."""
     core: Any = torch._C
     end = getattr(core, "_cuda_endAllocateToPool", None) or core._cuda_endAllocateCurrentStreamToPool
-    with contextlib.suppress(RuntimeError):  # newer ones have done so
+    with contextlib.suppress(RuntimeError):  # newer versions of torch have freed it
         end(torch.cuda.current_device(), pool)
         core._cuda_releasePool(torch.cuda.current_device(), pool)
 
@@ -88,12 +88,12 @@ class _Recorded:
         self._for_update: Any = None
         self._diagnostics: dict[str, Tensor] = {}
 
-    def hold(self, result: StepResult, diagnostics: bool) -> None:
-        """Hold the results of a step, without the loss, which has nodes of autograd."""
+    def store(self, result: StepResult, diagnostics: bool) -> None:
+        """Store the results of a step, without the loss, which has nodes of autograd."""
         self._for_update, self._diagnostics = result.for_update, result.diagnostics if diagnostics else {}
 
     def replay(self) -> tuple[Any, dict[str, Tensor]]:
-        """Carry out a step; return what it keeps of its batch, until the next replay, and its diagnostics, if any."""
+        """Carry out a step; return its ``for_update``, valid until the next replay, and its diagnostics, if any."""
         self.recording.replay()
         return self._for_update, {name: value.detach().clone() for name, value in self._diagnostics.items()}
 
@@ -106,7 +106,8 @@ class GraphedStepper:
             whose nodes of autograd belong to the default stream.
         loader: of images in the memory of the device.
         required: raise an error where steps cannot be replayed.
-        new: makes an empty :class:`CudaRecording`, or what records and replays in its place.
+        new: makes an empty :class:`CudaRecording`, or another object with its methods.
+        votes: exchanges the reasons of the ranks.
     """
 
     def __init__(self, stepper: Stepper, loader: Loader, required: bool, new: Callable[[], Any], votes: Votes) -> None:
@@ -142,7 +143,7 @@ class GraphedStepper:
     def _computed(
         self, recorded: _Recorded | None, step: int, lr: float, progress: float, diagnostics: bool
     ) -> tuple[Any, dict[str, Tensor]]:
-        """Replay a step, or carry it out eagerly (None); return what it keeps of its batch, and its diagnostics."""
+        """Replay a step, or without a recording carry it out; return its ``for_update`` and its diagnostics."""
         self._feed(step, lr, progress)
         if recorded is not None:
             return recorded.replay()
@@ -151,7 +152,7 @@ class GraphedStepper:
         return result.for_update, result.diagnostics
 
     def _feed(self, step: int, lr: float, progress: float) -> None:
-        """Set all that changes from step to step."""
+        """Write the inputs of a step into the tensors that a replay reads."""
         self._ids.copy_(self.loader.ids(step))
         for static, numbers in zip(self._uniform, self.loader.uniform(step), strict=True):
             static.copy_(numbers)
@@ -170,7 +171,7 @@ class GraphedStepper:
         """Record a step if all ranks can; else the steps stay eager."""
         before = dict[str, list[Tensor]]()
         with self._undone(before):
-            reason = self._obstacle(diagnostics, before)
+            reason = self._reason_against(diagnostics, before)
         before.clear()
         self.stepper.state.optimizer.zero_grad()  # replays have gradients of their own
         release_memory(self._lr.device)
@@ -185,13 +186,13 @@ class GraphedStepper:
             raise RunError(f"{one} cannot be replayed as a CUDA graph ({reason}): set graph=auto or false")
         log.warning("%s cannot be replayed as a CUDA graph and stays eager: %s", one, reason)
 
-    def _obstacle(self, diagnostics: bool, before: dict[str, list[Tensor]]) -> str:
-        """Record a step and compare replays with eager steps; return why it cannot be used, or an empty text.
+    def _reason_against(self, diagnostics: bool, before: dict[str, list[Tensor]]) -> str:
+        """Record a step and compare replays with eager steps; return the reason against using them, empty if none.
 
         Each part is carried out on all ranks or on none: no rank waits in a collective for one that refuses.
 
         Args:
-            before: where the values that the step changes are put before it does.
+            before: filled with the values that the step changes, as they were before it.
         """
         recorded = _Recorded(self._new())
 
@@ -214,10 +215,10 @@ class GraphedStepper:
         return reason
 
     def _agreed(self, part: Callable[[], str], together: bool = False) -> str:
-        """Carry out a part of a recording; return why it fails on a rank, or an empty text.
+        """Carry out a part of a recording on all ranks; return the reason why a rank fails, empty if none does.
 
         Args:
-            together: the ranks wait for each other in it: an error on one of several ends the run.
+            together: whether the ranks wait for each other in this part: an error on one of several ranks ends the run.
         """
         try:
             reason = part()
@@ -230,14 +231,14 @@ class GraphedStepper:
     def _capture(self, recorded: _Recorded, diagnostics: bool) -> None:
         def compute() -> None:
             self.stepper.set_lr(self._lr)  # here: the rate of a layer is a product, computed again in each replay
-            recorded.hold(self.stepper.compute(self._step(), self._progress, diagnostics), diagnostics)
+            recorded.store(self.stepper.compute(self._step(), self._progress, diagnostics), diagnostics)
 
         with self._tensor_lr():
             generators = [generator for draws in self._draws for generator in draws.reseed()]
             recorded.recording.record(compute, generators)
 
     def _check_memory(self) -> str:
-        """Say if a recording, which keeps the memory of a step, would not fit beside the eager steps."""
+        """The reason why a recording, with the memory of a step, does not fit beside eager steps; empty if it does."""
         device = self._lr.device
         if device.type != "cuda":
             return ""
@@ -252,7 +253,7 @@ class GraphedStepper:
     def _compared(
         self, recorded: _Recorded, diagnostics: bool, trial: int, before: dict[str, list[Tensor]]
     ) -> list[str]:
-        """Name the kinds of tensors that a replay changes unlike an eager step, with the numbers of another step."""
+        """Name the kinds of tensors that a replay and an eager step change differently, both with later inputs."""
         step = (self.stepper.state.step + trial) % self.stepper.schedule.last_step
         lr = self.stepper.schedule.lr * (1 + trial)
         progress = min(1.0, self.stepper.schedule.progress(step) + trial / 4)
@@ -280,7 +281,7 @@ class GraphedStepper:
 
     @contextlib.contextmanager
     def _undone(self, before: dict[str, list[Tensor]]) -> Iterator[None]:
-        """Have the values ``before`` again after the block, and draw the same random numbers."""
+        """After the block, restore the values ``before`` and the state of the random numbers."""
         random, steps = rng_state(), [draws.step for draws in self._draws]
         yield
         self._restore(before)
@@ -290,7 +291,7 @@ class GraphedStepper:
 
     @contextlib.contextmanager
     def _tensor_lr(self) -> Iterator[None]:
-        """Let the optimiser read the learning rate from a tensor, as long as its step is recorded."""
+        """Within the block, let the optimiser read the learning rate from a tensor, as recordings need."""
         groups = self.stepper.state.optimizer.param_groups
         capturable = [group.get("capturable") for group in groups]
         for group in groups:
@@ -303,16 +304,16 @@ class GraphedStepper:
             self.stepper.set_lr(self.stepper.prepare()[0])
 
 
-def obstacle(config: Mapping[str, Any], images: Source) -> str:
-    """Say why the steps of a training cannot be recorded; empty if they can."""
-    obstacles = {
+def reason_against(config: Mapping[str, Any], images: Source) -> str:
+    """The reason why the steps of a training cannot be recorded; empty if they can."""
+    reasons = {
         "the batch is processed in chunks": config["batch_size"]["chunk"] is not None,
         "the moments of the gradients are recorded": config["diagnostics"]["gradient_snr"] is not None,
         "the learning rate would be rounded": config["precision"] == "fp64",
         "the images are not in the memory of the GPU": not images.labels.is_cuda,
         "there are several ranks, which replay with graph=true": world() > 1 and config["graph"] is not True,
     }
-    return next((reason for reason, given in obstacles.items() if given), "")
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _cause(error: BaseException) -> str:

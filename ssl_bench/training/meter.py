@@ -1,4 +1,4 @@
-"""Mean loss, first non-finite loss and skipped steps, kept on the device and read every few steps."""
+"""Mean loss, first non-finite loss and skipped steps, collected on the device and read every few steps."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ EMPTY: Summary = (0.0, 0.0, -1.0, 0.0, 0.0)
 
 
 class Meter:
-    """Since the last reading: the mean loss, the first step whose loss was not finite, and the number of skipped steps.
+    """Mean loss, first step whose loss was not finite, and number of skipped steps, since the last reading.
 
     A step is skipped if the scaled gradients overflow in fp16.
 
@@ -27,8 +27,8 @@ class Meter:
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self._rows = torch.zeros(ROWS, 3, dtype=dtype, device=device)  # loss, temperature, skipped or not
         self._next = torch.zeros(1, dtype=torch.int64, device=device)  # index of the row that is written next
-        self._steps: list[int] = []  # of the rows
-        self._before = EMPTY  # of the steps before the rows
+        self._steps: list[int] = []  # number of the step of each row
+        self._before = EMPTY  # summary of the steps before those of the rows
 
     def add(self, loss: Tensor, tau: Tensor | None, skipped: Tensor | None) -> None:
         """Add the loss [] of a step at temperature ``tau`` [] and whether it was skipped []; :meth:`advance` follows.
@@ -47,11 +47,11 @@ class Meter:
             self.restore(self.summary())
 
     def summary(self) -> Summary:
-        """The summary of this rank since the last reading, which goes on."""
+        """The summary of this rank since the last reading; nothing is reset."""
         return self._summary(self._before, self._rows[: len(self._steps)].tolist())
 
     def _summary(self, before: Iterable[float], rows: list[list[float]]) -> Summary:
-        """A summary of some steps, and of rows that follow them."""
+        """The summary of the steps in ``before`` and of the rows that follow them."""
         total, count, bad, bad_tau, skips = before
         for step, (loss, tau, skipped) in zip(self._steps, rows, strict=True):
             if bad < 0 and not math.isfinite(loss):
@@ -60,7 +60,7 @@ class Meter:
         return total, count, float(bad), bad_tau, skips
 
     def restore(self, summary: Summary) -> None:
-        """Start from a summary."""
+        """Replace everything by a summary."""
         self._before, self._steps = summary, []
         self._next.zero_()
 
@@ -72,7 +72,7 @@ class Meter:
         """Read everything and start again at 0.
 
         Args:
-            more: other tensors to read, all with one synchronisation.
+            more: other tensors to read in the same synchronisation.
 
         Returns:
             Mean loss over ranks and steps or NaN, first bad step or -1, temperature at it, number of skipped steps, and

@@ -29,11 +29,11 @@ EPSILON = 1e-8  # of LARS, as in timm
 
 @dataclass(eq=False, kw_only=True)
 class Recipe(ABC):
-    """An optimiser with its learning-rate schedule.
+    """An optimiser and the schedule of its learning rate.
 
     Args:
-        lr: at a global batch of ``base_batch`` images.
-        rule: factor for the batch size N: ``linear`` N / base_batch, ``sqrt`` sqrt(N / base_batch), ``none``.
+        lr: learning rate at a global batch of ``base_batch`` images.
+        rule: factor of ``lr`` for the batch size N: ``linear`` N / base_batch, ``sqrt`` sqrt(N / base_batch), ``none``.
         schedule: after the warm-up ``cosine`` or ``linear`` to ``final_lr``, ``step`` (lower from each milestone on) or
             ``constant``.
         milestones: in (0, 1], fractions of the whole training.
@@ -44,8 +44,8 @@ class Recipe(ABC):
             codes of MoCo, CLD, NPID (lemniscate.pytorch), Inv. Spread and leftthomas/SimCLR.
         clip: largest norm of the gradient of all parameters, over all ranks and chunks, positive; None: no bound.
         layer_decay: factor in (0, 1] of the rate from each layer of the backbone to the one before it.
-        factors: of ``step``, fractions of the scaled rate in [0, 1], one from each of the ascending milestones on;
-            empty: a tenth of the rate before it.
+        factors: with ``schedule=step``, a fraction of the scaled rate in [0, 1] for each of the ascending milestones,
+            which holds from there on; empty: each milestone divides the rate by ten.
     """
 
     lr: Positive
@@ -81,8 +81,8 @@ class Recipe(ABC):
             return self.warmup_start + (1 - self.warmup_start) * progress / warmup
         if self.schedule in ("cosine", "linear"):
             along = (progress - warmup) / (1 - warmup) if warmup < 1 else 1.0
-            left = 1 - along if self.schedule == "linear" else (1 + math.cos(math.pi * along)) / 2
-            return self.final_lr + (1 - self.final_lr) * left
+            falling = 1 - along if self.schedule == "linear" else (1 + math.cos(math.pi * along)) / 2  # from 1 to 0
+            return self.final_lr + (1 - self.final_lr) * falling
         if self.schedule == "step":
             reached = sum(progress >= milestone for milestone in self.milestones)
             return self.factors[reached - 1] if self.factors and reached else float(0.1**reached)
@@ -140,7 +140,7 @@ class SGD(Recipe):
         return optimizer
 
 
-_sgd: Callable[..., None] = sgd  # whose type wants each list by name
+_sgd: Callable[..., None] = sgd  # the type of torch asks for each list by name
 
 
 class FusedSGD(torch.optim.SGD):
@@ -219,7 +219,7 @@ class LarsOptimizer(torch.optim.Optimizer):
             self._update(group, [p for p in group["params"] if p.grad is not None])
 
     def _update(self, group: dict[str, Any], weights: list[Tensor]) -> None:
-        """Update the weights of a group, which have a gradient."""
+        """Update the weights of a group that have a gradient."""
         scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         lr, momentum, decay = group["lr"], group["momentum"], group["weight_decay"]
         gradients: list[Tensor] | tuple[Tensor, ...] = [p.grad for p in weights if p.grad is not None]
@@ -290,8 +290,8 @@ class Schedule:
 
     Attributes:
         lr: scaled rate after the warm-up.
-        steps: of the whole training.
-        last_step: the step after which it stops, at most ``steps``.
+        steps: number of steps of the whole training.
+        last_step: number of steps after which the training stops, at most ``steps``.
         warmup: end of the warm-up as a fraction of the training.
     """
 
@@ -306,7 +306,7 @@ class Schedule:
     def of(
         cls, recipe: Recipe, batch_size: int, epochs: int, steps_per_epoch: int, max_steps: int | None
     ) -> "Schedule":
-        """The schedule of ``epochs`` epochs, which stops early at ``max_steps``."""
+        """The schedule of a training of ``epochs`` epochs that stops early after ``max_steps`` steps."""
         steps = epochs * steps_per_epoch
         lr, warmup = recipe.scaled_lr(batch_size), recipe.warmup_epochs / max(1, epochs)
         return cls(recipe, lr, steps_per_epoch, steps, min(steps, max_steps or steps), warmup)

@@ -28,15 +28,15 @@ class TrainingState:
     """Networks, optimiser and counters of one rank.
 
     Attributes:
-        method: networks and objective, in training.
-        initial: copy of the encoder at initialisation, if it is a baseline.
-        snr: moments of the gradients, if they are recorded.
-        step: optimiser steps done.
+        method: networks and objective.
+        initial: copy of the encoder at initialisation, if ``evaluate.baselines`` has ``init``.
+        snr: moments of the gradients, if ``diagnostics.gradient_snr`` is set.
+        step: number of optimiser steps carried out.
         evaluated_step: step of the last evaluation before the end.
         starts: commit (``git``) and time (``at``) of the run's first process, and of each later one that had another
             commit.
-        networks_only: the checkpoint has no state of the optimiser, without which no step can follow.
-        peak: the most memory of the GPU in bytes until torch began to count anew, 0 if it never did.
+        networks_only: whether the checkpoint has no state of the optimiser, without which no step can follow.
+        peak: largest memory of the GPU in bytes up to the last reset of torch's count, 0 without a reset.
     """
 
     def __init__(self, run: build.Run, precision: Precision, device: torch.device) -> None:
@@ -68,25 +68,25 @@ class TrainingState:
         return self._earlier_seconds + time.monotonic() - self._started
 
     def conditions(self) -> dict[str, Any]:
-        """The conditions that the bits of a result depend on, beside what the run_id says."""
+        """Versions, hardware and settings that are not in the run_id and can change the last bits of a result."""
         return conditions(self.device) | self._settings
 
     def changed_conditions(self) -> str:
-        """The conditions that were others in the process that wrote the checkpoint; empty if there are none."""
+        """Names the conditions that differ from those of the process that wrote the checkpoint; empty if none does."""
         pairs = [(name, now, self._former_conditions.get(name, now)) for name, now in self.conditions().items()]
         return "; ".join(f"{name} {now} (before: {then})" for name, now, then in pairs if now != then)
 
     def save(self, folder: Path, run_id: str, lr_at: Callable[[int], float], networks_only: bool = False) -> None:
-        """Write a checkpoint, in which every rank takes part.
+        """Write a checkpoint; every rank calls this.
 
         Its key ``judged`` is ``evaluated_step``; ``ranks`` has what differs between the ranks.
 
         Args:
-            networks_only: no step will follow: leave out what only steps need.
+            networks_only: leave out what only further steps need.
 
         Raises:
             RunError: a loss since the last row of metrics was not finite, or a weight is not; nothing is written.
-                ``lr_at`` gives the learning rate of that step.
+                The sentence names the learning rate of that step, which ``lr_at`` gives.
         """
         local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": self.conditions()}
         ranks: list[Any] = [local]
@@ -129,10 +129,10 @@ class TrainingState:
         return True
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Set everything to ``state``; any error means that it is no state of this run."""
+        """Set everything to the content of a checkpoint; any error means that it does not belong to this run."""
         self.networks_only = "optimizer" not in state or "pruned" in state  # the latter: by version 0.4
         for name, part in self._stateful_parts(self.networks_only).items():
-            if state[name] or name != "scaler":  # empty: it was not in use
+            if state[name] or name != "scaler":  # an empty state: the scaler was not in use
                 part.load_state_dict(state[name])
         self.step, self.evaluated_step = int(state["step"]), int(state["judged"])
         self._earlier_seconds = float(state["seconds"])

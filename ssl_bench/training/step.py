@@ -1,8 +1,8 @@
 """One training step in three parts, so that the middle one can be recorded and replayed.
 
-prepare   the host's numbers: learning rate, progress of the training
+prepare   compute numbers on the host: learning rate, progress of the training
 compute   views, forward, backward, optimiser, meter: operations on tensors only
-finish    what gradients do not train (:meth:`ssl_bench.methods.base.Method.update`), and the host's counters
+finish    update what gradients do not train (:meth:`ssl_bench.methods.base.Method.update`), and counters on the host
 """
 
 import contextlib
@@ -25,11 +25,11 @@ class Stepper:
     """Carries out steps of a training.
 
     Args:
-        loader: of the images.
+        loader: yields the images of each step.
         chunk: images of this rank per pass, or None: all at once.
 
     Attributes:
-        network: the method of ``state``, or that under DDP.
+        network: the method of ``state``, or DDP around it.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Stepper:
         self.network = parallel(self.state.method, self.state.device)
 
     def set_lr(self, lr: float | Tensor) -> None:
-        """Set the learning rate of the optimiser, of a group with ``lr_scale`` that multiple of it."""
+        """Set the learning rate of each parameter group: ``lr``, times the group's ``lr_scale`` if it has one."""
         for group in self.state.optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"] if "lr_scale" in group else lr
 
@@ -85,7 +85,7 @@ class Stepper:
         return result._replace(diagnostics=values)
 
     def finish(self, for_update: Any, progress: float) -> None:
-        """Update what gradients do not train, and the counters; ``for_update`` is that of the step's result."""
+        """Update what gradients do not train, and the counters; ``for_update`` is the field of the step's result."""
         self.state.method.update(for_update, progress)
         self.state.meter.advance(self.state.step)
         self.state.step += 1

@@ -1,7 +1,7 @@
-"""Whether the parts of a run fit together, asked before images, devices or other processes are touched.
+"""Check that the parts of a run fit together, before images, devices or other processes are touched.
 
-:func:`validate` checks one run and :func:`refusals` those of a grid, each as it will be at its start. Networks that
-several runs have in common are built once.
+:func:`validate` checks one run, :func:`refusals` all runs of a grid. Networks that are equal in several runs are built
+once.
 """
 
 import copy
@@ -25,7 +25,7 @@ from ssl_bench.training import build
 from ssl_bench.training.build import NETWORKS, OBJECTIVE, Run, Shared
 from ssl_bench.training.precision import Precision
 
-EVALUATED = (*NETWORKS, "evaluate", "augment")  # on which checks of the networks depend
+EVALUATED = (*NETWORKS, "evaluate", "augment")  # keys that the checks of the networks depend on
 
 
 def refusals(
@@ -36,8 +36,8 @@ def refusals(
     """The reasons why runs cannot be carried out; None for each run that can.
 
     Args:
-        here: whether this machine is to carry them out.
-        ranks: the number of a run's processes on this machine, if so.
+        here: whether this machine will carry out the runs.
+        ranks: number of processes of a run on this machine, if it carries out the runs.
     """
     shared, reasons = Shared(), list[ConfigError | None]([None] * len(configs))
     texts = [build.text_without_seed(config, (*NETWORKS, "negatives", "positives")) for config in configs]
@@ -51,7 +51,7 @@ def refusals(
 
 
 def validate(config: dict[str, Any], local_processes: int | None, shared: Shared | None = None) -> None:
-    """Build and check everything without opening images or a device.
+    """Build the parts of a run and check that they fit, without opening images or a device.
 
     Args:
         local_processes: how many of the ``devices`` processes run on this machine; None: another machine carries
@@ -106,7 +106,7 @@ def _check_numbers(config: dict[str, Any], made: build.Evaluators) -> None:
 
 
 def _check_objective(run: Run) -> None:
-    """Refuse what the constructors of the objective refuse, before there are networks."""
+    """Build the objective before the networks: its constructors refuse wrong settings, and take no time."""
     loss = run.config["loss"]
     if loss is not None and hasattr(find_target(loss, "loss"), "fresh"):
         raise ConfigError(f"loss._target_={loss['_target_']}: rename its method fresh, which is called for_update now")
@@ -126,7 +126,7 @@ def _check_images(run: Run, made: build.Evaluators) -> None:
 
 
 def _check_shapes(run: Run) -> None:
-    """Refuse shapes of one part that another one does not have. The files in conf/ take them from each other."""
+    """Refuse channels, sizes and widths that differ between two parts. The files in conf/ take them from each other."""
     config, size, dtype = run.config, run.views[0].size, run.dataset.dtype
     channels, width = config["dataset"]["channels"], (config["head"] or {}).get("out")
     of_images, of_views = f"{channels}, the channels of the images", f"{size}, the size of the views"
@@ -168,7 +168,7 @@ def _try_backbone(run: Run) -> None:
 
 
 def _check_method(run: Run, method: Method) -> None:
-    """Refuse an optimiser, groups of batch statistics or a batch that the method cannot have."""
+    """Refuse an optimiser, groups of batch statistics or a batch size that do not fit the method."""
     batch = run.config["batch_size"]
     try:
         run.recipe.groups(method)

@@ -23,9 +23,9 @@ from ssl_bench.training.state import TrainingState
 
 log = logging.getLogger("ssl_bench")
 
-MOST_IMAGES = 2000  # images of a measurement
-# Images that are trained on between two measurements for each image of one. It is read and passed forward once, in a
-# step at least once and backward too: measuring takes less than 1 / SHARE of the time.
+MOST_IMAGES = 2000  # in the sample of a measurement
+# For each image of a measurement so many images are trained on before the next one. A measurement passes an image
+# forward once, a step at least once and also backward: measuring takes less than 1 / SHARE of the time.
 SHARE = 20
 NEIGHBOURS, TEMPERATURE = 20, 0.1
 LEAST_EPOCHS = 3  # before any warning
@@ -75,7 +75,7 @@ class Watch:
         The network is the trained one, as in the evaluation at the end; a momentum network is many epochs behind it.
         The random state is restored.
         """
-        kept, dataset, device = rng_state(), self.run.dataset, self.state.device
+        random_state, dataset, device = rng_state(), self.run.dataset, self.state.device
         classes, encoder = dataset.num_classes, self.state.method.encoder
         sample = target(self.run, encoder, Probe(self.images, self.images, classes), device, self.precision, dataset)
         sample.batch_size = min(sample.batch_size, self.images_at_once)  # no more memory than a step
@@ -93,15 +93,15 @@ class Watch:
             k = max(1, min(NEIGHBOURS, images // (2 * classes)))
             accuracy = leave_one_out(outputs["backbone"], labels, k=k, temperature=TEMPERATURE, num_classes=classes)
             values["watch/knn_top1"] = accuracy
-        set_rng_state(kept)
+        set_rng_state(random_state)
         return values
 
 
 class CollapseDetector:
-    """Reads the rows of a training in their order, and says what is wrong in a sentence.
+    """Detects a collapse of the network, or a loss that stays at chance, in the rows of metrics of a training.
 
     Args:
-        warmup_epochs: of the learning rate; nothing is said about them.
+        warmup_epochs: epochs of the learning rate's warm-up, in which it warns of nothing.
     """
 
     def __init__(self, warmup_epochs: float) -> None:
@@ -110,9 +110,10 @@ class CollapseDetector:
         self._bounds = list[float]()  # on the information, since the last measurement
 
     def add(self, row: Mapping[str, Any]) -> str | None:
-        """A sentence about what is wrong in a row with a measurement; None if nothing is.
+        """Add the next row; return a warning if the row has a measurement in which something is wrong, else None.
 
-        Without negatives it must have been wrong at the one before, too: NPID begins with nearly one projection.
+        Where no bound on the information is logged (no negatives), the measurement before must have been wrong, too:
+        NPID begins with nearly one projection.
         """
         if "information" in row:
             self._bounds.append(row["information"])
@@ -140,12 +141,12 @@ class CollapseDetector:
 
 
 def warnings_of(rows: Iterable[Mapping[str, Any]], results: Mapping[str, Any], warmup_epochs: float) -> list[str]:
-    """Sentences about a trained run: the last one of its training, and metrics worse than those at initialisation.
+    """Warnings of a trained run: the last one of its training, and one for each metric worse than at initialisation.
 
-    An accuracy is worse if other test images would hardly make it better (95%).
+    An accuracy counts as worse where the difference is larger than the choice of the test images explains (95%).
 
     Args:
-        rows: of ``metrics.jsonl``.
+        rows: rows of ``metrics.jsonl``.
         results: content of ``results.json``.
     """
     detector = CollapseDetector(warmup_epochs)
