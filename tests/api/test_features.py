@@ -117,11 +117,7 @@ OF_PROBE: list[tuple[dict[str, Any], str]] = [
     ({"lrs": [1e3], "weight_decay": 1.0}, "lrs=[1000.0]"),
 ]
 Cases = list[tuple[dict[str, Any], str]]
-OF_KNN: Cases = [
-    ({"k": 91}, "k=91 1 90"),
-    ({"k": 1.5}, "k=1.5"),
-    ({"temperature": "low"}, "temperature=low"),
-]
+OF_KNN: Cases = [({"k": 91}, "k=91 1 90"), ({"k": 1.5}, "k=1.5"), ({"temperature": "low"}, "temperature=low")]
 OF_UNIFORMITY: Cases = [
     ({"z1": changed(QUERIES, math.nan)}, "z1=NaN 1 30"),
     ({"z2": QUERIES[:5]}, "views=[[30,6],[5,6]]"),

@@ -29,7 +29,10 @@ def checked(line: str) -> tuple[int | None, dict[str, str]]:
     return command.code, {" ".join(w[1:3]) if w[1] == "ranks" else w[1]: w[-1] for w in words}
 
 
-@pytest.mark.parametrize("line", FAULTS)
+DEFAULT = ("contrastive fault=own", "MoCo saved=false")  # a check of a loss starts seven processes
+
+
+@pytest.mark.parametrize("line", [pytest.param(f, marks=() if f in DEFAULT else pytest.mark.slow) for f in FAULTS])
 def test_a_planted_fault_is_found_in_its_property(line: str) -> None:
     code, verdicts = checked(f"{Path(planted.__file__)}:{line}")
     assert list(verdicts) == NAMES and code == bool(FAULTS[line])
@@ -83,6 +86,7 @@ def file() -> str:
     return "mine.py"
 
 
+@pytest.mark.slow
 def test_a_loss_of_no_known_formula_is_held_to_each_property(file: str) -> None:
     assert checked(f"{file}:Softened scale=6") == (0, dict.fromkeys(NAMES, "good"))
     assert checked(f"{file}:Mine weight=2 temperature=0.2")[0] == 0  # a Loss, as in a training

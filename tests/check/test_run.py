@@ -102,10 +102,8 @@ def test_the_command_writes_check_json_and_its_code_says_if_something_is_wrong(
     assert json.loads((folder / "check.json").read_text()) == content
     assert content["command"] == "ssl-bench check speed --json"
     first, _, died = content["findings"]
-    assert first["values"] == {"images_s": 1.5, "worst": "nan"} and (first["section"], first["verdict"]) == (
-        "machine",
-        "good",
-    )
+    assert first["values"] == {"images_s": 1.5, "worst": "nan"}
+    assert (first["section"], first["verdict"]) == ("machine", "good")
     assert died["verdict"] == "wrong" and died["reason"] in captured.err
     assert str(folder / "check.json") in captured.err
 

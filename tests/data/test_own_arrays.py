@@ -108,6 +108,7 @@ def test_copies_in_the_test_split_are_counted_and_a_whole_copy_is_refused(tmp_pa
         arrays(root)
 
 
+@pytest.mark.slow
 def test_arrays_are_read_in_pieces(tmp_path: Path) -> None:
     """No copy of 200 MB: neither to find the mean, the hash and copies, nor for a batch."""
     root, shape = write(tmp_path / "set", channels=4, side=64, dtype="float32"), (3000, 64, 64, 4)

@@ -56,6 +56,7 @@ def test_a_home_folder_is_known_in_every_path(
     assert list(ssl_bench.runs("~/runs")["seed"]) == [0] and not Path("~").exists()
 
 
+@pytest.mark.slow
 def test_names_that_are_no_utf8(train: Train, capfd: Capture) -> None:
     """A file system of Linux has them, from old archives."""
     outputs, root = os.fsdecode(b"o\xe9"), os.fsdecode(b"caf\xe9")
@@ -76,6 +77,7 @@ def test_names_that_are_no_utf8(train: Train, capfd: Capture) -> None:
 # ---- what a notebook, the processor and W&B have set
 
 
+@pytest.mark.slow
 def test_a_figure_is_drawn_whatever_a_notebook_has_set_and_slow_bf16_is_named(cli: Callable[..., Any]) -> None:
     """Both variables are read when a library is loaded, so this is a new process."""
     variables = {"MPLBACKEND": "inline", "ONEDNN_MAX_CPU_ISA": "AVX"}

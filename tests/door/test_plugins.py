@@ -240,6 +240,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("parts")
 def test_what_a_dashboard_raises_is_a_warning(train: Train, capfd: Capture) -> None:
     assert train(*ROWS[3:], "max_steps=2", "paths.outputs=others")[0] == 0

@@ -63,7 +63,9 @@ def accepted(number: int) -> dict[str, Any] | None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("block", [pytest.param(n, marks=pytest.mark.exhaustive if n else ()) for n in range(25)])
+@pytest.mark.parametrize(
+    "block", [pytest.param(n, marks=pytest.mark.exhaustive if n else pytest.mark.slow) for n in range(25)]
+)
 def test_configurations_drawn_from_a_seed(block: int, train: Callable[..., tuple[int, str]]) -> None:
     """500 configurations in all; a few of the accepted ones are trained for a step."""
     found = {n: config for n in range(20 * block, 20 * (block + 1)) if (config := accepted(n))}

@@ -120,6 +120,7 @@ def settings(**values: float) -> list[str]:
     return [f"evaluate.mutual_information.{key}={value}" for key, value in values.items()]
 
 
+@pytest.mark.slow
 def test_the_estimate_after_a_few_steps_is_below_the_true_value(capfd: pytest.CaptureFixture[str]) -> None:
     short = [*TOY, "loss=infonce", "batch_size=b32", *settings(steps=800, evaluations=50, lr=0.002)]
     assert main(short) == 0

@@ -73,6 +73,7 @@ def library_knn(k: int, temperature: float) -> Tensor:
     return ranking[:, 0] == QUERY_LABELS
 
 
+@pytest.mark.slow  # here and below: lightly is imported, and the next test has the same votes
 @pytest.mark.parametrize(("name", "k", "temperature"), [("lightly", 200, 0.1), ("moco", 200, 0.1), ("dino", 20, 0.07)])
 def test_knn_is_that_of_the_library(name: str, k: int, temperature: float) -> None:
     top1 = measured(f"knn_{name}")["top1"]
@@ -94,6 +95,7 @@ def test_knn_is_that_of_scikit_learn_with_the_votes_of_the_library(name: str) ->
         assert measured(f"knn_{name}")[metric] == hits.mean()
 
 
+@pytest.mark.slow
 def test_the_settings_are_lightlys_defaults() -> None:
     known = inspect.signature(lightly().knn_predict).parameters
     assert known["knn_k"].default == CONFIG["knn_lightly"]["k"]
@@ -139,7 +141,7 @@ def of_moco(layer: nn.Linear, steps: int) -> Steps:
 LOOPS = {"lightly": of_lightly, "solo": of_solo, "dino": of_dino, "moco_features": of_moco}
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", [*list(LOOPS)[1:], pytest.param("lightly", marks=pytest.mark.slow)])
 def test_a_linear_classifier_is_that_of_the_library(name: str) -> None:
     """Bit by bit: its optimiser and schedule in a plain loop, from the same weights and with the same batches."""
     evaluator: Any = build(CONFIG[f"linear_{name}"], f"evaluate.linear_{name}")

@@ -119,7 +119,11 @@ def note(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(note)
 
 
-def test_no_reader_of_runs_opens_a_link_that_leaves_a_run(run: Path) -> None:
+OTHERS = ("command.txt", "train.log", "config.yaml", "figures", "hits")
+
+
+@pytest.mark.parametrize("names", [("metrics.jsonl", "results.json"), pytest.param(OTHERS, marks=pytest.mark.slow)])
+def test_no_reader_of_runs_opens_a_link_that_leaves_a_run(run: Path, names: tuple[str, ...]) -> None:
     global OPENED
     lines = ["status", "table exp", "compare exp --by loss --to infonce", "report --out page.html"]
     lines += ["export RUN --format card", "figure exp --x epoch --out figure.png", "embed RUN --out new"]
@@ -129,7 +133,7 @@ def test_no_reader_of_runs_opens_a_link_that_leaves_a_run(run: Path) -> None:
         assert call(f"{TRAIN} seed=1 evaluate=[knn]", run) == 0
     (run / "figures").mkdir(exist_ok=True)  # of evaluators that draw something
     shutil.copytree(run, "private")
-    for name in ("command.txt", "train.log", "metrics.jsonl", "config.yaml", "results.json", "figures", "hits"):
+    for name in names:
         Path("own").mkdir()
         (run / name).rename(Path("own", name))
         (run / name).symlink_to(Path("private", name).absolute())

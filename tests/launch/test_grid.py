@@ -119,6 +119,7 @@ def test_a_dry_run_gives_no_hours_of_runs_whose_images_are_not_on_the_disk_and_n
 ) -> None:
     monkeypatch.delenv("SSL_BENCH_DATA", raising=False)
     main, words = import_module("ssl_bench.commands.train").main, ["-m", "launcher=slurm", "epochs=2", "--dry-run"]
+    words += ["backbone=resnet_digits", "backbone.width=4"]
     assert main([*words, "dataset=cifar10,scattered_digits", "--json"]) == 0
     photos, digits = json.loads(capsys.readouterr().out.splitlines()[0])
     assert photos.keys() == {"folder", "overrides", "steps", "hours"}

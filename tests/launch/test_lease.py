@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -22,11 +23,13 @@ from ssl_bench.launch.lease import Taken
 from ssl_bench.record import checkpoint, runs
 from ssl_bench.record.dashboard import Tracker
 from ssl_bench.record.runs import LEASE
+from tests import ranks
 from tests.conftest import SMALL, only_run
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import kill_runs
 
+multiprocessing.set_forkserver_preload(ranks.PRELOADED)
 RUN = Path("run")
 STATE: dict[str, Any] = {"run_id": "id", "method": {"weight": torch.arange(200.0)}}
 # Tries to take a hundred runs, each at the same moment as all other racers, and prints which it has taken.
@@ -157,24 +160,20 @@ def test_a_run_that_is_taken_over_ends_and_goes_on_from_its_last_checkpoint(trai
     assert kill_runs.differences(*(kill_runs.left_by(Path(folder)) for folder in ("whole", "outputs"))) == []
 
 
-# Takes the run over, and saves a state.
-NEW_OWNER = """
-import torch
-from pathlib import Path
-from ssl_bench.launch import lease
-from ssl_bench.record import checkpoint, runs
-from ssl_bench.record.runs import LEASE
-with lease.held(Path("run"), wait=False):
-    checkpoint.save(Path("run"), {"run_id": "id", "method": {"weight": torch.arange(200.0)}, "step": 4})
-"""
+def take_over_and_save() -> None:
+    with lease.held(RUN, wait=False):
+        checkpoint.save(RUN, STATE | {"step": 4})
 
 
 def test_neither_a_suspended_process_nor_one_of_a_smaller_step_replaces_a_checkpoint() -> None:
     def stand_still() -> None:
-        """Right after its look at the lease this process is suspended, while another one takes over and saves."""
+        """Right after it has read the lease, this process is suspended, while another one takes over and saves."""
         claim.require()
         (RUN / LEASE).unlink(missing_ok=True)
-        subprocess.run([sys.executable, "-c", NEW_OWNER], check=True)
+        other = multiprocessing.get_context("forkserver").Process(target=take_over_and_save)
+        other.start()
+        other.join()
+        assert other.exitcode == 0
 
     with lease.held(RUN, wait=False) as claim:
         for step in (3, 4):

@@ -130,6 +130,7 @@ def test_a_failure_or_a_stop_of_a_rank_ends_all_with_its_sentence(tmp_path: Path
     assert outcome.reason.startswith("rank 1 ") and "KeyError: 'a planted bug'" in outcome.reason
 
 
+@pytest.mark.slow
 def test_the_ranks_divide_the_cores_to_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
     cores = min(32, max(1, available_cores() // 2))

@@ -68,10 +68,7 @@ LOSSES: dict[str, tuple[Loss, Formula]] = {
     ),
     "align_uniform": (losses.AlignUniform(0.7, 1.5), partial(formulas.align_uniform, weight=0.7, t=1.5)),
     "relic": (losses.ReLIC(2.5), partial(formulas.relic, weight=2.5)),
-    "relic_detached": (
-        losses.ReLIC(2.5, detach_target=True),
-        partial(formulas.relic, weight=2.5, detach_target=True),
-    ),
+    "relic_detached": (losses.ReLIC(2.5, detach_target=True), partial(formulas.relic, weight=2.5, detach_target=True)),
     "relic_own_view": (losses.ReLIC(2.5, own_view=True), partial(formulas.relic, weight=2.5, own_view=True)),
     "siglip": (losses.SigLIP(-2.0), partial(formulas.siglip, bias=-2)),
     "spectral": (losses.Spectral(1.5), partial(formulas.spectral, mu=1.5)),

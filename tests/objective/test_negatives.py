@@ -22,15 +22,7 @@ from ssl_bench.objective.candidates import Keyed
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.losses import SINCERE, InfoNCE, SupCon
 from ssl_bench.objective.memory import Memory
-from ssl_bench.objective.negatives import (
-    CrossView,
-    InBatch,
-    MemoryBank,
-    Negatives,
-    OwnView,
-    Queue,
-    RandomK,
-)
+from ssl_bench.objective.negatives import CrossView, InBatch, MemoryBank, Negatives, OwnView, Queue, RandomK
 from ssl_bench.objective.positives import NearestKey
 from ssl_bench.objective.sampling import draw_excluded, without_replacement
 from ssl_bench.objective.schedule import Count, Progress

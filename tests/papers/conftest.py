@@ -26,12 +26,7 @@ def composed(overrides: Sequence[str], seed: int = 0) -> dict[str, Any]:
 
 
 def write_result(
-    of: Cell,
-    seed: int,
-    metrics: Mapping[str, float],
-    *extra: str,
-    outputs: Path = Path("outputs"),
-    **written: Any,
+    of: Cell, seed: int, metrics: Mapping[str, float], *extra: str, outputs: Path = Path("outputs"), **written: Any
 ) -> Path:
     """Write the results.json of a run with the overrides of a cell, and what else is ``written``."""
     config = composed([*of.overrides, *extra], seed)

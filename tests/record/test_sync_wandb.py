@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow  # each call of wandb takes seconds
 SCRIPT = Path(__file__).parents[2] / "scripts" / "sync_wandb.sh"
 
 

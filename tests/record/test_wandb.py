@@ -85,6 +85,7 @@ def test_the_config_in_wandb_has_the_names_of_the_command_line(
     assert len(values) > 20 and again == {k: v for k, v in config.items() if k in again}
 
 
+@pytest.mark.slow
 def test_variables_of_wandb_name_a_run(monkeypatch: pytest.MonkeyPatch, train: Train) -> None:
     """They come after what is set on the command line, as the mode does."""
     variables = {"NAME": "mine", "RUN_GROUP": "ours", "PROJECT": "theirs", "TAGS": "a,b", "MODE": "online"}
@@ -95,6 +96,7 @@ def test_variables_of_wandb_name_a_run(monkeypatch: pytest.MonkeyPatch, train: T
     assert (run.display_name, run.run_group, run.project, list(run.tags)) == ("mine", "ours", "theirs", ["c"])
 
 
+@pytest.mark.slow
 def test_a_failure_of_wandb_does_not_fail_the_run(train: Train) -> None:
     """W&B refuses a tag of this length."""
     code, printed = train("tracking=offline", f"tracking.tags=[{'long' * 20}]", "max_steps=2")
@@ -127,7 +129,10 @@ def test_a_killed_run_resumes_without_missing_or_repeated_rows_in_wandb(train: T
     assert not of_kind(entries, "run")[0].resume  # or `wandb sync` would append these rows to those of the first
 
 
-@pytest.mark.parametrize(("error", "code"), [(RunError("no"), 1), (Interrupted(signal.SIGUSR2), 140)])
+INTERRUPTED = pytest.param(Interrupted(signal.SIGUSR2), 140, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("error", "code"), [(RunError("no"), 1), INTERRUPTED])
 def test_a_failed_run_is_failed_and_a_stopped_one_preempting(error: BaseException, code: int, tmp_path: Path) -> None:
     config = load(["tracking=offline"])
     with pytest.raises(type(error)), Tracker(tmp_path, config, "id", 0, {}) as tracker:

@@ -98,17 +98,12 @@ def test_a_loss_of_an_earlier_version_is_told_the_new_name_of_its_method(monkeyp
 RUNS = [
     ["negatives=random_k", "negatives.k=16"],
     ["negatives=random_k", "negatives.k=64", "batch_size=b32"],
-    ["negatives=random_k", "negatives.k=64", "batch_size=b32", "seed=1"],
     ["negatives=queue", "negatives.k=64", "batch_size=b32"],
     ["loss=dhel"],
     ["loss=dhel", "negatives=own_view"],
-    ["framework=moco_v2", "negatives.k=64"],
-    ["framework=moco_v2", "negatives=in_batch"],
     ["framework=npid", "batch_size=b2048"],
     ["backbone.width=-1"],
-    ["backbone.width=-1", "seed=1"],
     ["evaluate.knn.k=2000"],
-    ["evaluate.knn.k=2000", "seed=1"],
     ["dataset=bits", "evaluate=knn"],
 ]
 
@@ -124,9 +119,11 @@ def by_itself(config: dict[str, Any]) -> str | None:
 
 def test_each_run_is_refused_as_by_itself() -> None:
     configs = [load(run) for run in RUNS]
-    found = [error and str(error) for error in refusals(configs, here=True)]
-    assert found == [by_itself(config) for config in configs]
-    assert [number for number, error in enumerate(found) if error is None] == [0, 3, 5, 6]
+    again = [config | {"seed": 1} for config in configs[5:8]]
+    found = [error and str(error) for error in refusals([*configs, *again], here=True)]
+    alone = [by_itself(config) for config in configs]
+    assert found == [*alone, *alone[5:8]]
+    assert [number for number, error in enumerate(alone) if error is None] == [0, 2, 4]
 
 
 @pytest.mark.parametrize("missing", [["dataset=cifar10"], ["dataset=imagenet"], ["devices=1024", "batch_size=b1024"]])

@@ -60,16 +60,16 @@ def test_a_run_records_results_rows_and_a_log(train: Train) -> None:
 
 def test_a_run_whose_negatives_grow_records_how_many_it_had(train: Train) -> None:
     grows = ["negatives=random_k", "negatives.k=3", "negatives.final=90", "negatives.schedule=cosine"]
-    assert train(*grows, "max_steps=30", "epochs=2", "log_every=4")[0] == 0  # the 42 steps would be two epochs
-    expected = [round(46.5 - 43.5 * math.cos(math.pi * step / 42)) for step in range(30)]
+    assert train(*grows, "max_steps=12", "epochs=2", "log_every=4")[0] == 0  # the 42 steps would be two epochs
+    expected = [round(46.5 - 43.5 * math.cos(math.pi * step / 42)) for step in range(12)]
     facts = json.loads((only_run() / "results.json").read_text())["facts"]
-    assert (facts["negatives_per_anchor"], facts["negatives_per_anchor_at_end"]) == (3, expected[29])
+    assert (facts["negatives_per_anchor"], facts["negatives_per_anchor_at_end"]) == (3, expected[11])
     rows = [row for row in rows_of() if "loss" in row]
     assert [row["negatives_per_anchor"] for row in rows] == [expected[row["step"] - 1] for row in rows]
 
 
 def test_two_ranks_give_the_results_of_one(train: Train) -> None:
-    """In double precision: views, gathered candidates, global batch statistics, averaged gradients, looks at epochs."""
+    """In double precision: views, gathered candidates, global batch statistics, averaged gradients, `watch/`."""
     exact = [*SHORT[:1], "epochs=1", "max_steps=6", "precision=fp64", "batch_size.size=256", "evaluate.watch=1"]
     assert train(*exact, "paths.outputs=one")[0] == 0
     assert train_on_two_ranks(*SMALL, *exact, "paths.outputs=two")[0] == 0
@@ -80,13 +80,9 @@ def test_two_ranks_give_the_results_of_one(train: Train) -> None:
         for o in ("one", "two")
     ]
     assert float((vectors[0] - vectors[1]).norm() / vectors[0].norm()) < 1e-12
-    looks = [
-        {k: v for k, v in row.items() if k.startswith("watch/")}
-        for o in ("one", "two")
-        for row in rows_of(o)
-        if "watch/effective_rank" in row
-    ]
-    assert len(looks) == 2 and len(looks[0]) == 3 and looks[1] == pytest.approx(looks[0], rel=1e-5)
+    rows = [row for o in ("one", "two") for row in rows_of(o) if "watch/effective_rank" in row]
+    first, second = ({k: v for k, v in row.items() if k.startswith("watch/")} for row in rows)
+    assert len(first) == 3 and second == pytest.approx(first, rel=1e-5)
 
 
 # A short run of some dozen steps: the images have 12 pixels instead of 20.
@@ -123,7 +119,8 @@ def test_an_unexpected_error_is_printed_once_with_its_traceback(train: Train, mo
 
 def test_a_stop_when_an_evaluation_is_due_does_not_skip_the_evaluation(train: Train) -> None:
     """An epoch is one step, with an evaluation."""
-    run = ["epochs=4", "batch_size.size=680", "dataset.size=12", "evaluate=knn", "evaluate.every=1"]
+    run = ["epochs=4", "batch_size.size=200", "dataset.size=12", "dataset.share=0.2"]
+    run += ["evaluate=knn", "evaluate.every=1"]
     with stopped_at(3):
         assert train(*run)[0] == 143
     assert train(*run)[0] == 0
@@ -166,12 +163,12 @@ def test_the_commit_of_a_run_is_that_at_its_start_and_later_ones_stand_beside_it
 
     first = commit("1")
     with stopped_at(1):
-        assert train("epochs=2")[0] == 143
+        assert train("epochs=2", "dataset.share=0.1")[0] == 143
     second = commit("2")
     (checkout / "file").write_text("changed")
     (start,) = torch.load(only_run() / "checkpoints" / "last.pt", weights_only=True)["starts"]
     assert start["git"] == first
-    assert train("epochs=2")[0] == 0
+    assert train("epochs=2", "dataset.share=0.1")[0] == 0
     results = json.loads((only_run() / "results.json").read_text())
     known = results["environment"]
     assert known["git"] == first and known["git_later"] == [f"{second}+"]

@@ -184,7 +184,7 @@ def test_a_finished_run_has_one_checkpoint_with_networks_only_and_is_as_good(tra
 @pytest.mark.parametrize("change", [{"optimizer": None}, {"pruned": True}])
 def test_a_checkpoint_with_networks_only_is_not_trained_on(train: Train, change: dict[str, Any]) -> None:
     """Where a run can go on to more epochs, its own one is whole; ``ssl-bench prune`` of version 0.4 left others."""
-    assert train("epochs=1", *STEADY, *FEW)[0] == 0
+    assert train("epochs=1", *STEADY[:2], *FEW)[0] == 0
     run = only_run()
     last = run / "checkpoints/last.pt"
     assert moments(run) > 0
@@ -193,10 +193,10 @@ def test_a_checkpoint_with_networks_only_is_not_trained_on(train: Train, change:
     config = yaml.safe_load((run / "config.yaml").read_text())
     (run / "config.yaml").write_text(yaml.safe_dump(config | {"halt_at": None}))  # a key of that version
     before = last.read_bytes(), (run / "config.yaml").read_bytes()
-    code, printed = train("epochs=2", *STEADY, *FEW)
+    code, printed = train("epochs=2", *STEADY[:2], *FEW)
     assert code == 1 and f"`rm {last} {run}/results.json`" in printed
     assert (last.read_bytes(), (run / "config.yaml").read_bytes()) == before
-    assert main([str(run), "evaluate.knn.k=5"]) == 0
+    assert main([str(run), "evaluate=knn"]) == 0
 
 
 def test_a_constant_schedule_goes_on_from_a_shorter_training(train: Train) -> None:

@@ -43,7 +43,7 @@ def views_at_once(step: Step, rows: slice = slice(None)) -> Batch:
 
 
 def training(*overrides: str) -> Training:
-    config = load([*SMALL, "epochs=4", "max_steps=14", *overrides])
+    config = load([*SMALL, "batch_size.size=16", "epochs=4", "max_steps=14", *overrides])
     return Training(config, torch.device("cpu"))
 
 

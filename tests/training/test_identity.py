@@ -164,13 +164,8 @@ def test_a_file_of_weights_that_was_replaced_is_another_start(
     trained: Path, train: Train, capfd: pytest.CaptureFixture[str]
 ) -> None:
     weights = Path("weights.pt")
-    content = {
-        k: v
-        for k, v in load_run(trained, read_config(trained), CPU)
-        .method.encoder.get_submodule("backbone")
-        .state_dict()
-        .items()
-    }
+    encoder = load_run(trained, read_config(trained), CPU).method.encoder
+    content = dict(encoder.get_submodule("backbone").state_dict())
     torch.save(content, weights)
     command = ["max_steps=1", f"init={weights}", "paths.outputs=second", "evaluate.baselines=[init]"]
     assert train(*command)[0] == 0
