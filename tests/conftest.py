@@ -4,7 +4,7 @@ import os
 
 os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "WANDB_MODE": "offline"}
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # many processes import torch: what one compiles is there for the next
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # many processes import torch: the next one finds its compiled files
 
 import contextlib
 import gc
@@ -33,7 +33,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
 # A very small network on scattered digits at batch size 64: a run of a few steps takes a second.
 SMALL = ["backbone.width=4", "head.out=16", "optimizer=sgd", "optimizer.lr=0.3"]
 SMALL += ["tracking=off", "log_every=1", "evaluate=[]", "evaluate.baselines=[]"]
-# Of the runs that tests begin with which do not depend on how they were trained.
+# Words of the runs of ``trained`` and ``grid``, for tests that only need some finished run.
 TRAINED = ["max_steps=3", "evaluate=knn", "evaluate.baselines=[init,raw]"]
 
 
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection() -> None:
-    """Imports make many objects and nearly no garbage: none is looked for until the tests are collected."""
+    """Collect no garbage while tests are imported: imports make many objects and nearly no garbage."""
     gc.disable()
 
 
@@ -56,18 +56,15 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_objects_to_look_through() -> None:
-    """What earlier modules have left stays out of the collections of garbage, of which every run makes one."""
+def freeze_objects_of_earlier_modules() -> None:
+    """Keep the objects of earlier modules out of the garbage collection that each run does at its end."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A folder of each process: by locks in it, runs wait for the cores that the user's other runs have.
-
-    All processes share a cache, which is not the user's.
-    """
+    """Give each process a temporary folder of its own, and all processes together a cache that is not the user's."""
     os.environ["TMPDIR"] = tempfile.tempdir = str(tmp_path_factory.mktemp("temporary"))
     folder = tmp_path_factory.getbasetemp()
     os.environ["XDG_CACHE_HOME"] = str((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "cache")
@@ -102,7 +99,7 @@ def no_pictures() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped_at(step: int) -> Iterator[None]:
-    """Stop the runs of this process after a step, as ``kill`` does: their exit code is 143, and they can go on."""
+    """Stop the runs of this process after a step, as ``kill`` does: their exit code is 143, and they can be resumed."""
     from ssl_bench.training.step import Stepper
 
     finish = Stepper.finish

@@ -1,4 +1,4 @@
-"""Evaluations: of ``results.json`` files that tests write by hand, and what evaluators are run on."""
+"""Evaluations for ``results.json`` files that tests write by hand, and the targets of evaluators."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +29,6 @@ def with_evaluations(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def targets_of(run: build.Run, networks: Mapping[str, Any]) -> dict[str, Target]:
-    """What the evaluators of a run are run on, on the CPU, by the infix of their metrics."""
+    """The targets of the evaluators of a run on the CPU, by the middle of the names of their metrics."""
     cells = build.cells(run, networks, torch.device("cpu"), Precision.of("fp32", False))
     return {infix: target for _, _, targets in cells for infix, target in targets}

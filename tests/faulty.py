@@ -1,4 +1,4 @@
-"""Processes for which a file system fails for a moment, by ``faults.c``."""
+"""Processes whose file system fails now and then, by the library that ``faults.c`` makes."""
 
 import os
 import re
@@ -16,8 +16,8 @@ class FaultyFolder:
     """A folder in which calls of the processes that are started here fail by chance.
 
     Args:
-        folder: of the test; ``folder / "disk"`` is the one with errors.
-        one_in: one call of so many fails.
+        folder: the folder of the test; below ``folder / "disk"`` calls fail.
+        one_in: one in so many calls fails.
     """
 
     def __init__(self, folder: Path, one_in: int) -> None:
@@ -38,11 +38,11 @@ class FaultyFolder:
         return subprocess.Popen(command, **streams, text=True, cwd=self.path.parent, env=environment)  # type: ignore[call-overload,no-any-return]
 
     def failed(self) -> list[str]:
-        """The calls that have failed."""
+        """The names of the calls that have failed, such as ``open``."""
         text = self._log.read_text() if self._log.exists() else ""
         return re.findall(r"^\d+ failed (\w+) ", text, re.M)
 
     def writers(self, path: Path) -> list[str]:
-        """The processes that have replaced or opened a file, in that order, each once for all it did in a row."""
+        """The process ids that have replaced or opened a file, in that order; consecutive equal ids count once."""
         found = re.findall(rf"^(\d+) did \w+ {re.escape(str(path))}$", self._log.read_text(), re.M)
         return [pid for number, pid in enumerate(found) if number == 0 or pid != found[number - 1]]

@@ -1,4 +1,4 @@
-"""What refusals.yaml needs to be on the disk, in the working directory."""
+"""Makes the files that rows of refusals.yaml need in the working directory; their key ``given`` names a function."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Faults in many places, and whether the nearest tests find them: how strong the tests are.
+"""Plant faults in the package, and print whether the nearest tests find them.
 
 ``python -m tests.mutations [NAME ...] [--tree DIR]`` is run by hand, from the top of the repository. It
 copies the tree to a temporary folder, plants one fault of mutations.yaml at a time, and runs the test files that are

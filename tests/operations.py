@@ -1,4 +1,4 @@
-"""Dispatched operations: a list of them in place of a CUDA graph."""
+"""A list of dispatched operations that can be replayed, in place of a CUDA graph."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ class Operations(TorchDispatchMode):
     @torch.no_grad()
     def replay(self) -> None:
         """Carry the operations out; their results are in the recorded tensors, as those of a graph are."""
-        made: dict[int, Any] = {}  # the result of this replay in place of that of the recording
+        made: dict[int, Any] = {}  # by the id of a recorded result, the result of this replay
 
         def current(value: Any) -> Any:
             return made.get(id(value), value)

@@ -1,4 +1,4 @@
-"""What the server of ``tests.ranks`` does before it forks: the first configuration is composed, which takes longest."""
+"""Imported by the server of ``tests.ranks`` before it forks: the first composition of a process takes longest."""
 
 from ssl_bench.config.compose import load
 from tests.conftest import SMALL

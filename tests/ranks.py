@@ -28,7 +28,7 @@ from ssl_bench.signals import unblock
 from tests.conftest import no_pictures
 
 T = TypeVar("T")
-# Some tests need scipy. Nothing here may start a thread.
+# Modules that the server imports before it forks; scipy is for some tests. None of them may start a thread.
 PRELOADED = ["tests.preloaded", "ssl_bench.launch.run", "ssl_bench.networks.backbones", "scipy.stats"]
 PRELOADED += ["torch._dynamo", "ssl_bench.train", "sklearn.datasets", "matplotlib.figure", "wandb", "wandb.sdk.launch"]
 multiprocessing.set_forkserver_preload(PRELOADED)
@@ -61,7 +61,7 @@ def _enter(rank: int, function: Callable[[int], T], ranks: int, folder: str) -> 
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 90) -> None:
-    """Wait until a condition is true."""
+    """Wait until ``condition()`` is true; fail after ``seconds``."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -127,7 +127,7 @@ def _command(arguments: tuple[str, ...], environment: dict[str, str], output: st
 
 
 def start_two_ranks(*arguments: str) -> list[Command]:
-    """Start ``ssl-bench train`` on two ranks with torchrun's variables; skip the test where there is one core."""
+    """Start ``ssl-bench train`` on two ranks with torchrun's variables; skip the test on a machine with one core."""
     if available_cores() < 2:
         pytest.skip("two ranks need two cores")
     shared = {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

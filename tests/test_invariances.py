@@ -1,4 +1,4 @@
-"""What must not change a training: chunks of a batch, a second rank, an interruption.
+"""Chunks of a batch, a second rank and an interruption do not change a training.
 
 Every framework of conf/ with its usual objective, SimCLR with every loss, and InfoNCE with every kind of negatives are
 trained for three steps of a very small network in double precision. A new option is covered as soon as it is there.

@@ -36,7 +36,7 @@ def cells(values: Mapping[Cell, Sequence[float]], **settings: Any) -> dict[Cell,
 
 
 def end(cells: Mapping[Cell, Sequence[Path]], capfd: Capture) -> str:
-    """What is printed at the end of a grid that asked for ten epochs."""
+    """The output at the end of a grid with ``epochs=10``."""
     runs = [
         Run(("name=g", f"loss={loss}", f"batch_size=b{size}", f"seed={seed}"), {"epochs": 10}, folder, "")
         for (loss, size), folders in cells.items()

@@ -1,4 +1,4 @@
-"""Folders of photos and of arrays that are made by hand, and the datasets of them."""
+"""Make folders of photos and of arrays, and open them as datasets."""
 
 from pathlib import Path
 from typing import Any

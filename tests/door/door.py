@@ -1,4 +1,4 @@
-"""Command lines with what they must answer."""
+"""Run command lines in this process, and check that a refusal names the key and the remedy and writes nothing."""
 
 import contextlib
 import re
@@ -40,8 +40,8 @@ def enter(command: str, capfd: pytest.CaptureFixture[str]) -> Answer:
 def refuses(command: str, names: str, capfd: pytest.CaptureFixture[str], code: int = 2) -> None:
     """Assert that a command is refused in one line that names the key and the remedy, and that it writes nothing.
 
-    Other lines may stand before that one only where a run fails (code 1), which has a log, and where the images are the
-    user's own, of which it is printed what was found.
+    Other lines may precede that line only where a run fails (code 1), which has a log, and with the user's own images,
+    of which number and size are printed.
 
     Args:
         names: the key, then the options and numbers of the remedy, such as ``epochs 1``; in any order.

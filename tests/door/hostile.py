@@ -1,6 +1,6 @@
-"""Files that are damaged, or that somebody has made to do harm, and what must come of them.
+"""Damaged and malicious files, and a check of how they are read.
 
-Each ends in one sentence that names it, or is read right; within bounds of time and memory, and no code in it is run.
+A file is read right, or refused in one sentence that names it, within bounds of time and memory; no code in it is run.
 """
 
 import os
@@ -14,8 +14,8 @@ from typing import Any
 
 from ssl_bench.errors import ConfigError, RunError
 
-SEED = 67  # of all that is drawn
-MEMORY, SECONDS = 2**31, 20  # that one file may take on a busy machine; threads take address space, too
+SEED = 67  # of all random damage
+MEMORY, SECONDS = 2**31, 20  # bounds for reading one file on a busy machine, with the address space of threads
 MARKER = "HACKED"  # the file that a payload makes
 
 
@@ -38,7 +38,7 @@ def a_socket(path: Path) -> None:
         made.bind(os.path.relpath(path))
 
 
-# What can lie in the place of a file, where reading waits, has no end, or takes all memory.
+# Makers of what is not a regular file, or too large: reading it would wait, not end, or take all memory.
 PLACES: dict[str, Callable[[Path], Any]] = {
     "folder": Path.mkdir,
     "pipe": os.mkfifo,
@@ -65,7 +65,7 @@ def variants(content: bytes, seed: int, count: int = 60) -> list[tuple[str, byte
 
 
 def outcome(call: Callable[[], Any]) -> tuple[str, Any]:
-    """The refusal in which a call ends, or "" and what it returns; any other end is an error of the test."""
+    """The sentence with which a call is refused and None, or "" and its result; any other exception fails the test."""
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[0])
     before, start = resource.getrlimit(resource.RLIMIT_AS), time.monotonic()

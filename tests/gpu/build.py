@@ -1,7 +1,7 @@
 """Compiles the fake CUDA runtime for the torch that is installed.
 
-Written by hand in C are the functions that have to answer or to keep a rule. The others are those that torch's
-libraries ask for, which ``nm`` lists: they succeed and do nothing, or make a handle, or count as a launch.
+Functions with results are written by hand, in C. All other functions that torch's libraries call, which ``nm`` lists,
+are generated: they succeed and do nothing, or make a handle, or count as a launch.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ MACROS += "#define __device_builtin_texture_type__\n#define __device_builtin_sur
 
 
 def obstacle() -> str:
-    """Why the runtime cannot be compiled here; empty if it can."""
+    """The reason why the runtime cannot be compiled here; empty if it can."""
     missing = [tool for tool in ("gcc", "nm") if shutil.which(tool) is None]
     if missing:
         return f"{missing[0]} is not installed"
@@ -82,7 +82,7 @@ def _compile(folder: Path) -> Path:
         "int fake_cuda_handle(); int fake_cuda_compute();\n" + "\n".join(map(_other, sorted(asked - written)))
     )
     library = folder / "fake_cuda.so"
-    # Who opens the driver finds this library, which is loaded already.
+    # Libraries that open the driver get this library, which is loaded already.
     _run(*gcc, "-shared", rest, *objects, "-o", library, "-lpthread", "-lrt", "-Wl,-soname,libcuda.so.1")
     return library
 

@@ -1,4 +1,4 @@
-"""Trainings on a GPU by the product's own classes, without its command line."""
+"""Trainings on a GPU by the classes of ``ssl_bench.training``, without the command line."""
 
 import contextlib
 import ctypes
@@ -30,7 +30,7 @@ class Log(logging.Handler):
         self.lines.append(record.getMessage())
 
     def recordings(self) -> int:
-        """How many kinds of steps are replayed."""
+        """How many kinds of steps are replayed, with and without diagnostics."""
         return sum("are replayed as a CUDA graph" in line for line in self.lines)
 
 

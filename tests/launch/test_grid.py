@@ -29,7 +29,7 @@ from tests.ranks import wait_for
 Train = Callable[..., tuple[int, str]]
 LOCAL = ["launcher=local", "launcher.jobs=2"]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
-# Takes a run and keeps it until its input ends.
+# Takes the lease of a run and holds it until its input ends.
 HOLDER = """
 import sys
 from pathlib import Path
@@ -45,7 +45,7 @@ def results(outputs: str = "outputs") -> dict[str, Any]:
 
 
 def counts(printed: str) -> list[int]:
-    """Of all runs of a grid, those trained, done before, failed, and interrupted, not begun or left out, if any."""
+    """Runs of a grid: all, trained, done before, failed, and then interrupted, not begun and left out, if any."""
     (line,) = re.findall(r"^\d+ runs?: \d+ trained.*", printed, re.MULTILINE)
     return [int(number) for number in re.findall(r"\d+", line)]
 

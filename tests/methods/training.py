@@ -22,7 +22,7 @@ def options(group: str) -> list[str]:
 
 
 def has_own_objective(framework: str) -> bool:
-    """Whether a framework takes no loss, negatives and temperature. Hydra would take a second for all frameworks."""
+    """Whether a framework is a Method without loss, negatives and temperature; Hydra would take a second for all."""
     file = yaml.safe_load((directory() / "framework" / f"{framework}.yaml").read_text())
     if "_target_" in file["framework"]:
         return issubclass(find_target(file["framework"], "framework"), Method)

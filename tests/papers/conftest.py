@@ -1,4 +1,4 @@
-"""A paper of tiny cells, a file of the user's own, the configurations of cells, and results of runs that were not."""
+"""A paper of tiny cells, a table of the user's own, configurations of cells, and results written by hand."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def composed(overrides: Sequence[str], seed: int = 0) -> dict[str, Any]:
 def write_result(
     of: Cell, seed: int, metrics: Mapping[str, float], *extra: str, outputs: Path = Path("outputs"), **written: Any
 ) -> Path:
-    """Write the results.json of a run with the overrides of a cell, and what else is ``written``."""
+    """Write the results.json of a run with the overrides of a cell; ``written`` are further keys of the file."""
     config = composed([*of.overrides, *extra], seed)
     folder = outputs / config["name"] / run_id(config)
     folder.mkdir(parents=True, exist_ok=True)

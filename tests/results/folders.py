@@ -34,8 +34,8 @@ def make(name: str, /, rows: Sequence[dict[str, Any]] = (), **values: Any) -> Pa
     """Make the directory of a run under ``outputs``, whose name is its run_id.
 
     Args:
-        name: of its experiment, and a last part that only tells the runs of a test apart for its reader.
-        values: of its configuration; the seed is by default the number of runs that the experiment has already.
+        name: ``experiment/label``; the label is for the reader of the test only.
+        values: values of the configuration; the seed defaults to the number of runs of the experiment.
     """
     experiment = OUTPUTS / name.rpartition("/")[0]
     config = {"seed": len([*experiment.glob("*/config.yaml")])} | configuration(**values)
@@ -81,9 +81,10 @@ def run(
     """Make a run whose command sets some settings, a.b as a__b; it is finished if it has an accuracy by kNN.
 
     Args:
-        name, points: as of :func:`make`, and its rows.
-        command: the words of another one than that of the settings.
-        settings: of which ``loss``, ``dataset`` and ``batch_size``, a size, are options of groups.
+        name: as in :func:`make`.
+        points: rows of metrics.
+        command: the words of its command; None: the settings.
+        settings: values by key; ``loss``, ``dataset`` and ``batch_size`` (a number) name options of groups.
     """
     values: dict[str, Any] = {"choices": {"dataset": "mnist"}, "evaluate": {"knn": {}}, "name": name.partition("/")[0]}
     for path, value in settings.items():
@@ -111,12 +112,12 @@ def claim_elsewhere(folder: Path, host: str, silent: float) -> None:
 
 
 def touch(path: Path, when: float) -> None:
-    """Set the time of change."""
+    """Set the time at which a file was changed last."""
     os.utime(path, times=(when, when))
 
 
 def make_grid(name: str, runs: Sequence[str], folders: Mapping[int, Path] = {}, started: float = 0.0) -> Path:
-    """Make the file of a grid of runs by their words; ``folders``: the directories of those that have begun."""
+    """Make the file of a grid whose runs have these words; ``folders``: directories of the runs that have begun."""
     overrides = [shlex.split(run) for run in runs]
     experiment = next((word[5:] for word in overrides[0] if word.startswith("name=")), "default")
     places = [

@@ -59,7 +59,7 @@ Numbers = Callable[[evaluations.Entry], float]
 
 
 class Clock:
-    """Lets what was written since its last tick be a minute younger than what was written before."""
+    """Sets times of folders: each :meth:`tick` is a minute later than the one before."""
 
     def __init__(self) -> None:
         self.now = STARTED
@@ -89,17 +89,17 @@ def configuration(*words: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
 
 
 def all_steps(config: Mapping[str, Any]) -> int:
-    """The steps of a run; of one that does not name their number three, as if it had so few images."""
+    """The number of steps of a run: ``max_steps``, or three where it is not set."""
     return 3 * bool(config["epochs"]) if config["max_steps"] is None else int(config["max_steps"])
 
 
 def epoch(config: Mapping[str, Any], step: int) -> float:
-    """The epoch after a step: a run that names no number of steps ends after its epochs."""
+    """The epoch after a step; without ``max_steps`` the last step ends the last epoch."""
     return step / 21 if config["max_steps"] is not None else config["epochs"] * step / max(1, all_steps(config))
 
 
 def begin(config: Mapping[str, Any], words: Iterable[str] = (), steps: int | None = None) -> Path:
-    """Write a run that has trained so many steps, or all, and has no results."""
+    """Write a run without results that has trained ``steps`` steps (None: all of them)."""
     folder = run_dir(config)
     folder.mkdir(parents=True)
     runs.begin(folder, config, shlex.join(["ssl-bench", "train", *words, f"seed={config['seed']}"]))
@@ -113,11 +113,11 @@ def begin(config: Mapping[str, Any], words: Iterable[str] = (), steps: int | Non
 
 
 def evaluated(folder: Path, config: Mapping[str, Any], numbers: Numbers, images: int) -> list[evaluations.Entry]:
-    """The evaluations that a configuration asks for with their metrics; the bits of the accuracies are written.
+    """The evaluations of a configuration with their metrics; which images are classified correctly is written.
 
     Args:
         numbers: the accuracy of an entry, in [0, 1].
-        images: of the test split; an image is easy or hard for all runs alike.
+        images: number of test images; an image is equally easy for all runs.
     """
     entries = list[evaluations.Entry]()
     for entry in evaluations.asked(config):
@@ -143,10 +143,10 @@ def finish(
     """Write ``results.json``.
 
     Args:
-        config, numbers: as :func:`evaluated` has them.
-        others: configurations by which the run was evaluated later.
-        before: as version 0.3.
-        parts: of the file that differ.
+        config, numbers, images: as in :func:`evaluated`.
+        others: configurations of later evaluations of the run.
+        before: write the format of version 0.3.
+        parts: other values of keys of the file.
     """
     entries = [entry for one in (config, *others) for entry in evaluated(folder, one, numbers, images)]
     if before:
@@ -170,7 +170,7 @@ def finish(
 
 
 def accuracy(config: Mapping[str, Any], entry: evaluations.Entry) -> float:
-    """A loss, the number of negatives, k of kNN, the share of labels and the seed each have their part."""
+    """An accuracy that depends on the loss, the number of negatives, k of kNN, the share of labels and the seed."""
     settings, classes = entry["settings"], config["dataset"]["num_classes"]
     of_seed, own = (np.random.default_rng(key).standard_normal() for key in (config["seed"], int(run_id(config), 16)))
     value = LOSSES.get(config["choices"]["loss"], 0.57) + 0.01 * np.log2((config["negatives"] or {}).get("k", 4) / 4)

@@ -1,4 +1,4 @@
-"""What a configuration builds, and a run that is opened again with the weights of its checkpoint."""
+"""The parts of a run are built from its configuration, and a run is opened again with the weights of its checkpoint."""
 
 from collections import Counter
 from collections.abc import Callable

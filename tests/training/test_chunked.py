@@ -1,4 +1,4 @@
-"""What a pass of chunks sees: the same dropout and running statistics. ``test_invariances`` has the gradient."""
+"""Both passes over the chunks have the same dropout and running statistics. ``test_invariances`` tests the gradient."""
 
 import contextlib
 import copy

@@ -1,4 +1,4 @@
-"""Whatever a result depends on is in its identity: what lies on the disk under one name may be another thing later."""
+"""The run_id depends on the contents of images, weights and plugins, since a file may change under the same name."""
 
 import json
 from collections.abc import Callable
