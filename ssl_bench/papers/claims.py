@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ssl_bench.papers.cells import Cell, Table
-from ssl_bench.results.statistics import beyond, half_width, tail
+from ssl_bench.results.statistics import beyond, deviation, tail
 
 ERROR = 0.05  # of one end of an interval, before Holm's correction
+ROUNDING = 1e-15  # deviation of numbers that are equal up to rounding
 
 
 class ClaimVerdict(Enum):
@@ -40,6 +41,13 @@ STATISTICS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  
     "endpoints": lambda y, x: y[-1] - y[0],
     "slope": lambda y, x: statistics.linear_regression([math.log2(value) for value in x], y).slope,
 }
+
+
+def half_width(values: Sequence[float], error: float = ERROR) -> float:
+    """Half of the mean's interval by Student's t, each end of which errs so often; NaN of fewer than two values."""
+    if (spread := deviation(values)) is None:
+        return math.nan
+    return float(beyond(error, len(values) - 1)) * max(spread, ROUNDING) / math.sqrt(len(values))
 
 
 @dataclass(frozen=True)

@@ -19,30 +19,44 @@ from typing import Any
 from ssl_bench.papers import measurements, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
-from ssl_bench.papers.claims import ERROR, PaperClaim
+from ssl_bench.papers.claims import ERROR, PaperClaim, half_width
 from ssl_bench.papers.fill import Filled
-from ssl_bench.record.drawing import DASHES, Line, Panel, figure_of, plot
+from ssl_bench.record.drawing import DASHES, Line, Panel, figure_of, plot, through_means
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
-from ssl_bench.results.statistics import deviation, half_width, mean
+from ssl_bench.results.statistics import deviation, mean
 
 NUMBERS = ("paper", "ours", "difference", "project")
 THEORY = {"color": "#555555", "linewidth": 2.5, "alpha": 0.7, "zorder": 1, "marker": "", "linestyle": "-"}
 Best = set[tuple[str, str, str]]  # names of a number, its row and its column
 
 
-def sheet_of(table: Table, filled: Sequence[Filled], below: Sequence[str] = ()) -> Sheet:
-    """A filled table in the shape that the paper prints, and with further paragraphs ``below`` its notes."""
+def whole(table: Table, filled: Sequence[Filled], results: Results, call: str, changes: Sequence[str] = ()) -> Sheet:
+    """A filled table in the shape that the paper prints.
+
+    Below it stand its notes and source, the verdict of a claim, and the command that fills what is empty.
+
+    Args:
+        call: the table as an argument of ``ssl-bench reproduce``.
+        changes: settings that replace those of the paper in all cells.
+    """
     by_row: dict[str, dict[str, Filled]] = {}  # which need not have a cell in every column
     for filled_cell in filled:
         by_row.setdefault(filled_cell.cell.label, {})[filled_cell.cell.column] = filled_cell
     best, columns = _best(table, filled), list(dict.fromkeys(filled_cell.cell.column for filled_cell in filled))
     sheet = Sheet(["", "", *columns], left=2, title=f"{table.name}: {table.title}")
-    sheet.below = [*filter(None, [table.note, measurements.errata(table), *below])]
+    of = verdicts.judge(table, results).lines() if isinstance(table, PaperClaim) else []
+    given = f"Ours: with {' '.join(changes)} in place of the paper's settings." if changes else ""
+    below = [table.note, measurements.errata(table), f"Source: {table.cite}", given, "\n".join(of)]
+    sheet.below = [*filter(None, below)]
+    if empty := {one.cell.overrides for one in filled if one.cell.available and not one.values}:
+        todo = f"{len(empty)} configuration{'s' * (len(empty) != 1)} without a run"
+        sheet.commands = [f"To fill the empty cells, `ssl-bench reproduce {call}`: {todo}."]
     for label, cells in by_row.items():
         sheet.rows += _rows(sheet, label, columns, cells, best)
     numbers = [_record(filled_cell, best) for filled_cell in filled]
     sheet.records = [{"table": table.name, **record} for record in numbers]
-    sheet.data = {"table": table.name, "title": table.title, "cite": table.cite, "cells": numbers, "below": sheet.below}
+    sheet.data = {"table": table.name, "title": table.title, "cite": table.cite, "cells": numbers}
+    sheet.data["below"] = sheet.paragraphs
     return sheet
 
 
@@ -67,16 +81,6 @@ def _rows(
             row.append(SheetEntry(text, sheet.numbers(notes), (name, label, column) in best))
         rows.append(row)
     return rows
-
-
-def whole(table: Table, filled: Sequence[Filled], results: Results, call: str, changes: Sequence[str] = ()) -> Sheet:
-    """The same with its source, what is empty, the settings that its cells were given, and the verdict of a claim."""
-    empty = {one.cell.overrides for one in filled if one.cell.available and not one.values}
-    todo = f"{len(empty)} configuration{'s' * (len(empty) != 1)} without a run"
-    fill_by = f"To fill the empty cells, `ssl-bench reproduce {call}`: {todo}." if empty else ""
-    of = verdicts.judge(table, results).lines() if isinstance(table, PaperClaim) else []
-    given = f"Ours: with {' '.join(changes)} in place of the paper's settings." if changes else ""
-    return sheet_of(table, filled, [f"Source: {table.cite}", given, fill_by, "\n".join(of)])
 
 
 def _best(table: Table, filled: Sequence[Filled]) -> Best:
@@ -156,20 +160,24 @@ def _curves(table: Table, filled: Sequence[Filled], head: str) -> Panel:
     }
     order = {column: float(i) for i, column in enumerate(table.columns())}  # of a table, which has no x axis
     x = {one.cell.column: order[one.cell.column] if one.cell.x is None else one.cell.x for one in filled}
-    bar, lines = partial(half_width, error=ERROR) if claim else deviation, list[Line]()
+    lines = list[Line]()
     for i, label in enumerate(dict.fromkeys(one.cell.label for one in filled)):
         row = [one for one in filled if one.cell.label == label]
         name = row[0].cell.row if claim else label  # the axis has the measure of a claim
         paper = {x[one.cell.column]: one.cell.paper for one in row if one.cell.paper is not None}
         ours = {x[one.cell.column]: one.values for one in row if one.values}
         measured = ours or {x[one.cell.column]: one.measured for one in row if one.measured}
-        means, halves = [*map(fmean, measured.values())], [bar(values) or 0.0 for values in measured.values()]
+        values = [*measured.values()]
         if paper:
             look = {"label": f"{name} (paper)", "linestyle": "--", "mfc": "white"}
             lines.append(Line(i, [*paper], [*paper.values()], look))
         look = {"label": name + " (project)" * (not ours and not claim), "linestyle": "-"}
-        if measured:
-            lines.append(Line(i, [*measured], means, looks.get(label, look), None if label in looks else halves))
+        if measured and not claim:
+            lines.append(through_means(i, [*measured], values, look))
+        elif measured:
+            of_seeds = {"halves": [half_width(of) for of in values], "values": values}  # the intervals that decide
+            own: Any = {} if label in looks else of_seeds
+            lines.append(Line(i, [*measured], [*map(fmean, values)], looks.get(label, look), **own))
         elif not paper:
             lines.append(Line(i, [], [], {"label": f"{name} (no numbers yet)", "linestyle": "none"}))
     for curve, numbers in claim.theory.items() if claim else ():
@@ -182,7 +190,8 @@ def _curves(table: Table, filled: Sequence[Filled], head: str) -> Panel:
     axes = {"xticks": [*x.values()], "xticklabels": [*x], "xlabel": table.x or "column of the table"}
     axes |= {"title": head, "ylabel": y}
     runs = max((len(one.values or one.measured) for one in filled), default=0)
-    title = f"mean and {1 - 2 * ERROR:.0%} interval of {runs} seeds" if claim and runs > 1 else None
+    bars = f"and {1 - 2 * ERROR:.0%} interval" if claim else "± pooled deviation"
+    title = f"mean {bars} of {runs} seeds" if runs > 1 else None
     short = all(len(line.look["label"]) < 28 for line in lines)
     # Below the axis and its label it hides nothing.
     legend = {"title": title, "ncols": 1 + short, "loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
@@ -194,7 +203,7 @@ def _beside(table: Table, filled: Sequence[Filled], head: str) -> Panel:
     numbers = [one.values or one.measured for one in filled]
     lines = [Line(0, range(len(of)), of, {**THEORY, "linewidth": 0.8}) for of in zip(*numbers, strict=False)]
     look = {"marker": "o", "capsize": 5}
-    lines += [Line(i, [i], [fmean(of)], look, [half_width(of, ERROR)]) for i, of in enumerate(numbers) if of]
+    lines += [Line(i, [i], [fmean(of)], look, [half_width(of)]) for i, of in enumerate(numbers) if of]
     x = f"{table.x}: {filled[0].cell.column}\nmean and {1 - 2 * ERROR:.0%} interval; a thin line for each seed"
     axes: dict[str, Any] = {"xlim": (-0.5, len(filled) - 0.5), "xlabel": x, "ylabel": table.y, "title": head}
     axes |= {"xticks": range(len(filled)), "xticklabels": [textwrap.fill(one.cell.label, 12) for one in filled]}

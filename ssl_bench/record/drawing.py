@@ -23,6 +23,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3}
 # A name of a user is no formula.
 STYLE |= {"text.parse_math": False, "legend.frameon": False, "axes.titlesize": 9, "figure.titlesize": 9}
+PERCENT = "(%)"  # in the label of an axis of shares, which ends within 0 and 100
 PLACES = "0a1b2c3d4e5f6-7x8-9-"  # of the digits of Regions in the colour map tab20, whose pairs are dark and light
 Settings = Mapping[str, Any]  # of matplotlib
 Panel = Callable[[Any], None]  # draws in axes: one of the functions below with its data
@@ -35,10 +36,11 @@ class Line:
     Attributes:
         x, y: of the points [P].
         look: settings of another look, and the ``label`` in the legend.
-        halves: of the error bars [P]; None: there are none.
+        halves: half of the length of the error bars, of all or of each [P]; None: there are none.
         band: there is a band in place of the error bars.
-        aside: points by which the line is moved to the right, since error bars of several lines would cover each other.
-            Where it would lie otherwise counts in the range of the axes. None: it is not moved.
+        values: those of which each y is the mean, drawn as small points [P, any number]; empty: none are drawn.
+        aside: by how many points (1/72 inch) the line is moved to the right, since error bars of several lines would
+            cover each other. The range of the axes is that of the line where it is not moved. None: it is not moved.
     """
 
     number: int
@@ -47,25 +49,49 @@ class Line:
     look: Settings = field(default_factory=dict)
     halves: Any = None
     band: bool = False
+    values: Sequence[Sequence[float]] | np.ndarray = ()
     aside: float | None = None
 
-    def draw(self, axis: Any) -> None:
-        """Draw it in a panel."""
+    def draw(self, axis: Any) -> Any:
+        """Draw it in a panel; return what stands for it in a legend."""
         turn, n = divmod(self.number, len(COLOURS))
         look = {"color": COLOURS[n], "marker": MARKERS[n], "linestyle": DASHES[(n + turn) % len(DASHES)], **self.look}
         ends = [] if self.halves is None else [np.subtract(self.y, self.halves), np.add(self.y, self.halves)]
+        points = [(x, y) for x, values in zip(self.x, self.values, strict=False) for y in values]
         if self.aside is not None:
             from matplotlib.transforms import offset_copy
 
             look["transform"] = offset_copy(axis.transData, axis.figure, self.aside, units="points")
             for y in (self.y, *ends):
-                axis.update_datalim([*zip(self.x, y, strict=True)])
+                axis.update_datalim([*zip(self.x, y, strict=True), *points])
+        if points:
+            small = {"linestyle": "", "marker": ".", "markersize": 4, "alpha": 0.5, "markevery": None, "label": None}
+            axis.plot(*zip(*points, strict=True), **{**look, **small})
         if self.band:
             axis.fill_between(self.x, *ends, color=look["color"], alpha=0.2, linewidth=0)
         if self.band or not ends:
-            axis.plot(self.x, self.y, **look)
-        else:
-            axis.errorbar(self.x, np.asarray(self.y), self.halves, **{"capsize": 3, **look})
+            return axis.plot(self.x, self.y, **look)[0]
+        return axis.errorbar(self.x, np.asarray(self.y), self.halves, **{"capsize": 3, **look})
+
+
+def pooled(samples: Sequence[Sequence[float]] | np.ndarray) -> float | None:
+    """The standard deviation within all samples [P, any number] together; None if none has two values."""
+    squares, degrees = sum(np.var(of) * len(of) for of in samples), sum(len(of) - 1 for of in samples)
+    return float(np.sqrt(squares / degrees)) if degrees else None
+
+
+def through_means(
+    number: int,
+    x: Sequence[float] | np.ndarray,
+    samples: Sequence[Sequence[float]] | np.ndarray,
+    look: Settings,
+    **more: Any,
+) -> Line:
+    """A line through the means of samples [P, any number], with their pooled deviation and their values."""
+    deviation = pooled(samples)
+    return Line(
+        number, x, [*map(np.mean, samples)], look, deviation, values=() if deviation is None else samples, **more
+    )
 
 
 def plot(axis: Any, lines: Sequence[Line], axes: Settings, doubling: bool = False, legend: Any = None) -> None:
@@ -76,13 +102,18 @@ def plot(axis: Any, lines: Sequence[Line], axes: Settings, doubling: bool = Fals
         doubling: the x axis has powers of two.
         legend: settings of the legend; None: there is none.
     """
-    for line in lines:
-        line.draw(axis)
+    drawn = [line.draw(axis) for line in lines]
     if doubling:
         axis.set_xscale("log", base=2)
     axis.set(**axes)
-    if legend is not None:
-        axis.legend(**legend)
+    if legend is not None:  # by itself it would leave out names that begin with _
+        axis.legend(drawn, [line.look["label"] for line in lines], **legend)
+
+
+def of_seeds(label: str, few: int, many: int) -> str:
+    """The label of the y axis of lines whose points are means of so many seeds, or of some numbers between."""
+    seeds = f"{few} seeds" if few == many else f"{few} to {many} seeds"
+    return f"{label}\nmean ± pooled deviation of {seeds}" if many > 1 else label
 
 
 def boxes(axis: Any, values: Sequence[Sequence[float]], axes: Settings) -> None:
@@ -148,6 +179,8 @@ def figure_of(
         for axis in drawn.axes if len(panels) > 1 and axes[0].lines else ():
             ends = [other.get_ylim() for other in drawn.axes if other.get_ylabel() == axis.get_ylabel()]
             axis.set_ylim(np.min(ends), np.max(ends))
+        for axis in (axis for axis in drawn.axes if PERCENT in axis.get_ylabel()):
+            axis.set_ylim(max(axis.get_ylim()[0], 0), min(axis.get_ylim()[1], 100))
         if title:
             drawn.suptitle(title, **({} if drawn.get_layout_engine() else {"x": 0.01, "ha": "left"}))
         if below is not None:

@@ -9,7 +9,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
@@ -22,6 +22,7 @@ GAP = "  "  # between two columns of a terminal
 NARROWEST, LEAST = 20, 8  # characters of a column of folded words beside one of numbers, and of any
 LONGEST = 10**6  # characters of a line in a file
 WIDEST = 120  # characters of a line of text on a terminal
+WIDEST_LATEX = 6  # columns that fit on a page
 Lines = list[list[str]]
 
 
@@ -45,10 +46,12 @@ class Sheet:
     Attributes:
         columns: headings of all columns; the first ``left`` ones name a row.
         words: headings of further columns of words, which stand at the left, numbers at the right.
-        spared: headings of columns that a narrow terminal leaves out, one after another until the others fit.
+        spared: headings of columns that a narrow terminal leaves out, one after another until the others fit; LaTeX
+            leaves out those beyond six columns.
         title: the line above it, and a comment in LaTeX.
         notes: the footnotes.
         below: paragraphs after them, which may have lines.
+        commands: further paragraphs, that say what to run: LaTeX has none.
         records: rows of CSV and JSON, if they are not those of the sheet.
         data: the object of JSON, if it is not {"title", "rows", "notes", "below"}.
     """
@@ -61,8 +64,14 @@ class Sheet:
     spared: Sequence[str] = ()
     title: str = ""
     below: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
     records: Sequence[Mapping[str, Any]] | None = None
     data: Any = None
+
+    @property
+    def paragraphs(self) -> list[str]:
+        """All paragraphs after the footnotes."""
+        return [*self.below, *self.commands]
 
     def numbers(self, notes: Sequence[str]) -> tuple[int, ...]:
         """The numbers of footnotes, which are added if they are new."""
@@ -83,7 +92,7 @@ def _marked(sheet: Sheet, escape: Callable[[str], str], bold: str, raised: str) 
         return (bold if entry.best else "{}").format(escape(entry.text)) + marks
 
     notes = [[f"{raised.format(number)} {escape(note)}"] for number, note in enumerate(sheet.notes, 1)]
-    below = [list(map(escape, paragraph.splitlines())) for paragraph in sheet.below if paragraph]
+    below = [list(map(escape, paragraph.splitlines())) for paragraph in sheet.paragraphs if paragraph]
     return [list(map(escape, sheet.columns)), *(list(map(text, row)) for row in sheet.rows)], notes + below
 
 
@@ -99,7 +108,8 @@ def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str
         return _csv(sheets)
     if form == "json":
         objects = [
-            s.data or {"title": s.title, "rows": records(s), "notes": s.notes, "below": "\n".join(s.below).splitlines()}
+            s.data
+            or {"title": s.title, "rows": records(s), "notes": s.notes, "below": "\n".join(s.paragraphs).splitlines()}
             for s in sheets
         ]
         return json.dumps(objects if len(objects) != 1 else objects[0], indent=2) + "\n"
@@ -113,7 +123,7 @@ def _terminal(sheet: Sheet, width: int | None) -> str:
     width = width or shutil.get_terminal_size((LONGEST, 0)).columns
     wrap = textwrap.TextWrapper(min(width, WIDEST), break_long_words=False, break_on_hyphens=False)
     notes = "\n".join(f"{number} {note}" for number, note in enumerate(sheet.notes, 1))
-    below = (map(wrap.fill, map(printable, part.splitlines())) for part in (notes, *sheet.below) if part)
+    below = (map(wrap.fill, map(printable, part.splitlines())) for part in (notes, *sheet.paragraphs) if part)
     table = [wrap.fill(printable(sheet.title))] * bool(sheet.title) + lines(sheet, width)
     return "\n\n".join(map("\n".join, [table, *below])) + "\n"
 
@@ -192,6 +202,10 @@ def _latex(sheet: Sheet) -> str:
     """A ``tabular`` with the rules of the package booktabs."""
     from pandas import DataFrame
 
+    spared = sheet.spared[: max(0, len(sheet.columns) - WIDEST_LATEX)]
+    places = [place for place, name in enumerate(sheet.columns) if name not in spared]
+    kept = [[of[place] for place in places] for of in (sheet.columns, *sheet.rows)]
+    sheet = replace(sheet, columns=kept[0], rows=kept[1:], commands=[])
     (headings, *rows), below = _marked(sheet, _tex, "\\textbf{{{}}}", "\\rlap{{$^{{{}}}$}}")
     sides = "l" * sheet.left + "r" * (len(headings) - sheet.left)
     table = DataFrame(rows, columns=headings).to_latex(index=False, escape=False, column_format=sides)
@@ -221,7 +235,7 @@ def _csv(sheets: Sequence[Sheet]) -> str:
 
     rows = list[dict[Any, Any]]()
     for sheet in sheets:
-        about = " ".join(" ".join([sheet.title, *sheet.below]).split())
+        about = " ".join(" ".join([sheet.title, *sheet.paragraphs]).split())
         for n, record in enumerate(records(sheet)):
             record |= {"about": about} if about and not n else {}
             rows.append({_harmless(name): _harmless(value) for name, value in record.items()})

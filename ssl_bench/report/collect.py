@@ -181,7 +181,7 @@ def _groups(table: DataFrame, named: set[str], names: Mapping[Key, str], left: s
             "started": min((run.began for run in part["run"] if run.began), default=time.time()),
             "left": left.get(name),
             "command": printable(commands.pop()) or None if len(commands) == 1 else None,
-            "seeds": curves.over_seeds(part, ["loss", *runs_table.usual(part)], _most(len(table))),
+            "seeds": curves.over_seeds(part, _most(len(table))),
         }
         found.append(group | verdicts.of(part, names))
     return sorted(found, key=lambda group: group["started"])

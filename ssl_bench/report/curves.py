@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record import evaluations, runs
+from ssl_bench.record.drawing import pooled
 from ssl_bench.record.evaluations import evaluator_of
 from ssl_bench.record.runs import METRICS, Run, finite
-from ssl_bench.results.curves import SeedCurve, curves, read_rows
+from ssl_bench.results.curves import SeedCurve, curves, main_names, read_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -81,7 +82,7 @@ def _whole(numbers: Iterable[float]) -> list[float]:
     return [int(number) if number.is_integer() and abs(number) < 1e15 else number for number in map(float, numbers)]
 
 
-def over_seeds(table: DataFrame, names: Iterable[str], most: int) -> dict[str, list[dict[str, Any]]]:
+def over_seeds(table: DataFrame, most: int) -> dict[str, list[dict[str, Any]]]:
     """Mean and deviation over seeds of an experiment's curves, by name, with at most so many points each.
 
     There are none of a value whose runs make no lines, or if no two runs differ in their seed only.
@@ -89,20 +90,18 @@ def over_seeds(table: DataFrame, names: Iterable[str], most: int) -> dict[str, l
     if len(table) > MOST_RUNS:
         return {}
     read, by_name = read_rows(table), dict[str, list[dict[str, Any]]]()
-    for name in list(dict.fromkeys(names))[:MOST_NAMES]:
+    for name in main_names(table, [*read.values()])[:MOST_NAMES]:
         try:
             lines, *_ = curves(table, name, read)
         except ConfigError:
             continue
-        if any(line.seeds > 1 for line in lines):
+        if any(line.values.shape[1] > 1 for line in lines):
             by_name[name] = [_of_seeds(line, most) for line in lines]
     return by_name
 
 
 def _of_seeds(line: SeedCurve, most: int) -> dict[str, Any]:
     """A curve of equally spaced epochs, of which the last one is kept."""
-    kept = slice(None, None, -(-len(line.x) // most) * -1)
-    numbers = (line.x, line.mean, line.deviation)
-    epochs, mean, deviation = (_whole(float(f"{n:.{DIGITS}g}") for n in values[kept][::-1]) for values in numbers)
-    label = printable(line.legend)
-    return {"label": label, "epochs": epochs, "mean": mean, "deviation": deviation}
+    kept, numbers = slice(None, None, -(-len(line.x) // most) * -1), (line.x, line.values.mean(1))
+    epochs, mean = (_whole(float(f"{n:.{DIGITS}g}") for n in values[kept][::-1]) for values in numbers)
+    return {"label": printable(line.label), "epochs": epochs, "mean": mean, "deviation": pooled(line.values)}

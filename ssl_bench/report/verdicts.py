@@ -42,7 +42,7 @@ def _matters(table: DataFrame, metric: str) -> dict[str, Any] | None:
         return None
     sheet = told.sheet()
     rows = [[printable(entry.text) for entry in row] for row in sheet.rows]
-    below = [printable(line) for part in sheet.below for line in part.splitlines()]
+    below = [printable(line) for part in sheet.paragraphs for line in part.splitlines()]
     words = {"columns": sheet.columns, "rows": rows, "below": below, "unit": told.measured.label}
     return told.data | words | {"title": printable(sheet.title)}
 
@@ -60,5 +60,7 @@ def _sheet(table: DataFrame, by: str, metric: str) -> dict[str, Any] | None:
     columns, *rows = ([row[0], row[place], *row[1:place], *row[place + 1 :]] for row in [[*sheet.columns], *rows])
     words = {"by": by, "title": sheet.title, "columns": columns, "rows": rows, "notes": sheet.notes}
     return (
-        compared.record() | words | {"below": [*map(printable, "\n".join(sheet.below).splitlines())]} if rows else None
+        compared.record() | words | {"below": [*map(printable, "\n".join(sheet.paragraphs).splitlines())]}
+        if rows
+        else None
     )

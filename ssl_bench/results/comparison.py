@@ -196,6 +196,11 @@ class Comparisons:
                 texts += [row["varies"], row["verdict"]]
                 sheet.rows.append([SheetEntry(label, notes), SheetEntry(str(row["n"])), *map(SheetEntry, texts)])
         sheet.below, sheet.data = self._below(), self.record()
+        if commands := dict.fromkeys(command for row in self.rows for command in row["commands"]):
+            sheet.commands = [
+                "Nothing shows how runs vary, so there is no verdict; these runs would show it:",
+                *commands,
+            ]
         lists = ({n: "; ".join(map(str, v)) for n, v in row.items() if isinstance(v, list)} for row in self.rows)
         sheet.records = [row | texts for row, texts in zip(self.rows, lists, strict=True)]
         return sheet
@@ -214,8 +219,6 @@ class Comparisons:
             sentences.append(f"{row['of']} minus {row['to']}: the cells {chance}.{of_seeds}")
         if any(row["varies"] == "seeds only" for row in known):
             sentences.append("Seeds only: these runs have not recorded which images are right.")
-        if commands := list(dict.fromkeys(command for row in self.rows for command in row["commands"])):
-            sentences += ["Nothing shows how runs vary, so there is no verdict; these runs would show it:", *commands]
         return sentences
 
 

@@ -17,17 +17,18 @@ from ssl_bench.config.ranges import near
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, runs
-from ssl_bench.record.drawing import COLOURS, DASHES, Line, figure_of, plot
+from ssl_bench.record.drawing import COLOURS, DASHES, Line, figure_of, of_seeds, plot, through_means
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.runs import METRICS, Run
 from ssl_bench.results import table as runs_table
-from ssl_bench.results.table import text_of, varying
+from ssl_bench.results.table import repr_of, text_of, varying
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 MOST_LINES = 12  # of a figure
 CLOCKS = {"step", "epoch", "seconds"}
+WATCHED = ("watch/knn_top1", "watch/effective_rank")  # on a sample of the training images
 
 
 @dataclass(frozen=True)
@@ -35,22 +36,14 @@ class SeedCurve:
     """A value over the epochs, from runs that differ in their seed only.
 
     Attributes:
-        label: the settings, and the evaluation, that distinguish it from the other curves; empty for the only one.
+        label: the settings, and the evaluation, that distinguish it from the other curves, and its number of seeds.
         x: the epochs at which all its runs have the value [P].
-        mean, deviation: over the seeds, a share in percent [P]; the deviation of one seed is 0.
-        seeds: their number.
+        values: of each seed, a share in percent [P, seeds].
     """
 
     label: str
     x: np.ndarray
-    mean: np.ndarray
-    deviation: np.ndarray
-    seeds: int
-
-    @property
-    def legend(self) -> str:
-        """Its label, with the number of seeds."""
-        return f"{self.label or 'all'} ({self.seeds} seed{'s' * (self.seeds > 1)})"
+    values: np.ndarray
 
 
 Rows = Sequence[Mapping[str, Any]]
@@ -62,20 +55,35 @@ def read_rows(table: DataFrame) -> dict[str, Rows]:
     return {str(run.folder): runs.read_rows(run.folder / METRICS) for run in table["run"] if run.folder is not None}
 
 
+def main_names(table: DataFrame, recorded: Sequence[Rows]) -> list[str]:
+    """The names of the values to watch trainings by, the main one first: of those that some rows have.
+
+    That is kNN on a sample of the training images, then what says which network is better, and of runs without labels
+    the effective rank. The losses of different losses are not compared: it is there if all runs have one.
+    """
+    there = sorted({name for rows in recorded for row in rows for name in row if _has(row, name)})
+    ranked = [n for n in there if runs_table.meaning(table, n).sign and not evaluations.is_baseline(n)]
+    one_loss = len({*map(repr_of, table.get("loss", ()))}) < 2
+    names = dict.fromkeys([WATCHED[0], *ranked, *WATCHED[1:], *["loss"] * one_loss])
+    return [name for name in names if name in there]
+
+
 def curves(
     table: DataFrame, name: str | None = None, read: Mapping[str, Rows] | None = None
 ) -> tuple[list[SeedCurve], str, list[str]]:
     """The curves of a value of ``metrics.jsonl``, its name with its unit, and sentences on the runs that have no part.
 
     Args:
-        name: ``loss``, ``knn/top1`` of ``evaluate.every``, or any other value of the rows; None: ``loss``.
+        name: ``loss``, ``knn/top1`` of ``evaluate.every``, or any other value of the rows; None: the first of
+            :func:`main_names`.
         read: what :func:`read_rows` gives; None: it is called.
 
     Raises:
         ConfigError: no run has such rows, there are too many lines, or two folders have other values of one training.
     """
-    name, read = name or "loss", read_rows(table) if read is None else read
+    read = read_rows(table) if read is None else read
     recorded = [read.get(str(run.folder), ()) for run in table["run"]]
+    name = name or next(iter(main_names(table, recorded)), "")
     having = [any(_has(row, name) for row in of_run) for of_run in recorded]
     if not any(having):
         there = sorted({key for of_run in recorded for row in of_run[:50] for key in row} - CLOCKS)
@@ -104,14 +112,16 @@ def curves(
 
 
 def figure(found: Sequence[SeedCurve], label: str, below: Sequence[str] = ()) -> Any:
-    """Draw what :func:`curves` finds: a line for each curve, and a band of one standard deviation over its seeds."""
+    """Draw what :func:`curves` finds: a line for each curve, its seeds as small points, and its deviation as a band."""
     lines = list[Line]()
     for i, curve in enumerate(found):
-        look = {"label": curve.legend, "markevery": max(1, len(curve.x) // 30)}
+        look = {"label": curve.label, "markevery": max(1, len(curve.x) // 30)}
         look["linestyle"] = DASHES[i // len(COLOURS) % len(DASHES)]
-        lines.append(Line(i, curve.x, curve.mean, look, curve.deviation, band=True))
-    y = f"{label}\nmean" + " and standard deviation" * any(curve.seeds > 1 for curve in found)
-    panel = partial(plot, lines=lines, axes={"xlabel": "epoch", "ylabel": y}, legend={})
+        several = curve.values.shape[1] > 1
+        lines.append(through_means(i, curve.x, curve.values, look, band=several))
+    seeds = sorted(curve.values.shape[1] for curve in found)
+    axes = {"xlabel": "epoch", "ylabel": of_seeds(label, seeds[0], seeds[-1])}
+    panel = partial(plot, lines=lines, axes=axes, legend={})
     return figure_of([panel], (6.4, 4.3), below=below)
 
 
@@ -149,5 +159,5 @@ def _curve(label: str, members: Sequence[tuple[Run, Points]], name: str, metric:
         if its != points:
             raise ConfigError(f"{name} of one training and seed differs in {first.folder} and {run.folder}: name one")
     frame = metric.scale * DataFrame([points for _, points in by_seed.values()]).sort_index(axis=1).dropna(axis=1)
-    epochs, means, spreads = frame.columns.to_numpy(float), frame.mean(), frame.std().fillna(0.0)
-    return SeedCurve(label, epochs, means.to_numpy(), spreads.to_numpy(), len(frame))
+    label = f"{label or 'all'} ({len(frame)} seed{'s' * (len(frame) > 1)})"
+    return SeedCurve(label, frame.columns.to_numpy(float), frame.to_numpy().T)

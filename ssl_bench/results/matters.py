@@ -64,7 +64,8 @@ class Matters:
             texts = [size, between(of["low"], of["high"], scale), of["verdict"]]
             sheet.rows.append([SheetEntry(of["setting"], numbers), *map(SheetEntry, texts)])
         sheet.below, sheet.data = ["\n".join(self.said), *self.measured.below], self.data
-        sheet.records = self.data["settings"]
+        sheet.records, more = self.data["settings"], len(self.data["smallest"]) != 1
+        sheet.commands = [f"More seeds: {MORE}"] * (more and bool(sheet.rows))
         return sheet
 
     def figure(self) -> Any:
@@ -255,13 +256,14 @@ def _can_show(measured: Measured, data: dict[str, Any], fit: Fit) -> str:
         images = f", other test images by {_text(of_images, scale)}" if of_images is not None else ""
         parts.append(f"Another seed moves a run by {_text(deviation, scale)}{images}.")
     if not data["smallest"]:
-        return " ".join([*parts, beforehand(count or 0, (fit.design.levels.max(0) + 1).tolist(), len(fit.values))])
+        told = beforehand(count or 0, (fit.design.levels.max(0) + 1).tolist(), len(fit.values))
+        return " ".join([*parts, told.replace(f": {MORE}", ".")])
     (n, half, most), *others = (of.values() for of in data["smallest"])
     roughly = "roughly" if fit.design.degrees < FEW else "about"
     found = f"With {n} seed{'s' * (n > 1)} a difference of {roughly} {half:.2g}{points} is found in half of such "
     found += f"grids, one of {most:.2g} in nine of ten"
-    found += "".join(f"; with {n} seeds about {half:.2g} and {most:.2g}: {MORE}" for n, half, most in others)
-    return " ".join([*parts, found + "." * (not others)])
+    found += "".join(f"; with {n} seeds about {half:.2g} and {most:.2g}" for n, half, most in others)
+    return " ".join([*parts, f"{found}."])
 
 
 def beforehand(images: int, levels: Sequence[int], count: int, table: DataFrame | None = None) -> str:

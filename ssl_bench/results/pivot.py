@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ssl_bench.errors import ConfigError
-from ssl_bench.record.drawing import Line, Panel, figure_of, heat_map, plot
+from ssl_bench.record.drawing import Line, Panel, figure_of, heat_map, of_seeds, plot, through_means
 from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.results import statistics
 from ssl_bench.results import table as runs_table
@@ -69,8 +69,9 @@ class Pivot:
         signed = {c: [metric.sign * mean for key, mean in means.items() if key[1] == c] for c in columns}
         top = {column: max(of) for column, of in signed.items() if metric.sign and len(of) > 1}
         high, records = "highest" if metric.sign > 0 else "lowest", list[dict[str, Any]]()
-        bold = [f"Bold: the {high} mean of a column; `ssl-bench compare` says whether it is better."] * bool(top)
+        bold = [f"Bold: the {high} mean of a column."] * bool(top)
         sheet = Sheet([row_name, *heads], title=self.title, below=[*self.below, *bold], records=records)
+        sheet.commands = ["`ssl-bench compare` says whether the best is better by more than chance."] * bool(top)
         for row in rows:
             sheet.rows.append([SheetEntry(text_of(row)), *[SheetEntry()] * len(columns)])
             for place, column in enumerate(columns, 1):
@@ -163,8 +164,9 @@ def _between(table: DataFrame, axes: Sequence[str]) -> list[str]:
 def figure(pivots: Sequence[Pivot], heat: bool) -> Any:
     """Draw a panel for each table: its columns lie on the x axis, its rows are lines, or the y axis of a heat map.
 
-    Lines have the mean and the 95% interval over the seeds; a cell of a heat map has its mean and number of runs. All
-    panels have one range of the y axis, and all heat maps one scale of colours.
+    Lines have the mean of each cell, its runs as small points, and as error bars the standard deviation over seeds,
+    which is pooled over the cells of a line. A cell of a heat map has its mean and number of runs. All panels have one
+    range of the y axis, and all heat maps one scale of colours.
     """
     means = [fmean(cell.values()) for pivot in pivots for cell in pivot.cells.values()]
     panels = [_heat(pivot, (min(means), max(means))) if heat else _lines(pivot) for pivot in pivots]
@@ -178,17 +180,12 @@ def _lines(pivot: Pivot) -> Panel:
     lines = list[Line]()
     for i, row in enumerate(rows):
         cells = {x[column]: [*cell.values()] for column in columns if (cell := pivot.cells.get((row, column)))}
-        halves = [*map(statistics.half_width, cells.values())]
-        look = {"label": f"{name}={text_of(row)}" if name else None}
-        lines.append(
-            Line(i, [*cells], [*map(fmean, cells.values())], look, halves, aside=4 * (i - (len(rows) - 1) / 2))
-        )
+        look, aside = {"label": f"{name}={text_of(row)}" if name else None}, 4 * (i - (len(rows) - 1) / 2)
+        lines.append(through_means(i, [*cells], [*cells.values()], look, aside=aside))
     few, *_, many = [*(counts := sorted(map(len, pivot.cells.values()))), counts[-1]]
-    of = f"{few} seeds" if few == many else f"{few} to {many} seeds"
-    y = f"{pivot.measured.label}\nmean" + f" and 95% interval of {of}" * (many > 1)
     axes = {"xticks": [*x.values()], "xticklabels": [*map(text_of, columns)], "xlabel": pivot.names[1]}
     doubling = numeric and 0 < 4 * min(columns) <= max(columns)
-    axes |= {"title": pivot.title, "ylabel": y}
+    axes |= {"title": pivot.title, "ylabel": of_seeds(pivot.measured.label, few, many)}
     return partial(plot, lines=lines, axes=axes, doubling=doubling, legend={} if name else None)
 
 

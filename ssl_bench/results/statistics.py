@@ -29,7 +29,6 @@ import numpy as np
 
 ERROR = 0.05  # of all answers to a question together, and of an interval
 SAME = 1e-9  # of the mean of numbers, by which equal ones may differ
-ROUNDING = 1e-15  # deviation of numbers that are equal up to rounding
 LEAST = 3  # degrees of freedom that must remain for seeds to have a part of their own, or for a verdict without seeds
 IMAGES = 1.5  # squared number of images by which runs differ at least, times the degrees of freedom
 SMALL = 1e-6  # of what is 0 but for rounding, in products of zeros and ones
@@ -62,13 +61,6 @@ def deviation(values: Sequence[float]) -> float | None:
         return None
     centre = fmean(values)
     return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
-
-
-def half_width(values: Sequence[float], error: float = ERROR / 2) -> float:
-    """Half of the mean's interval by Student's t, each end of which errs so often; NaN of fewer than two values."""
-    if (spread := deviation(values)) is None:
-        return math.nan
-    return float(beyond(error, len(values) - 1)) * max(spread, ROUNDING) / math.sqrt(len(values))
 
 
 def smallest_gap(values: Sequence[float]) -> float:
