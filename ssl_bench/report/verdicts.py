@@ -29,21 +29,21 @@ def of(table: DataFrame, names: Mapping[Key, str]) -> dict[str, dict[str, Any]]:
         if name not in usual or names[key] in found["left_out"]:
             continue
         found["left_out"][names[key]] = [*map(printable, "\n".join(runs_table.left_out(table, name)).splitlines())]
-        found["matters"] |= {names[key]: told} if (told := _matters(table, name)) else {}
+        found["matters"][names[key]] = _matters(table, name)
         found["verdicts"][names[key]] = [sheet for by in settings if (sheet := _sheet(table, by, name))]
     return found
 
 
-def _matters(table: DataFrame, metric: str) -> dict[str, Any] | None:
-    """The settings that matter, with the texts of their table; None of runs that cannot be compared."""
+def _matters(table: DataFrame, metric: str) -> dict[str, Any]:
+    """The settings that matter, with the texts of their table; of runs that cannot be compared the title says why."""
     try:
         told = what_matters(table, metric)
-    except ConfigError:  # nothing varies, or settings vary together
-        return None
+    except ConfigError as error:  # nothing varies, or settings vary together
+        return {"settings": [], "columns": [], "rows": [], "below": [], "title": printable(str(error))}
     sheet = told.sheet()
     rows = [[printable(entry.text) for entry in row] for row in sheet.rows]
     below = [printable(line) for part in sheet.paragraphs for line in part.splitlines()]
-    words = {"columns": sheet.columns, "rows": rows, "below": below, "unit": told.measured.label}
+    words = {"columns": sheet.columns, "rows": rows, "below": below}
     return told.data | words | {"title": printable(sheet.title)}
 
 
@@ -56,9 +56,7 @@ def _sheet(table: DataFrame, by: str, metric: str) -> dict[str, Any] | None:
     sheet = compared.sheet()
     marks = {number: f" [{number}]" for number in range(1, len(sheet.notes) + 1)}
     rows = [[printable(entry.text) + "".join(marks[n] for n in entry.notes) for entry in row] for row in sheet.rows]
-    place = sheet.columns.index("verdict")  # second: on a phone the first columns are seen
-    columns, *rows = ([row[0], row[place], *row[1:place], *row[place + 1 :]] for row in [[*sheet.columns], *rows])
-    words = {"by": by, "title": sheet.title, "columns": columns, "rows": rows, "notes": sheet.notes}
+    words = {"by": by, "title": sheet.title, "columns": sheet.columns, "rows": rows, "notes": sheet.notes}
     return (
         compared.record() | words | {"below": [*map(printable, "\n".join(sheet.paragraphs).splitlines())]}
         if rows

@@ -22,9 +22,12 @@ const button = (label, focus, onclick, more = {}) =>
   el("button", { type: "button", "data-focus": focus, onclick, ...more }, label);
 const numeric = (words, more = "") => el("td", { class: `number ${more}` }, words);
 
-// A table in a box that scrolls. Heads and cells are texts or elements, of which a <th> or <td> is a cell by itself.
+// A table in a box that scrolls. Heads and cells are texts or elements, of which a <th> or <td> is a cell by itself. On a
+// phone each row of the class "stack" is a block of its own, with its heads beside the values.
 function table(name, heads, rows, attributes = {}) {
-  const cell = (tag, more) => (content) => (/^T[DH]$/.test(content?.tagName) ? content : el(tag, more, content));
+  const headOf = (place) => (typeof heads[place] === "string" ? { "data-head": heads[place] } : {});
+  const cell = (tag, more) => (content, place) =>
+    (/^T[DH]$/.test(content?.tagName) ? content : el(tag, more ?? headOf(place), content));
   const head = el("tr", {}, heads.map(cell("th", { scope: "col" })));
   const body = rows.map((each) => (each.tagName ? each : el("tr", {}, each.map(cell("td")))));
   const box = { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table of ${name}`, "data-scroll": name };
@@ -51,12 +54,17 @@ function duration(seconds) {
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86400).toFixed(1)} days`;
 }
 
-// n, mean, sample deviation and standard error of numbers; the last two are null for fewer than two.
+// n, mean and sample deviation of numbers; the last is null for fewer than two.
 function statistics(numbers) {
   const n = numbers.length, mean = numbers.reduce((sum, value) => sum + value, 0) / n;
-  if (n < 2) return { n, mean, std: null, error: null };
-  const std = Math.sqrt(numbers.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1));
-  return { n, mean, std, error: std / Math.sqrt(n) };
+  const squares = numbers.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+  return { n, mean, std: n < 2 ? null : Math.sqrt(squares / (n - 1)) };
+}
+
+// The deviation within all points of a line together, which is known better than that of one point with few runs.
+function pooled(points) {
+  const several = points.filter(({ n }) => n > 1), degrees = several.reduce((sum, { n }) => sum + n - 1, 0);
+  return degrees ? Math.sqrt(several.reduce((sum, { n, std }) => sum + (n - 1) * std ** 2, 0) / degrees) : 0;
 }
 
 // A mean with its deviation and number, each number as `form` prints it.

@@ -97,7 +97,11 @@ function line(index, x, y, more = {}) {
   };
 }
 
-const errorBars = (found) => ({ type: "data", array: found.map(({ std }) => std ?? 0), thickness: 1.2, width: 3 });
+const errorBars = (points) => ({ type: "constant", value: pooled(points), thickness: 1.2, width: 3 });
+
+// The y axis of a metric; that of a share ends within 0 and 100.
+const axisOfMetric = (name, title = unit(name)) =>
+  ({ title, ...(about(name).share ? { autorangeoptions: { clipmin: 0, clipmax: 100 } } : {}) });
 
 // The names of lines with samples of their look.
 function legend(labels) {

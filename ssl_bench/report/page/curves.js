@@ -2,17 +2,18 @@
 
 const MOST_CURVES = 8; // runs that are shown
 const CURVE_LABELS = {
-  loss: "loss (nats)", "npc/mean": "multiplier q_B (npc/mean)", information: "bound on the information (nats)",
+  "watch/knn_top1": "kNN on a sample of the training images (watch/knn_top1, %)", loss: "loss (nats)", "npc/mean": "multiplier q_B (npc/mean)", information: "bound on the information (nats)",
   "query_grad/mean": "gradient norm of the queries (query_grad/mean)", images_per_second: "speed (images/s)",
 };
-const FIRST = ["watch/effective_rank", "npc/mean", "information", "query_grad/mean"]; // after loss and metrics
+const FIRST = ["watch/effective_rank", "npc/mean", "information", "query_grad/mean"]; // after the metrics
 
 // All curves of runs, and those of them that are shown without being asked for.
 function curveNames(runs) {
   const found = [...new Set(runs.flatMap((run) => Object.keys(run.curves)))].sort();
   const measured = found.filter((name) => about(name).better);
   const main = [...measured.slice(0, 2), ...measured.filter((name) => about(name).usual)];
-  const usual = [...new Set(["loss", ...main, ...FIRST])].filter((name) => found.includes(name));
+  const oneLoss = differ("loss", runs) ? [] : ["loss"]; // the values of different losses are not compared
+  const usual = [...new Set(["watch/knn_top1", ...main, ...oneLoss, ...FIRST])].filter((name) => found.includes(name));
   return { all: [...new Set([...usual, ...measured, ...found])], usual };
 }
 
@@ -36,19 +37,19 @@ function curveSection() {
     says && soft(says), curvePanels(runs, wanted));
 }
 
-// Means over the seeds of an experiment, with a band of one standard deviation.
+// Means over the seeds of an experiment, with a band of one standard deviation, which is pooled over the epochs.
 function seedSection() {
   const found = Object.entries(experiment()?.seeds ?? {});
   if (!found.length) return fill(byId("seeds"));
   fill(byId("seeds"), el("h2", {}, "Curves over seeds"),
-    soft("Mean over the seeds and a band of one standard deviation, of all runs of the experiment, for any filter."),
+    soft("Mean over the seeds \u00b1 one standard deviation, pooled over the epochs, of all runs: no filter changes it."),
     legend(found[0][1].map(({ label }) => label)),
     el("div", { class: "panels" }, found.map(([name, lines]) => seedPanel(name, lines))));
 }
 
 function seedPanel(name, lines) {
   const band = ({ label, epochs, mean, deviation }, index) => {
-    const edge = (sign) => mean.map((value, i) => value + sign * deviation[i]);
+    const edge = (sign) => mean.map((value) => value + sign * (deviation ?? 0));
     const edges = { type: "scatter", mode: "lines", x: epochs, line: { width: 0 }, hoverinfo: "skip" };
     const hovertemplate = `${plain(label)}<br>${plain(name)} %{y:.4g}<extra></extra>`;
     return [
@@ -56,7 +57,7 @@ function seedPanel(name, lines) {
       line(index, epochs, mean, { mode: epochs.length < 40 ? "lines+markers" : "lines", hovertemplate }),
     ];
   };
-  const make = () => ({ layout: layout({ title: "epoch" }, {}), traces: lines.flatMap(band) });
+  const make = () => ({ layout: layout({ title: "epoch" }, axisOfMetric(name, "")), traces: lines.flatMap(band) });
   return el("div", { class: "panel" }, el("h3", {}, CURVE_LABELS[name] ?? unit(name)),
     chart(`${name} over the epochs, mean over seeds of ${counted(lines.length, "line")}`, make));
 }
@@ -79,7 +80,7 @@ function curvePanel(runs, name) {
   const kept = sum((curve) => curve[0].length), all = sum((curve) => curve[2]), lost = sum((curve) => curve[3]);
   const thinned = `${kept} of ${all} points: of each stretch the smallest and the largest. `;
   const make = () => ({
-    layout: layout({ title: view.clock }, {}),
+    layout: layout({ title: view.clock }, axisOfMetric(name, "")),
     traces: runs.flatMap((run, index) => (run.curves[name] ? curveOf(run, name, index) : [])),
   });
   return el("div", { class: "panel" }, el("h3", {}, CURVE_LABELS[name] ?? unit(name)),

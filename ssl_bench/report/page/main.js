@@ -2,12 +2,13 @@
 
 const PAUSE = 5000; // milliseconds without a key, a click or scrolling, after which the page is read again
 const TITLES = {
-  overview: "Overview", matters: "What matters", plots: "Plots", verdicts: "Comparisons", runs: "Runs", curves: "Curves", seeds: "Over seeds", selected: "Selected",
+  matters: "What matters", experiments: "Experiments", overview: "Progress", plots: "Plots", verdicts: "Comparisons", runs: "Runs", curves: "Curves", seeds: "Over seeds", selected: "Selected",
 };
 const FIRST_SECTIONS = [
   { keys: ["theme"], draw: applyTheme }, { keys: ["experiment"], draw: applyExperiment },
   { keys: ["experiment", "metric"], draw: bar }, { keys: ["experiment", "where"], draw: applyFilter },
-  { keys: ["experiment", "metric"], draw: overview }, { keys: ["experiment", "metric", "theme"], draw: mattersSection },
+  { keys: ["experiment", "metric"], draw: mattersSection }, { keys: ["experiment", "metric"], draw: experimentList },
+  { keys: ["experiment"], draw: overview },
   { keys: ["experiment", "where", "metric", "by", "axis", "facet", "colour", "heat", "theme"], draw: plotSection },
 ];
 const LATER_SECTIONS = [

@@ -1,29 +1,19 @@
-// What matters in an experiment: of each setting its largest difference, with an interval.
+// The answer of an experiment: of each setting that varies its largest difference, with an interval and a verdict.
 
 function mattersSection() {
   const found = experiment()?.matters[metric()];
   if (!found) return fill(byId("matters"));
   fill(byId("matters"), el("h2", {}, "What matters"), el("p", {}, found.title),
-    soft("Of all runs of the experiment, for any filter, as ssl-bench compare says it."),
-    table("what matters", found.columns, found.rows.map(([name, ...rest]) => [rowHead(name), ...rest])),
-    el("div", { class: "panels" }, differencesPanel(found)),
-    found.below.map((line) => soft(line)));
+    found.rows.length > 0 && table("what matters", found.columns,
+      found.rows.map(([name, ...rest]) => [rowHead(name), ...rest]), { class: "stack" }),
+    found.below.map((line) => soft(line)),
+    soft("As ssl-bench compare says it, of all runs of the experiment: no filter changes it."));
 }
 
-function differencesPanel({ settings, unit: label }) {
-  const beside = (a, b) => (a === null || b === null ? 0 : a - b);
-  const make = () => ({
-    layout: layout({ title: `largest difference, ${label}` }, { type: "category", autorange: "reversed" }),
-    traces: [{
-      type: "scatter", mode: "markers", y: settings.map(({ setting }) => plain(setting)),
-      x: settings.map(({ difference }) => difference), marker: { color: colourOf(0), size: 9 },
-      error_x: {
-        type: "data", symmetric: false, thickness: 1.2, width: 3,
-        array: settings.map(({ difference, high }) => beside(high, difference)),
-        arrayminus: settings.map(({ difference, low }) => beside(difference, low)),
-      },
-      text: settings.map((of) => `${plain(of.setting)}: ${plain(of.from)} < ${plain(of.to)}<br>${number(of.difference)}`),
-    }],
-  });
-  return el("div", { class: "panel" }, chart("largest differences with intervals; the table has the numbers", make));
+// The answer in one line: the settings that matter, each with its largest difference and interval.
+function answerOf(group) {
+  const found = group.matters[metric()] ?? Object.values(group.matters)[0];
+  if (!found?.rows.length) return found?.title ?? "";
+  const sure = found.rows.filter((row) => row.at(-1).startsWith("matters"));
+  return sure.map((row) => row.slice(0, 3).join(" ")).join("; ") || "no setting is shown to matter";
 }

@@ -1,30 +1,27 @@
-// A card for each experiment: how far it is, its best run, its speed, time and hardware.
+// How far the chosen experiment is, its speed, time and hardware; and the list of all experiments.
 
 function overview() {
-  const shownGroups = experiment() ? [experiment()] : report.groups.toReversed();
-  const cards = shownGroups.map((group) => card(group, membersOf(group)));
-  const inBoxes = (some) => el("div", { class: "cards" }, some);
-  const earlier = el("summary", {}, counted(cards.length - 4, "earlier experiment"));
-  fill(byId("overview"), inBoxes(cards.slice(0, 4)),
-    cards.length > 4 && el("details", {}, earlier, inBoxes(cards.slice(4))));
-}
-
-function card(group, runs) {
-  const has = (name) => runs.some((run) => isNumber(run.metrics[name]));
-  const name = has(metric()) ? metric() : metrics.find(has), top = name && best(runs, name);
-  const failed = runs.find((run) => FAILED.includes(run.state));
-  return el("article", { class: "card" },
-    el("h3", {}, group.name),
-    progress(runs),
-    el("dl", { class: "facts" },
-      top && fact(`best ${name} of a single run`, `${shown(name, top.metrics[name])}${about(name).share ? " %" : ""}`, "main"),
-      factsOf(group, runs).filter(([, value]) => value).map(([label, value]) => fact(label, value))),
-    top && [el("p", {}, "It is ", link(top)), command(top.command)],
+  const group = experiment();
+  if (!group) return fill(byId("overview"));
+  const runs = membersOf(group), failed = runs.find((run) => FAILED.includes(run.state));
+  const facts = factsOf(group, runs).filter(([, value]) => value);
+  fill(byId("overview"), el("h2", {}, group.name), progress(runs),
+    el("dl", { class: "facts" }, facts.map(([label, value]) => el("div", {}, el("dt", {}, label), el("dd", {}, value)))),
     failed && el("p", {}, state(failed.state), " ", link(failed), `: ${failed.reason}`),
     group.command && el("details", {}, el("summary", {}, "The command of the whole grid"), command(group.command)));
 }
 
-const fact = (label, value, kind) => el("div", {}, el("dt", {}, label), el("dd", { class: kind }, value));
+function experimentList() {
+  if (report.groups.length < 2) return fill(byId("experiments"));
+  const finished = (group) => membersOf(group).filter((run) => run.state === "finished").length;
+  const heads = ["experiment", "finished runs", "what matters", "started"];
+  fill(byId("experiments"), el("h2", {}, "Experiments"),
+    table("experiments", heads, report.groups.toReversed().map((group) => [
+      rowHead(button(group.key || ".", `to ${group.key}`, () => { set({ experiment: group.key }); scrollTo(0, 0); },
+        { "aria-pressed": String(group === experiment()) })),
+      `${finished(group)} of ${group.runs.length}`, answerOf(group), when(group.started),
+    ]), { class: "stack wrap" }));
+}
 
 function factsOf(group, runs) {
   const speeds = runs.map((run) => run.speed).filter(isNumber);

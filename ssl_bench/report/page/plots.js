@@ -26,7 +26,7 @@ function plotSection() {
       choice("A plot for each", "facet", [["", "automatic"], ...candidates, ["none", "setting of the axis"]]),
       overMetric && choice("Colour", "colour", [["", "of the line"], ...metrics.map(same)])),
     (axis ? [axis] : drawn).map((key) => smallMultiples(name, key, runs.filter((run) => !missing(valueOf(run, key))))),
-    !overMetric && soft("Mean over the runs of a point; bars: \u00b1 one standard deviation."),
+    !overMetric && soft("Mean over the runs of a point; bars: \u00b1 one standard deviation, pooled over the points of a line."),
     (experiment()?.left_out[name] ?? []).map((sentence) => soft(sentence)),
     heatMaps(name, all, runs));
 }
@@ -44,7 +44,7 @@ function smallMultiples(name, axis, runs) {
   const parts = grouped(facet === "none" ? [] : [facet], runs);
   const labels = drawn.map(([values]) => withValues(by, values));
   const numbers = drawn.flatMap(([, its]) => its.map((run) => scaled(name, run.metrics[name])));
-  const range = parts.length > 1 ? { range: spread(numbers) } : {};
+  const range = parts.length > 1 ? { range: spread(numbers, about(name).share) } : {};
   const panels = parts.slice(0, MOST_PANELS).map(([values, members]) => {
     const its = drawn.map(([, runs]) => runs.filter((run) => members.includes(run)));
     return panel(name, axis, its, labels, values.length ? withValues([facet], values) : "", range);
@@ -72,16 +72,17 @@ function chosenLines(others, runs) {
   return by;
 }
 
-function spread(values) {
+// The range of an axis with some values, which of shares in percent ends within 0 and 100.
+function spread(values, share) {
   const low = Math.min(...values), high = Math.max(...values), space = 0.06 * (high - low || 1);
-  return [low - space, high + space];
+  return share ? [Math.max(0, low - space), Math.min(100, high + space)] : [low - space, high + space];
 }
 
 function panel(name, axis, lines, labels, title, range) {
   const make = metrics.includes(axis) ? scatter : means;
   const numbers = lines.flat().map((run) => scaled(axis, valueOf(run, axis)));
   const draw = () => ({
-    layout: layout(axisOf(unit(axis), numbers), { title: unit(name), ...range }),
+    layout: layout(axisOf(unit(axis), numbers), { ...axisOfMetric(name), ...range }),
     traces: lines.flatMap((runs, index) => (runs.length ? [make(name, axis, runs, index, labels[index])] : [])),
   });
   const over = `${name} over ${axis}${title && `, ${title}`}, ${counted(lines.length, "line")}`;

@@ -88,7 +88,7 @@ function warned(run) {
   return run.warnings.length > 0 && el("span", sign, " \u26a0");
 }
 
-// Mean, deviation and standard error of the metrics of each group; the best mean is marked.
+// Mean and deviation of the metrics of each group; the best mean is marked.
 function groupTable(keys) {
   const wanted = [...new Set([metric(), ...usualMetrics(3)])].filter(Boolean);
   const rows = grouped(keys, once(kept)).map(([values, runs]) => ({
@@ -101,17 +101,12 @@ function groupTable(keys) {
   sortGroups(rows, keys, wanted);
   const heads = [
     ...keys.map((key) => heading(key, key)), el("th", { scope: "col", class: "number" }, "runs"),
-    ...wanted.flatMap((name) => [
-      heading(name, `${unit(name)}: mean \u00b1 std (n)`, true),
-      el("th", { scope: "col", class: "number" }, "standard error"),
-    ]),
+    ...wanted.map((name) => heading(name, `${unit(name)}: mean \u00b1 std (n)`, true)),
   ];
   return table("groups", heads, rows.map(({ values, runs, found }) => [
     ...values.map(text), numeric(runs.length),
-    ...found.flatMap((each, i) => [
-      numeric(each.n ? meanText(each, (value) => shown(wanted[i], value)) : "", each.mean === tops[i] ? "best" : ""),
-      numeric(shown(wanted[i], each.error)),
-    ]),
+    ...found.map((each, i) =>
+      numeric(each.n ? meanText(each, (value) => shown(wanted[i], value)) : "", each.mean === tops[i] ? "best" : "")),
   ]), { id: "group-table" });
 }
 

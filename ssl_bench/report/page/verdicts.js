@@ -7,7 +7,7 @@ function verdictSection() {
     soft("Runs that are equal in all but one setting and the seed, as ssl-bench compare prints them, for any filter."),
     found.map(({ by, title, columns, rows, notes, below }) => [
       el("h3", {}, by), soft(title),
-      table(`comparisons by ${by}`, columns, rows.map(([name, ...rest]) => [rowHead(name), ...rest])),
+      table(`comparisons by ${by}`, columns, rows.map(([name, ...rest]) => [rowHead(name), ...rest]), { class: "stack" }),
       notes.map((note, i) => soft(`${i + 1} ${note}`)), below.map((line) => soft(line)),
     ]));
 }
