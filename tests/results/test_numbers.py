@@ -28,6 +28,7 @@ from ssl_bench.commands.grid_end import show
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
+from ssl_bench.record.drawing import MARKERS
 from ssl_bench.record.printing import FORMS
 from ssl_bench.results.table import FINISHED, STATES
 from tests.door.door import Answer, enter
@@ -308,12 +309,16 @@ def means(case: Case) -> None:
             np.testing.assert_allclose(printed, rounded, atol=0.0101)
     if case.where is not None and "experiment" not in (row, column):
         heat, lines = ({"x": column, key: row, "metric": name, "where": case.where} for key in ("y", "lines"))
-        bars = [bars for axis in ssl_bench.figure(**lines).axes for bars in axis.containers]
+        points: list[Any] = [y for axis in ssl_bench.figure(**lines).axes for y in means_of(axis)]
         maps: list[Any] = [axis.images[0].get_array() for axis in ssl_bench.figure(**heat).axes if axis.images]
-        points: list[Any] = [bar[0].get_ydata() for bar in bars]  # type: ignore[attr-defined]
         for drawn in (points, maps):
             values = np.concatenate([*map(np.ravel, drawn)])
             np.testing.assert_allclose(sorted(values[np.isfinite(values)]), [mean for mean, *_ in wanted])
+
+
+def means_of(axis: Any) -> list[Any]:
+    """The heights of the lines in a panel, without the points of seeds and the ends of error bars."""
+    return [line.get_ydata() for line in axis.lines if line.get_marker() in MARKERS]
 
 
 def curves(case: Case) -> None:
@@ -329,10 +334,10 @@ def curves(case: Case) -> None:
         wanted.append([round(fmean(points[x] for points in of.values()), 9) for x in shared])
     if len(wanted) > 12:
         with pytest.raises(ConfigError, match="lines"):
-            ssl_bench.figure(x="epoch", where=case.where)
+            ssl_bench.figure(x="epoch", where=case.where, metric="loss")
     elif wanted:
-        (axis,) = ssl_bench.figure(x="epoch", where=case.where).axes
-        assert sorted([round(float(y), 9) for y in line.get_ydata()] for line in axis.lines) == sorted(wanted)  # type: ignore[arg-type, union-attr]
+        (axis,) = ssl_bench.figure(x="epoch", where=case.where, metric="loss").axes
+        assert sorted([round(float(y), 9) for y in of] for of in means_of(axis)) == sorted(wanted)
 
 
 def pairs(case: Case) -> None:
