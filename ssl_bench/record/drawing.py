@@ -7,7 +7,9 @@ those of Okabe and Ito, which are distinct for every kind of colour vision; line
 from __future__ import annotations
 
 import io
+import logging
 import textwrap
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Histogram, Regions
+
+log = logging.getLogger("ssl_bench")
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe-Ito without yellow
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
@@ -149,7 +153,7 @@ def picture(axis: Any, image: Any, title: Settings, **shown: Any) -> None:
     """Draw colours [h, w, 3] or values [h, w], by settings of ``imshow``; ``title`` is its ``label`` and look."""
     axis.imshow(image, **shown)
     axis.set_title(**title)
-    axis.set_axis_off()
+    axis.set(xticks=[], yticks=[], frame_on=False)
 
 
 def figure_of(
@@ -187,8 +191,29 @@ def figure_of(
             width, every = round(15 * drawn.get_figwidth()), "\n".join(below).splitlines()  # characters of a line
             sentences = [textwrap.fill(sentence, width, break_on_hyphens=False) for sentence in dict.fromkeys(every)]
             drawn.supxlabel("\n".join(sentences), fontsize="x-small", x=0.02, ha="left")
+        _take_fonts(drawn)
     drawn._repr_png_ = partial(as_png, drawn)  # for notebooks
     return drawn
+
+
+def _take_fonts(drawn: Any) -> None:
+    """Draw characters that the usual font lacks in the first installed one that has them; name those that none has."""
+    from matplotlib.font_manager import findfont, fontManager, get_font
+    from matplotlib.text import Text
+
+    ticks = [text for axis in drawn.axes for text in (*axis.get_xticklabels(), *axis.get_yticklabels())]
+    texts, families = [*ticks, *drawn.findobj(Text)], list[str]()
+    lacking = {one for text in texts for one in text.get_text() if one.isprintable() and not one.isspace()}
+    for path in (findfont("DejaVu Sans"), *(font.fname for font in fontManager.ttflist)):
+        if lacking and "LastResort" not in path:  # has a box for every character
+            there = lacking & {*map(chr, get_font(path).get_charmap())}
+            families, lacking = families + [get_font(path).family_name] * bool(there), lacking - there
+    for text in texts if len(families) > 1 else ():
+        text.set_fontfamily(families)
+    if lacking:
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)  # one for each, and each drawing
+        what = f"no installed font has the characters {' '.join(sorted(lacking))}"
+        log.warning("%s: they are drawn as boxes; install a font that has them, such as Noto Sans CJK", what)
 
 
 def as_png(drawn: Any) -> bytes:

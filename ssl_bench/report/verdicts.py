@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench.errors import ConfigError, printable
+from ssl_bench.record.printing import Sheet
 from ssl_bench.record.runs import Key
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.comparison import compare
@@ -39,12 +40,8 @@ def _matters(table: DataFrame, metric: str) -> dict[str, Any]:
     try:
         told = what_matters(table, metric)
     except ConfigError as error:  # nothing varies, or settings vary together
-        return {"settings": [], "columns": [], "rows": [], "below": [], "title": printable(str(error))}
-    sheet = told.sheet()
-    rows = [[printable(entry.text) for entry in row] for row in sheet.rows]
-    below = [printable(line) for part in sheet.paragraphs for line in part.splitlines()]
-    words = {"columns": sheet.columns, "rows": rows, "below": below}
-    return told.data | words | {"title": printable(sheet.title)}
+        return {"settings": [], **_texts(Sheet([], title=str(error)))}
+    return told.data | _texts(told.sheet())
 
 
 def _sheet(table: DataFrame, by: str, metric: str) -> dict[str, Any] | None:
@@ -53,12 +50,13 @@ def _sheet(table: DataFrame, by: str, metric: str) -> dict[str, Any] | None:
         compared = compare(table, by, metric=metric)
     except ConfigError:  # these runs have one value of it, or none has the metric
         return None
-    sheet = compared.sheet()
+    return compared.record() | {"by": by} | _texts(compared.sheet()) if compared.rows else None
+
+
+def _texts(sheet: Sheet) -> dict[str, Any]:
+    """The texts of a sheet: ``title``, ``columns``, ``rows``, ``notes``, and the lines ``below`` it."""
     marks = {number: f" [{number}]" for number in range(1, len(sheet.notes) + 1)}
     rows = [[printable(entry.text) + "".join(marks[n] for n in entry.notes) for entry in row] for row in sheet.rows]
-    words = {"by": by, "title": sheet.title, "columns": sheet.columns, "rows": rows, "notes": sheet.notes}
-    return (
-        compared.record() | words | {"below": [*map(printable, "\n".join(sheet.paragraphs).splitlines())]}
-        if rows
-        else None
-    )
+    below = [printable(line) for part in sheet.paragraphs for line in part.splitlines()]
+    words = {"columns": sheet.columns, "rows": rows, "notes": sheet.notes, "below": below}
+    return words | {"title": printable(sheet.title)}

@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,18 @@ def test_histograms_are_drawn_as_shares_in_colours() -> None:
     assert len({line.get_color() for line in panel.lines}) == 7
     assert panel.lines[1].get_ydata().tolist() == [1 / 11, 3 / 11, 0, 7 / 11, 7 / 11]
     assert panel.get_xlabel() == "multiplier" and panel.get_ylabel() == "share of the anchors"
+
+
+def test_names_are_texts_in_a_font_that_has_them(caplog: pytest.LogCaptureFixture) -> None:
+    # The fourth is in a font of matplotlib's, the last in none.
+    names = ["_bg", "a$b$", "$x_{", "\u2332", "\U00030000"]
+    lines = [drawing.Line(i, [0, 1], [i, 100 - i], {"label": name}) for i, name in enumerate(names)]
+    panel = partial(drawing.plot, lines=lines, axes={"ylabel": "top1 (%)"}, legend={})
+    (axis,) = drawing.figure_of([panel], (3, 3)).axes
+    texts = axis.get_legend().get_texts()
+    assert [text.get_text() for text in texts] == names and not any(text.get_parse_math() for text in texts)
+    assert "STIXGeneral" in texts[3].get_fontfamily() and "characters \U00030000:" in caplog.text
+    assert axis.get_ylim() == (0, 100)
 
 
 def test_a_plot_that_cannot_be_drawn_is_a_warning(

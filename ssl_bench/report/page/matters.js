@@ -6,7 +6,7 @@ function mattersSection() {
   fill(byId("matters"), el("h2", {}, "What matters"), el("p", {}, found.title),
     found.rows.length > 0 && table("what matters", found.columns,
       found.rows.map(([name, ...rest]) => [rowHead(name), ...rest]), { class: "stack" }),
-    found.below.map((line) => soft(line)),
+    found.notes.map((note, i) => soft(`[${i + 1}] ${note}`)), found.below.map((line) => soft(line)),
     soft("As ssl-bench compare says it, of all runs of the experiment: no filter changes it."));
 }
 

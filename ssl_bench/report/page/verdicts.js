@@ -8,6 +8,6 @@ function verdictSection() {
     found.map(({ by, title, columns, rows, notes, below }) => [
       el("h3", {}, by), soft(title),
       table(`comparisons by ${by}`, columns, rows.map(([name, ...rest]) => [rowHead(name), ...rest]), { class: "stack" }),
-      notes.map((note, i) => soft(`${i + 1} ${note}`)), below.map((line) => soft(line)),
+      notes.map((note, i) => soft(`[${i + 1}] ${note}`)), below.map((line) => soft(line)),
     ]));
 }
