@@ -3,6 +3,8 @@
 Every refusal is one sentence: ``<key>=<value>: set <key> to <remedy>``.
 """
 
+import shlex
+
 LONGEST = 4000  # characters of a refusal: it may hold values of any length
 
 
@@ -57,6 +59,14 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def command_line(words: list[str]) -> str:
+    """Words as a shell reads them, in one line; ``$'caf\\xe9'`` has a byte that is no UTF-8, or controls a terminal."""
+    # Python writes bytes as $'...' has them, in single quotes if there is a double one among them.
+    encoded = (repr(word.encode(errors="surrogateescape") + b'"')[1:-2] for word in words)
+    pairs = zip(words, encoded, strict=True)
+    return " ".join(shlex.quote(word) if word.isprintable() else f"${code}'" for word, code in pairs)
 
 
 def shortened(text: str) -> str:

@@ -168,7 +168,7 @@ def features(target: Target, splits: Mapping[str, Source]) -> np.ndarray:
             rows = network(target.view(read).to(like)).float().cpu()
         require(rows.shape[:-1] == ids.shape, "network", list(rows.shape), f"one that makes features [{len(ids)}, D]")
         for i in ids.cpu()[~rows.isfinite().all(1)].tolist():
-            raise RunError(f"the features of {images.place(i)} are not finite: give another network or precision")
+            raise RunError(f"features of image {images.path_of(i)} are not finite: give another network or precision")
         made.append(rows.numpy())
     return np.concatenate(made)
 
@@ -196,7 +196,7 @@ def write(target: Target, splits: Mapping[str, Source], out: Path, key: str, pic
         files.write(fresh / FEATURES, lambda file: np.save(file, made))
         classes = (label.nonzero() if label.ndim else [label] for label in images.labels)
         labels = [" ".join(target.names_of({int(c) for c in of_image if c >= 0})) for of_image in classes]
-        table = {"image": [images.place(i) for i in range(len(labels))], "label": labels}
+        table = {"image": [images.path_of(i) for i in range(len(labels))], "label": labels}
         table["split"] = [split for split, part in splits.items() for _ in range(len(part))]
         files.write_text(fresh / "images.csv", pandas.DataFrame(table, dtype=object).to_csv(index=False))
         if pictures:

@@ -196,8 +196,8 @@ def load_weights(network: nn.Module, file: str | os.PathLike[str], which: Which 
         which: ``trained`` or ``momentum``, if a file has both; None: the one that its method evaluates.
 
     Returns:
-        What was taken, and what was left out, in a sentence; of the export of a run that was trained on images of
-        another type than uint8 also how it normalises them.
+        Which tensors are loaded, and which are not used, in a sentence; for the export of a run that was trained on
+        images of another type than uint8, also how it normalises them.
 
     Raises:
         ConfigError: the file cannot be read, or does not have this network; nothing is loaded.

@@ -32,7 +32,7 @@ from ssl_bench.config import anchors, shorthand
 from ssl_bench.config.build import directory
 from ssl_bench.config.identity import leaves
 from ssl_bench.config.ranges import near, one_of
-from ssl_bench.errors import ConfigError, in_one_line, reason
+from ssl_bench.errors import ConfigError, command_line, in_one_line, reason
 
 READABLE = re.compile(  # by ${oc.env:NAME}: what a configuration may hold, which is written to the disk
     r"(SSL_BENCH_|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES|WANDB_(MODE|PROJECT|ENTITY|TAGS)"
@@ -345,8 +345,8 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
         return _no_option(error.missing_cfg_file, error.options)
     if isinstance(error, OverrideParseException):
         name, _, value = error.override.partition("=")
-        quoted = f"'{name}=\"{value}\"'"
-        return f"{error.override}: cannot be read: write key=value, with quotes around other characters, as in {quoted}"
+        typed = command_line([f'{name}="{value}"'])
+        return f"{error.override}: cannot be read: write key=value, with quotes around other characters, as in {typed}"
     chain = [error]  # with what has led to it
     while not isinstance(chain[-1], ConfigError) and (earlier := chain[-1].__cause__ or chain[-1].__context__):
         chain.append(earlier)

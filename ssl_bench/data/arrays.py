@@ -2,14 +2,13 @@
 
 A folder has ``{train,test,unlabeled}_images.npy``, [N, H, W, C], and ``_labels.npy``, integers [N].
 
-What the user's own arrays decide, such as the number of channels, is written into the configuration with a hash of all
-values, which is part of the run's identity. To find it, each file is read once, in pieces; the result is kept in the
-user's cache folder.
+Settings that follow from the user's own arrays, such as the number of channels, are written into the configuration with
+a hash of all values, which is part of the run's identity. For them each file is read once, in pieces; the result is
+stored in the user's cache folder.
 """
 
 import hashlib
 import os
-import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,25 +23,25 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.config.ranges import Count
-from ssl_bench.data.dataset import DIGITS, Dataset, MissingData, Probe, counts_of, remembered
+from ssl_bench.data.dataset import DIGITS, Dataset, MissingData, Probe, cached, counts_of
 from ssl_bench.data.pixels import MOST_CHANNELS
 from ssl_bench.data.source import Chosen, Images, Source
 from ssl_bench.data.splits import few, twins_of_rows
-from ssl_bench.errors import ConfigError, printable, require
+from ssl_bench.errors import ConfigError, command_line, require
 
 Type = Literal["uint8", "int16", "uint16", "float16", "float32", "float64"]
 Split = tuple[np.ndarray, np.ndarray]  # images [N, H, W, C] and labels, int64 [N], of a split
 PARTS = ("train", "choose", "test")  # of the train split, with ``held_out``
 PIECE = 2**20  # numbers of an array that are examined together
-SAMPLE = 2**16  # numbers by which values that are frequent are found
-FINEST = 2**-20  # share of a mean that is a few steps of float32
+SAMPLE = 2**16  # numbers of an array in which frequent values are searched
+FINEST = 2**-20  # relative difference of a few steps of float32
 MOST_COLOURS = 4  # with so many channels or fewer, the last axis has them, however low the images are
 LARGEST_VALUE = 1e30  # larger ones leave float32 when they are squared or normalised
 FREQUENT, FAR = 0.1, 100  # a share of all values, and standard deviations from the mean, that suggest a fill value
 
 
 class Copies(TypedDict):
-    """The numbers of test images with the same bytes as a training image, each with that of the first such one."""
+    """The numbers of the test images that are copies of training images, each with the number of the first original."""
 
     pairs: list[tuple[int, int]]
 
@@ -52,8 +51,8 @@ class Facts(TypedDict):
 
     Attributes:
         content: the SHA-256 of type, shape and values.
-        bad: the first row with a value that is not finite or out of range, or None; the other facts are then empty.
-        fill: words about values that may stand for missing ones, not in uint8.
+        bad: the first image with a value that is not finite or is out of range, and the other facts are empty; or None.
+        fill: a clause about values that may stand for missing ones, or ""; uint8 is not searched for them.
         mean, std: of each channel of images [N, H, W, C], rounded to nine digits, where uint8 is divided by 255.
     """
 
@@ -69,9 +68,9 @@ class Arrays(Dataset):
     """Base class of arrays in ``folder``.
 
     Args:
-        held_out: numbers of images of the train split that nothing is trained on: to choose settings by, and to test
-            on. They replace the test split, and a fixed permutation chooses them, the same in every run. Copies of
-            these, images with the same bytes, are held out with them.
+        held_out: how many images of the train split are taken out of it to choose settings by, and how many to test on.
+            They replace the test split. A permutation chooses them, which is the same in every run. Copies of these
+            images, which have the same bytes, are taken out with them.
     """
 
     has_pixels = True
@@ -80,7 +79,7 @@ class Arrays(Dataset):
     held_out: tuple[Count, Count] | None = None
 
     folder: Path = field(init=False)
-    remake: str = field(init=False)  # how to get a file
+    remake: str = field(init=False)  # how to make the files, for refusals
 
     def _opened(self, split: str) -> Split:
         """Map the arrays of a split and check them."""
@@ -106,7 +105,7 @@ class Arrays(Dataset):
 
     @cached_property
     def _content(self) -> str:
-        """The hash of the files; another one since copies of held-out images are held out, if there are any."""
+        """The hash of the files; another one if copies are held out, since earlier versions trained on these copies."""
         content, moved = super()._content, self._parts[1] if self.held_out else 0
         if moved:
             files.say_once(f"dataset={self.name}: {moved} images are copies of held-out ones, and are held out too")
@@ -114,7 +113,7 @@ class Arrays(Dataset):
 
     @cached_property
     def _parts(self) -> tuple[list[Tensor], int]:
-        """The images of the train split to train on, to choose by and to test on, and how many moved as copies.
+        """The images of the train split to train on, to choose by and to test on; and how many copies were moved.
 
         Raises:
             ConfigError: as :meth:`arrays`, or all images are copies of held-out ones.
@@ -160,13 +159,13 @@ class Arrays(Dataset):
         return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(np.array(labels))
 
     def _mapped(self, path: Path) -> np.ndarray:
-        """Map an array into memory, copy-on-write, so that the file stays unchanged. Objects are never unpickled."""
+        """Map an array into memory, copy-on-write: the file stays unchanged. An array of objects is refused."""
         try:
             with files.open_regular(path), warnings.catch_warnings():  # NumPy would wait for a pipe
                 warnings.simplefilter("ignore")
                 return np.lib.format.open_memmap(path, mode="c")
         except (FileNotFoundError, NotADirectoryError) as error:
-            remedy = f"{self.remake}, or set {self.place} to the folder that has it"
+            remedy = f"{self.remake}, or set {self.config_key} to the folder that has it"
             if path in self._paths("test") and self.pretrain_splits == ["train"]:
                 remedy += ", or dataset.held_out to numbers of training images to choose by and to test on"
             raise MissingData(f"dataset={self.name}: {path} is missing: {remedy}") from error
@@ -195,7 +194,7 @@ class ArrayDataset(Arrays):
         remedy = "null, or dataset.pretrain to [train]"
         require(self.held_out is None or self.pretrain_splits == ["train"], "held_out", self.held_out, remedy)
         self.folder, command = self.root / name, ["ssl-bench", "prepare", f"dataset={name}", f"paths.data={self.root}"]
-        self.remake = f"get it with `{printable(shlex.join(command))}`"
+        self.remake = f"get it with `{command_line(command)}`"
 
     def _opened(self, split: str) -> Split:
         of_images, of_labels = self._paths(split)
@@ -218,8 +217,8 @@ class OwnArrays(Arrays):
     """Images of the user's own as arrays, in a folder.
 
     ``{train,test}_images.npy`` are [N, H, W, C] or [N, H, W], ``{train,test}_labels.npy`` are [N]; without files of
-    labels there are no classes. Images of uint8 are shares of 255. Those of int16, uint16 and floats are taken as they
-    are, also by ``mean`` and ``std``.
+    labels there are no classes. uint8 is divided by 255; int16, uint16 and floats are not. ``mean`` and ``std`` are of
+    the values after that.
 
     Args:
         root: the folder.
@@ -231,7 +230,7 @@ class OwnArrays(Arrays):
         mean, std: of each channel; None: those of ``train_images.npy``.
     """
 
-    place = "dataset.root"
+    config_key = "dataset.root"
     root: str | None  # type: ignore[assignment]
     size: Count | None = None  # type: ignore[assignment]
     resize: int | None = None
@@ -266,8 +265,8 @@ class OwnArrays(Arrays):
     def settings_of_images(self) -> dict[str, Any]:
         (images, labels), path = self._opened("train"), self._paths("train")[0]
         height, width, channels = images.shape[1:]
-        found = {"channels": channels, "dtype": str(images.dtype), "num_classes": int(labels.max()) + 1}
-        for name, value in found.items():
+        settings = {"channels": channels, "dtype": str(images.dtype), "num_classes": int(labels.max()) + 1}
+        for name, value in settings.items():
             require(self.given[name] in (None, value), f"dataset.{name}", self.given[name], f"{value} or null")
         size, facts = self.given_size or min(height, width), self._facts[path.name]
         mean, std = list(self.mean or facts["mean"]), list(self.std or facts["std"])
@@ -275,10 +274,10 @@ class OwnArrays(Arrays):
         if flat := [i for i in range(channels) if std[i] <= FINEST * abs(mean[i])]:
             one = f"has one value only in channel {flat[0]} of 0 to {channels - 1}, as far as float32 holds it"
             raise self._refusal(path, one, "leave the channel out, or set dataset.mean and dataset.std")
-        found |= {"root": str(self.folder), "size": size, "mean": mean, "std": std}
-        found["resize"] = self.resize or (None if height == width == size else size)
-        counts = counts_of(self.split("train").labels.tolist(), found["num_classes"])
-        return found | super().settings_of_images() | counts
+        settings |= {"root": str(self.folder), "size": size, "mean": mean, "std": std}
+        settings["resize"] = self.resize or (None if height == width == size else size)
+        counts = counts_of(self.split("train").labels.tolist(), settings["num_classes"])
+        return settings | super().settings_of_images() | counts
 
     def summary(self) -> str:
         """Describe the arrays in a sentence."""
@@ -288,10 +287,11 @@ class OwnArrays(Arrays):
         notes = [f"{self.folder}: {images.dtype} of {shape}, {classes or 'no'} classes, {counts}"]
         if images.shape[3] != 3 or images.dtype != np.uint8:
             notes.append("views leave out saturation, hue and grayscale, which are for three channels of uint8")
-        return "; ".join([*notes, *self.doubts()])
+        return "; ".join([*notes, *self.warnings()])
 
-    def doubts(self) -> list[str]:
-        """Say whether values may be fill values, and how many test images are copies of training images.
+    def warnings(self) -> list[str]:
+        """Sentences about values that may stand for missing ones, and about test images that are copies of training
+        images.
 
         Raises:
             ConfigError: all test images are copies.
@@ -300,7 +300,7 @@ class OwnArrays(Arrays):
         seems = facts["fill"] if not self.mean or list(self.mean) == facts["mean"] else ""
         remedy = "where they stand for missing ones, replace them, or set dataset.mean and dataset.std without them"
         sentences = [f"train_images.npy: {seems}: {remedy}"] if seems else []
-        copies = [] if self.held_out else remembered(["copies", self._content], self._copies, Copies)["pairs"]
+        copies = [] if self.held_out else cached(["copies", self._content], self._copies, Copies)["pairs"]
         if copies:
             which = "test images are copies of training images (image {} of test is image {} of train)"
             which, count = which.format(*copies[0]), len(self._opened("test")[0])
@@ -322,7 +322,7 @@ class OwnArrays(Arrays):
     def _arrays(self) -> dict[str, Split]:
         """The arrays of each split."""
         require(self.folder.is_dir(), "dataset.root", str(self.root), "a folder of arrays: there is none of that name")
-        arrays, known = dict[str, Split](), set[int]()
+        arrays, classes = dict[str, Split](), set[int]()
         for split in self.splits:
             of_images, of_labels = self._paths(split)
             images, has_labels = self._images_of(of_images), of_labels in self.files()
@@ -332,9 +332,9 @@ class OwnArrays(Arrays):
                 wrong = f"holds {_shape(images)}, and train_images.npy {_shape(first)}"
                 raise self._refusal(of_images, wrong, "save both alike")
             present = {*np.unique(labels).tolist()}
-            known, fits = known or present, labels.shape == images.shape[:1] and labels.dtype.kind in "iu"
-            numbered = not has_labels or (len(known) > 1 and known == {*range(len(known))} and present <= known)
-            if not fits or not numbered:
+            fits, classes = labels.shape == images.shape[:1] and labels.dtype.kind in "iu", classes or present
+            numbered = len(classes) > 1 and classes == {*range(len(classes))} and present <= classes
+            if not fits or (has_labels and not numbered):
                 wrong = f"holds {_shape(labels)} for {len(images)} images, classes {few([*map(str, sorted(present))])}"
                 remedy = "save integers [N], one for each image, that number two classes or more from 0 without a gap, "
                 remedy += "the same in both splits, or remove the files of labels to have none"
@@ -360,13 +360,13 @@ class OwnArrays(Arrays):
 
     @cached_property
     def _facts(self) -> dict[str, Facts]:
-        """Facts of each file that is used, by its name, as :func:`examined` finds them."""
+        """The facts of :func:`examined` about each file that is used, by its name."""
         facts = dict[str, Facts]()
         for path in self.files():
             array = self._opened(path.name.partition("_")[0])[path.name.endswith("_labels.npy")]
             status = path.stat()
             key = ["array", str(path), files.mark(status), array.shape]
-            facts[path.name] = remembered(key, partial(examined, array), Facts, status.st_mtime_ns)
+            facts[path.name] = cached(key, partial(examined, array), Facts, status.st_mtime_ns)
             if (bad := facts[path.name]["bad"]) is not None:
                 wrong = f"has NaN, an infinite value or one beyond {LARGEST_VALUE:g} in image {bad}"
                 raise self._refusal(path, wrong, "replace such values")
@@ -378,7 +378,7 @@ def _shape(array: np.ndarray) -> str:
 
 
 def examined(array: np.ndarray) -> Facts:
-    """Read all numbers of an array, in pieces."""
+    """Compute the facts about an array, which is read in pieces."""
     digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
     channels = array.shape[3] if array.ndim == 4 else 1
     origin = array.reshape(-1, channels)[0].astype(np.float64)  # sums of differences to it lose no digits
@@ -398,13 +398,13 @@ def examined(array: np.ndarray) -> Facts:
     count, white = array.size / channels, 255 if array.dtype == np.uint8 else 1
     mean, deviation = total / count, np.sqrt(np.maximum(squares / count - (total / count) ** 2, 0))
     means, deviations = ([float(f"{x:.9g}") for x in values / white] for values in (origin + mean, deviation))
-    found: Facts = {"content": digest.hexdigest(), "bad": None, "fill": "", "mean": means, "std": deviations}
+    facts: Facts = {"content": digest.hexdigest(), "bad": None, "fill": "", "mean": means, "std": deviations}
     if white == 255:
-        return found
+        return facts
     sample = array.reshape(-1)[np.random.default_rng(0).integers(array.size, size=SAMPLE)]
     numbers, counts = np.unique(sample, return_counts=True)
     if (farthest - np.abs(mean) > FAR * deviation).any():
-        found["fill"] = f"some values are more than {FAR} standard deviations from the mean"
+        facts["fill"] = f"some values are more than {FAR} standard deviations from the mean"
     if (share := counts.max() / counts.sum()) >= FREQUENT:
-        found["fill"] = f"about {share:.0%} of all values are {numbers[counts.argmax()]:g}"
-    return found
+        facts["fill"] = f"about {share:.0%} of all values are {numbers[counts.argmax()]:g}"
+    return facts

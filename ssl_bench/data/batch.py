@@ -2,8 +2,8 @@
 the epoch only; and the images of one step: ``Step`` makes their views on request, ``Batch`` is the input of a method.
 
 An epoch is a permutation of all images, cut into global batches; rank r of W takes the r-th of W equal slices of each.
-So no image comes twice in an epoch, and the last, incomplete batch is left out. The images of a step are computed from
-its number: a resumed run continues in the middle of an epoch as if it had not stopped.
+So no image comes twice in an epoch, and the last batch is skipped if it is incomplete. The images of a step are computed
+from its number: a resumed run continues in the middle of an epoch as if it had not stopped.
 
 Shapes: B images on this rank; C channels.
 """
@@ -91,9 +91,9 @@ class Read(NamedTuple):
     labels: Tensor  # [n] or [n, num_classes]
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Read":
-        """The batch with all of its tensors changed."""
-        alike = isinstance(self.images, Tensor)
-        images = change(self.images) if alike else [change(image) for image in self.images]  # type: ignore[arg-type]
+        """The batch with ``change`` applied to all of its tensors."""
+        one_size = isinstance(self.images, Tensor)
+        images = change(self.images) if one_size else [change(image) for image in self.images]  # type: ignore[arg-type]
         return Read(change(self.ids), images, change(self.labels))
 
 

@@ -94,7 +94,7 @@ class Boxes:
     Args:
         folder: of the photos.
         annotations: COCO's instance file of these photos.
-        empty: keep photos without a box too.
+        empty: whether photos without a box are entries too.
 
     Raises:
         ConfigError: the file cannot be read, or it has no box.
@@ -118,8 +118,8 @@ class Boxes:
         boxes[:, 2:] += boxes[:, :2]
         boxes = boxes.minimum(torch.tensor([photo.width, photo.height] * 2)).clamp(min=0)
         labels = torch.tensor([self.label[entry.category_id] for entry in objects], dtype=torch.int64)
-        kept = (boxes[:, 2:] - boxes[:, :2] > 1e-3).all(1)
-        return boxes[kept], labels[kept]
+        has_area = (boxes[:, 2:] - boxes[:, :2] > 1e-3).all(1)
+        return boxes[has_area], labels[has_area]
 
     def __len__(self) -> int:
         return len(self.entries)

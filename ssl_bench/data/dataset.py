@@ -25,7 +25,7 @@ PIECE = 4096  # bytes of a file that are read at once for its hash
 PIECES = 1024  # of all files together
 DIGITS = 10
 MOST_NEIGHBOURS = 200
-VERSION = 9  # of what is remembered of files, so that a result of an earlier version is not read
+VERSION = 9  # of the results in the cache folder: those of another version are not read
 SETTLED = 60  # seconds: a file may change once more without another time or size so soon after a change
 
 
@@ -45,22 +45,22 @@ class Dataset(ABC):
         size: height and width of the images.
         channels: number of channels of an image.
         num_classes: labels are 0 .. num_classes - 1.
-        mean, std: statistics of each channel's values in [0, 1]. Channels without statistics must be constant over the
-            image and are not normalised.
+        mean, std: of the values of each channel, in [0, 1]. The channels after the last of these numbers must be
+            constant over the image, and are not normalised.
         train_images: images in one epoch of pre-training, for cost estimates without the files.
         epochs: default length of a training.
         knn_k: default number of neighbours of the kNN evaluator.
-        labelled_images: images that classifiers are trained on, if they are others than ``train_images``.
+        labelled_images: number of images that classifiers are trained on; None: ``train_images``.
         least_labels: training images of the smallest class; None: classes are of about one size.
         content: hash of the files that hold the images, checked when they are opened; None: it is not checked.
-        hashes: the hash is of all bytes, not of a part of them.
+        hashes: compute ``content`` from all bytes of the files, not from a part of them.
 
     Attributes:
         one_label: whether a label is the number of one class, and not the count of each.
         has_pixels: whether all images have one size, even those of which evaluation takes the centre.
         has_images: whether there is anything to train a network on, or to evaluate it on.
-        dtype: of the stored values. Those of uint8 are shares of 255, others are taken as they are, also by ``mean``.
-        place: the key that says where the files are.
+        dtype: of the stored values. uint8 is divided by 255 before ``mean`` is subtracted; other types are not.
+        config_key: the key of the configuration that says where the files are.
 
     Raises:
         InvalidValue: ``mean`` and ``std`` do not fit each other or the channels.
@@ -70,7 +70,7 @@ class Dataset(ABC):
     has_pixels = False
     has_images = True
     dtype = "uint8"
-    place = "paths.data"
+    config_key = "paths.data"
 
     root: Path
     size: Count
@@ -110,7 +110,7 @@ class Dataset(ABC):
         return ()
 
     def settings_of_images(self) -> dict[str, Any]:
-        """Read from the images what the configuration takes from them: arguments of the constructor, with values.
+        """The arguments of the constructor that depend on the images, such as their number, with their values.
 
         Raises:
             ConfigError: there are no images, or they cannot be read.
@@ -130,11 +130,11 @@ class Dataset(ABC):
         """Refuse files whose hash is not ``content``; called when they are opened.
 
         Raises:
-            ConfigError: they have another hash, or cannot be read.
+            ConfigError: the files have another hash, or cannot be read.
         """
         if self.content is not None and self._content != self.content:
             changed = f"not those of this run any more ({self._content}, not {self.content})"
-            remedy = f"set {self.place} to the folder that has them"
+            remedy = f"set {self.config_key} to the folder that has them"
             raise ConfigError(f"dataset: the images in {self.root} are {changed}: {remedy}")
 
     def pretrain(self) -> Source:
@@ -146,17 +146,17 @@ class Dataset(ABC):
         raise NotImplementedError
 
     def class_names(self) -> list[str]:
-        """List the names of the classes in the order of their labels; empty if they are not known."""
+        """The names of the classes in the order of their labels; an empty list if the files do not name them."""
         return []
 
-    def doubts(self) -> list[str]:
-        """Sentences about images that are allowed and make a result doubtful; they stand beside it."""
+    def warnings(self) -> list[str]:
+        """Sentences about images that make results doubtful, such as copies; they are recorded beside the results."""
         return []
 
     def probes(self) -> "dict[str, Probe]":
-        """The classification tasks that a network is evaluated on, by the name in the metrics.
+        """The classification tasks that a network is evaluated on, by their names in the metrics.
 
-        ``digit20`` becomes ``linear/digit20/top1``; the name "" is left out: ``linear/top1``.
+        Metrics of the task ``digit20`` are called ``linear/digit20/top1``, and those of the task "" ``linear/top1``.
         """
         return {"": Probe(self.split("train"), self.split("test"), self.num_classes)}
 
@@ -235,7 +235,7 @@ class Share:
         return {name: replace(probe, train=self._part(probe.train)) for name, probe in self.whole.probes().items()}
 
     def __getattr__(self, name: str) -> Any:
-        """Take other attributes from the whole data set, such as the sentence about its images."""
+        """All other attributes, such as ``class_names``, are those of the whole data set."""
         if name == "whole":
             raise AttributeError(name)
         return getattr(self.whole, name)
@@ -253,16 +253,16 @@ def counts_of(labels: Sequence[int], classes: int) -> dict[str, Any]:
 
 
 def content_of(paths: Sequence[Path], root: Path, whole: bool) -> str:
-    """Hash the names of all files, and the bytes of some: it takes tens of milliseconds.
+    """Hash the names of all files, and some of their bytes, in tens of milliseconds.
 
-    At most 1,024 files are read, equally spaced in the list, with the first and the last. Hashed are the size of each
-    and pieces of it, equally spaced from its start to its end: two, or if the files are few, 1,024 in all files
-    together. A file that is no longer than its pieces is read wholly.
+    At most 1,024 files are read: the first, the last, and others at equal distances in the list. The hash has the size
+    of each of them, and pieces of 4 KiB at equal distances from the start to the end of the file: two pieces, or more
+    if the files are few, 1,024 of all files together. A file that is not longer than its pieces is read as a whole.
 
     Args:
         paths: of the files, in a fixed order.
-        root: the folder that their names do not depend on.
-        whole: read all bytes of all files instead.
+        root: folder; the hash has the paths relative to it.
+        whole: hash all bytes of all files instead.
 
     Raises:
         OSError: a file cannot be read.
@@ -289,22 +289,23 @@ def _equally_spaced(length: int, count: int) -> list[int]:
     return [i * (length - 1) // (count - 1) for i in range(count)]
 
 
-def remembered(key: Any, find: Callable[[], Result], kind: type[Result], newest: int = 0) -> Result:
-    """The result of reading files, kept in the cache folder.
+def cached(key: Any, find: Callable[[], Result], kind: type[Result], newest: int = 0) -> Result:
+    """The result of reading files, from the cache folder if it was computed before.
 
     Args:
-        key: plain values that change whenever the result may have changed.
-        find: makes it, of plain values.
-        kind: its TypedDict; what an earlier version of this package has kept in another form is not used.
-        newest: when one of the files has last changed, in nanoseconds; nothing is kept so soon after a change.
+        key: plain values; a result in the cache is used only if it was written under an equal key.
+        find: computes the result, which has plain values.
+        kind: the TypedDict of the result; a file in the cache that does not fit it is not used.
+        newest: time of the last change of any of the files, in nanoseconds since 1970. Soon after a change the cache is
+            neither read nor written.
     """
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     text = json.dumps([VERSION, key]).encode(errors="surrogateescape")
     path = Path(folder, "ssl_bench", f"images-{hashlib.sha256(text).hexdigest()[:20]}.json")
     # A user without a home has no cache folder.
     settled = os.path.isabs(folder) and time.time_ns() - newest > SETTLED * 10**9
-    if settled and (kept := files.read_json(path, kind, named=False)) is not None:
-        return kept  # type: ignore[no-any-return]
+    if settled and (earlier := files.read_json(path, kind, named=False)) is not None:
+        return earlier  # type: ignore[no-any-return]
     result = find()
     if settled and result.get("opened", True):  # a file that could not be opened may be there the next time
         with contextlib.suppress(OSError):  # the home directory may be read-only

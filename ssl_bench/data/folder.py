@@ -1,10 +1,10 @@
 """Photos in folders: ``dataset=imagenet`` and its kin, as ImageNet is commonly unpacked, and ``dataset=folder``, images
 of the user's own, with classes and splits in the names of folders or in a file of labels.
 
-Of the user's own images, without a test split, a share is held out. What they decide, such as the number of classes, is
-written into the configuration (:func:`ssl_bench.config.from_disk.find_images`), with a hash that is part of the run's
-identity: of the images' names and sizes and of the first and last 4 KiB of each. Neither times nor the path of the
-folder count, so a copy is the same dataset.
+If the user's own images have no test split, a share of them is held out. Settings that follow from the images, such as
+the number of classes, are written into the configuration (:func:`ssl_bench.config.from_disk.find_images`), with a hash
+that is part of the run's identity: of the names and sizes of the images and of the first and last 4 KiB of each. The
+hash does not depend on times or on the path of the folder, so a copy is the same dataset.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ import torch
 from msgspec import Meta
 
 from ssl_bench.data import splits
-from ssl_bench.data.dataset import MissingData, PhotoDataset, counts_of, remembered
+from ssl_bench.data.dataset import MissingData, PhotoDataset, cached, counts_of
 from ssl_bench.data.photos import EMPTY, FORMATS, LARGEST, Packed, Photos, Scanned, endings, scan_image, sha256
 from ssl_bench.data.splits import TRAIN, Listing, Row, arrange, few, find_splits
 from ssl_bench.errors import ConfigError, InvalidValue, printable, reason, require
@@ -49,12 +49,12 @@ SAY_SPLITS = "set dataset.train and dataset.test to folders in it, or dataset.cl
 
 
 def is_visible(name: str) -> bool:
-    """Whether a file or folder is used: it is not hidden, and no operating system has put it there by itself."""
+    """Whether a file or folder is used: it is neither hidden nor one that operating systems create, as Thumbs.db."""
     return not name.startswith(".") and name.lower() not in JUNK
 
 
 def is_image(name: str) -> bool:
-    """Whether a visible file is taken for an image, by its ending."""
+    """Whether a file has the ending of an image."""
     return name.lower().endswith(endings())
 
 
@@ -64,7 +64,7 @@ def images_in(folder: Path) -> list[Path]:
 
 
 def classes_in(folder: Path) -> set[str]:
-    """The names of the folders in a folder that have images."""
+    """The names of those folders in a folder that have images."""
     return {each.name for each in folder.iterdir() if is_visible(each.name) and each.is_dir() and images_in(each)}
 
 
@@ -176,10 +176,10 @@ class Scan(TypedDict):
     """Facts about all images.
 
     Attributes:
-        content: a hash of ten digits of the names, labels, sizes and checksums of the images that are not broken.
-        broken: what is wrong with the others, by name.
-        pages: how many images have several.
-        twins: for each image the first one with the same bytes.
+        content: hash of ten digits, of the names, labels, sizes and checksums of the images that are not broken.
+        broken: what is wrong with each broken image, by its name.
+        pages: how many images have several pages or frames.
+        twins: for each image, the first image with the same bytes.
         opened: whether all files could be opened.
     """
 
@@ -196,16 +196,16 @@ class OwnImages(PhotoDataset):
 
     Args:
         test_share: share of the images of each class that is held out for the tests if there is no test split.
-        split_seed: draws them by their names, so that a new image moves no other one to another split.
-        skip_broken: largest share of broken images that are left out; more are refused.
+        split_seed: of that draw, which depends on the names of the images: adding an image moves no other one.
+        skip_broken: broken images are left out if their share is at most this; otherwise they are refused.
         hashes: hash all bytes of each image for the identity of the data, instead of its first and last 4 KiB.
         resize: as of :class:`PhotoDataset`; None: 8 / 7 of ``size``, as 256 is of 224.
         content: hash of the images; None: it is not checked.
         num_classes: None: as many as the data has.
     """
 
-    key: ClassVar[str]  # the argument that says where the data is
-    has_files: ClassVar[bool]  # whether each image is a file below it
+    key: ClassVar[str]  # the argument that is the path of the data
+    has_files: ClassVar[bool]  # whether each image is a file below that path
 
     test_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1
     split_seed: int = 0
@@ -231,7 +231,7 @@ class OwnImages(PhotoDataset):
 
     @abstractmethod
     def stamp(self) -> Mapping[str, Mark | None]:
-        """The marks of all files, by their names; None: it cannot be opened."""
+        """What changes when a file is written again, by the name of each file; None: it cannot be opened."""
 
     def settings_of_images(self) -> dict[str, Any]:
         classes = len(self._listing.classes)
@@ -240,7 +240,7 @@ class OwnImages(PhotoDataset):
         return {self.key: str(self.location), "content": self._identity} | counts_of(labels, classes)
 
     def summary(self) -> str:
-        """Describe the classes and splits in a sentence."""
+        """The classes and splits in a sentence."""
         (train, test), listing, scan, drawn = self._splits, self._listing, self._scan, self._listing.test is None
         kind = f"{len(listing.classes)} classes ({few(listing.classes)})" if listing.classes else "no classes"
         tested = f"held out: dataset.test_share={self.test_share:g}" if drawn else listing.test_name
@@ -252,7 +252,7 @@ class OwnImages(PhotoDataset):
         ]
         notes = [f"{self.location}: {kind}, {len(train)} images to train on, {len(test)} to test ({tested})"]
         notes += [*listing.notes, *(f"{count} {text}" for count, text in counts if count)]
-        return printable("; ".join([*notes, *self.doubts()]))
+        return printable("; ".join([*notes, *self.warnings()]))
 
     def class_names(self) -> list[str]:
         return self._listing.classes
@@ -262,8 +262,8 @@ class OwnImages(PhotoDataset):
         with self.open_image(self._listing.names[i]) as file:
             return sha256(file)
 
-    def doubts(self) -> list[str]:
-        """Count copies of training images in a given test split, and copies in another class."""
+    def warnings(self) -> list[str]:
+        """Sentences about test images that are copies of training images, and about copies in different classes."""
         (train, test), twins, listing, sentences = self._splits, self._scan["twins"], self._listing, list[str]()
         trained = {twins[i]: i for i in reversed(train)}
         if copies := [i for i in test if twins[i] in trained]:
@@ -293,12 +293,15 @@ class OwnImages(PhotoDataset):
 
     @cached_property
     def _scan(self) -> Scan:
-        """The result of :meth:`_scan_all`, kept in the cache folder by the names, sizes, places and times of the files,
-        so that a grid scans once; too many broken images are refused.
+        """The result of :meth:`_scan_all`, from the cache folder if paths, sizes and times of the files are as before,
+        so that a grid scans once.
+
+        Raises:
+            ConfigError: the share of broken images is larger than ``skip_broken``.
         """
         listing, marks = self._listing, self.stamp()
         key = [str(self.location), self.hashes, listing.names, listing.labels, marks]
-        scan = remembered(key, self._scan_all, Scan, max((mark[3] for mark in marks.values() if mark), default=0))
+        scan = cached(key, self._scan_all, Scan, max((mark[3] for mark in marks.values() if mark), default=0))
         broken, count = scan["broken"], len(listing.names)
         if len(broken) > self.skip_broken * count:
             share = max(0.001, -(-1000 * len(broken) // count) / 1000)
@@ -337,35 +340,35 @@ class OwnImages(PhotoDataset):
 
     @cached_property
     def _copies(self) -> list[int]:
-        """The images that have the same bytes as an earlier one."""
+        """The images with the same bytes as an earlier image."""
         return [i for i, first in enumerate(self._scan["twins"]) if first != i]
 
     @cached_property
     def _units(self) -> list[int]:
-        """The first one of the images that each image is in one split with: copies, and images of one group."""
+        """For each image, the first image of its unit: of its copies and its group, which are in one split."""
         twins, groups = self._scan["twins"], self._listing.groups
         return splits.connected(twins, groups) if groups else twins
 
     @cached_property
     def _identity(self) -> str:
-        """The hash of the images. Sets with copies have another one since copies are not held out alone."""
+        """The hash of the images; another one if copies are held out together, since earlier versions divided them."""
         copies = " with copies" if self._listing.test is None and self._copies else ""
         more, content = copies + self._listing.stated, self._scan["content"]
         return hashlib.sha256(f"{content}{more}".encode(errors="surrogateescape")).hexdigest()[:10] if more else content
 
     @cached_property
     def _splits(self) -> tuple[list[int], list[int]]:
-        """The images to train and to test on, without broken ones."""
+        """The images to train on and those to test on, without broken ones."""
         listing, broken, twins = self._listing, self._scan["broken"], self._scan["twins"]
         if self.content not in (None, self._identity):
             changed = f"these are not the images of this run any more ({self._identity}, not {self.content})"
             raise self._refusal(f"{changed}: set dataset.{self.key} to where they are")
-        left = [i for i, name in enumerate(listing.names) if name not in broken]
+        whole, units = [i for i, name in enumerate(listing.names) if name not in broken], self._units
         if listing.test is None:
-            test = splits.held_out(left, listing.names, listing.labels, self._units, self.test_share, self.split_seed)
+            test = splits.held_out(whole, listing.names, listing.labels, units, self.test_share, self.split_seed)
         else:
-            test = {i for i in left if listing.test[i]}
-        train = [i for i in left if i not in test]
+            test = {i for i in whole if listing.test[i]}
+        train = [i for i in whole if i not in test]
         if lost := {*range(len(listing.classes))}.difference(listing.labels[i] for i in train):
             names = few([listing.classes[label] for label in sorted(lost)])
             why = "they are broken, or in a group that is held out"
@@ -400,9 +403,9 @@ class Tree(NamedTuple):
     """The content of a folder, by paths relative to it.
 
     Attributes:
-        images: mark of each image, by its path; None: it cannot be opened, as a link to nothing.
+        images: for each path of an image, what changes when the file is written again; None: it cannot be opened.
         folders: all folders.
-        others: a sentence about other files, by their ending, the most first: ``12 .heic, 3 .txt left out``, or "".
+        others: number of files of each other ending, the most first: ``12 .heic, 3 .txt left out``, or "".
     """
 
     images: dict[str, Mark | None]
@@ -455,7 +458,7 @@ def find_layout(
         names: paths of the images.
         tree: the folder that has them.
         classes: ``auto``, ``folders`` or ``none``.
-        train, test: folders of the splits, "." for the whole; None: they are found.
+        train, test: folders of the splits, "." for the whole; None: folders with the names of splits.
 
     Returns:
         Name, class or None, and split of each image; the training split; and the test splits.
@@ -466,18 +469,18 @@ def find_layout(
     """
     paths, given = [tuple(name.split("/")) for name in names], train or test
     top = () if given else paths[0][: _depth(paths, 0)]
-    found = None if given else find_splits({path[len(top)] for path in paths if len(path) > len(top) + 1})
+    pair = None if given else find_splits({path[len(top)] for path in paths if len(path) > len(top) + 1})
     first, tests = Path(train or ".").parts, [Path(test).parts] if test else []
-    if found:
-        first, tests = (*top, found[0]), [(*top, name) for name in found[1]]
+    if pair:
+        first, tests = (*top, pair[0]), [(*top, name) for name in pair[1]]
     elif classes == "auto" and not given:
         for _, beside in itertools.groupby(sorted(tree.folders, key=os.path.dirname), os.path.dirname):
             splits.refuse_like_splits(beside, SAY_SPLITS)
 
-    found_in = [next((s for s in (*tests, first) if path[: len(s)] == s), path[len(top) : -1][:1]) for path in paths]
+    split_of = [next((s for s in (*tests, first) if path[: len(s)] == s), path[len(top) : -1][:1]) for path in paths]
     for key, split, value in (("train", first, train or "."), *(("test", split, test) for split in tests)):
-        require(split in found_in, f"dataset.{key}", value, "a folder below dataset.root that has images")
-    of_train = [path for path, split in zip(paths, found_in, strict=True) if split == first]
+        require(split in split_of, f"dataset.{key}", value, "a folder below dataset.root that has images")
+    of_train = [path for path, split in zip(paths, split_of, strict=True) if split == first]
     base = of_train[0][len(first) : _depth(of_train, len(first))]  # folders between a split and its classes
     inside = [path[len(first) + len(base) : -1] for path in of_train]
     has = all(inside) and len({path[0] for path in inside}) > 1
@@ -492,7 +495,7 @@ def find_layout(
         raise ConfigError(f"{few(sorted(empty))}: {wrong}: {remedy}")
     rows: list[Row] = [
         (name, (path[len(split) + len(base) : -1] or (None,))[0] if has else None, "/".join(split))
-        for name, path, split in zip(names, paths, found_in, strict=True)
+        for name, path, split in zip(names, paths, split_of, strict=True)
     ]
     return rows, "/".join(first), ["/".join(split) for split in tests]
 
@@ -508,17 +511,18 @@ def _depth(paths: Sequence[Path_], at: int) -> int:
 class OwnFolder(OwnImages):
     """All images below a folder, also in folders inside folders. Hidden files and folders are left out.
 
-    A file ``metadata.csv`` or ``labels.csv`` in the folder has the columns ``file_name``, and if it likes ``label``,
-    ``split`` and ``group``; its images are used, and its columns count in place of folders.
+    If there is a file ``metadata.csv`` or ``labels.csv`` in the folder, only the images in its column ``file_name`` are
+    used. Its columns ``label``, ``split`` and ``group``, which are optional, replace what folders say.
 
     Args:
         root: the folder.
-        classes: ``folders``: an image's class is the highest folder, below ``root`` or below a split, that it is in,
-            not counting folders that stand alone; ``none``: there are none; ``auto``: ``folders`` if there are two or
-            more of them, and no image beside them.
+        classes: ``folders``: the class of an image is the highest folder, below ``root`` or below a split, that it is
+            in; a folder that is alone in its folder does not count. ``none``: there are no classes. ``auto``:
+            ``folders`` if there are two or more of them, and no image beside them.
         train, test: folders of the splits below ``root``; None: those of :func:`find_layout`.
-        group: what the images of one patient, slide or video share, which stay on one side of a split that is drawn: a
-            column of the file, or a pattern (a regular expression) of the name; None: the column ``group``, if any.
+        group: what the images of one patient, slide or video have in common: a column of the file, or a pattern (a
+            regular expression) of the name. If the test split is drawn, all images of a group are in it, or none. None:
+            the column ``group``, if there is one.
     """
 
     key, has_files = "root", True
@@ -560,7 +564,7 @@ class OwnFolder(OwnImages):
         return replace(listing, groups=self.group and self._groups_of(listing.names), stated=stated)
 
     def _table(self) -> Any:
-        """The file of labels, a DataFrame by the names of the images, without empty columns; None without one."""
+        """The file of labels as a DataFrame, indexed by the names of the images, without empty columns; or None."""
         present = [name for name in LABEL_FILES if (self.location / name).is_file()]
         if len(present) > 1:
             raise ConfigError(f"it has {present[0]} and {present[1]}: remove one")

@@ -76,12 +76,19 @@ class HuggingFace(OwnImages):
         return listing
 
     @staticmethod
-    def _column(key: str, given: str | None, found: list[str], usual: Sequence[str], features: Any) -> str | None:
-        """The column that is given, else the only one that was found or has a usual name, or None."""
-        found = found or [name for name in features if name.lower() in usual]
-        valid = given in features if given else len(found) < 2
-        require(valid, f"dataset.{key}", given, f"the column of the {key}s, one of {few(found or [*features])}")
-        return given or next(iter(found), None)
+    def _column(key: str, given: str | None, typed: list[str], usual: Sequence[str], features: Any) -> str | None:
+        """The column ``given``, else the only one with the right type, or else with a usual name; None: there is none.
+
+        Args:
+            key: ``image`` or ``label``.
+            typed: the columns whose type is that of images or of classes.
+            usual: names of such columns.
+            features: all columns.
+        """
+        candidates = typed or [name for name in features if name.lower() in usual]
+        valid = given in features if given else len(candidates) < 2
+        require(valid, f"dataset.{key}", given, f"the column of the {key}s, one of {few(candidates or [*features])}")
+        return given or next(iter(candidates), None)
 
     def open_image(self, name: str) -> BinaryIO:
         split, _, row = name.rpartition("/")
@@ -110,13 +117,16 @@ def _label(value: Any, column: str | None) -> int | str | None:
 
 
 def _marks(folder: Path) -> tuple[tuple[Path, Mark], ...]:
-    """The files below a folder with what changes when they are written again."""
+    """The files below a folder, each with what changes when it is written again."""
     return tuple((path, mark(path.stat())) for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 @lru_cache(8)  # each run of a grid asks
 def _splits_on_disk(folder: Path, marks: tuple[tuple[Path, Mark], ...]) -> tuple[dict[str, Any], Path | None]:
-    """The splits of a dataset by name, memory-mapped, and where a copy of them is; ``marks`` are those of its files."""
+    """The splits of a dataset by name, memory-mapped, and the folder of the copy that ``datasets`` made, or None.
+
+    ``marks`` are those of its files: another call after a change reads it again.
+    """
     import datasets
 
     cache = None
@@ -134,7 +144,7 @@ def _splits_on_disk(folder: Path, marks: tuple[tuple[Path, Mark], ...]) -> tuple
 
 
 def _by_column(splits: dict[str, Any]) -> dict[str, Any]:
-    """The splits that the column ``SPLIT`` names, if there is one.
+    """The splits by the column ``SPLIT``; the splits as they are if there is no such column.
 
     Raises:
         ConfigError: there are several splits beside it, and a value of the column is in more than one of them.

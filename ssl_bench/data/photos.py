@@ -46,15 +46,15 @@ class Unsupported(ValueError):
 
 @dataclass(eq=False)
 class Photos(Source):
-    """A split of which only the encoded bytes of the images are kept.
+    """A split of photos in files or in memory as encoded bytes, which are decoded each time an image is read.
 
     Args:
         labels: int64 [N].
         names: of the images.
         open_image: opens an image by its name; an OSError if it cannot be read.
         workers: threads that decode; None shares the CPU cores among the processes of this machine.
-        upright: turn the images as EXIF's orientation says, as those of the user's own are.
-        folder: where the images are, if they are files.
+        upright: turn the images as EXIF's orientation says; done for the user's own images.
+        folder: of the images, if they are files.
     """
 
     labels: Tensor
@@ -74,10 +74,10 @@ class Photos(Source):
             return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
 
     def name(self, i: int) -> str:
-        """Path of image i, for messages."""
+        """The path of image i if it is a file, else its name; for messages."""
         return f"{self.folder}/{self.names[i]}" if self.folder else self.names[i]
 
-    def place(self, i: int) -> str:
+    def path_of(self, i: int) -> str:
         return self.name(i) if self.folder else self.names[i].rpartition("/")[2]
 
     def take(self, ids: Tensor) -> list[Tensor]:
@@ -167,7 +167,7 @@ def endings() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def open_photo(file: BinaryIO) -> Iterator[Image.Image]:
-    """Open a photo with Pillow, which decodes it when its pixels are asked for.
+    """Open a photo with Pillow, which decodes it when its pixels are read.
 
     Raises:
         OSError, ValueError: it is damaged, of another format, or has more pixels than Pillow's limit; also inside of
@@ -203,7 +203,7 @@ def read_photo(path: Path) -> Image.Image:
         raise RunError(printable(f"{path}: {why}")) from error
 
 
-# ---- A look at a file before anything is trained
+# ---- The check of a file before anything is trained
 
 EMPTY = "empty"
 EDGE = 4096  # bytes at the start and at the end of an image that its checksum depends on
@@ -211,18 +211,19 @@ END = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 
 
 class Scanned(NamedTuple):
-    """Facts about an image: its bytes, the CRC-32 of both ends of the file, and a checksum for its identity."""
+    """Facts about the file of an image."""
 
-    size: int = 0
-    ends: str = ""
-    checksum: str = ""
-    wrong: str = ""  # why it is broken
-    pages: bool = False  # several of them, or frames
+    size: int = 0  # bytes
+    ends: str = ""  # CRC-32 of its first and last 4 KiB
+    checksum: str = ""  # for the identity of the data
+    wrong: str = ""  # why it is broken, or ""
+    pages: bool = False  # whether it has several pages or frames
 
 
 def scan_image(file: BinaryIO, whole: bool = False) -> Scanned:
-    """Read the header of an image, and the end of its file for the format's end mark, which a file that was cut short
-    lacks; an image of a format without an end mark is decoded.
+    """Check an image by its header and by the mark at the end of its file, which is missing if the file was cut short.
+
+    An image of a format without such a mark is decoded.
 
     Args:
         whole: the checksum is the SHA-256 of all bytes; else the CRC-32 of both ends.
@@ -295,7 +296,7 @@ class Packed(Photos):
     def name(self, i: int) -> str:
         return f"{self.path}[{i}]"
 
-    def place(self, i: int) -> str:
+    def path_of(self, i: int) -> str:
         return str(i)
 
     def encoded(self, i: int) -> Tensor:

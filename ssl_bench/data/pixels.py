@@ -59,7 +59,7 @@ class Normalize:
 
 
 def white(images: ImageBatch) -> int:
-    """The value of white, by which images are divided: 255 of uint8, and 1 of floats, which are taken as they are."""
+    """The value of white, by which images are divided: 255 for uint8, and 1 for floats, which are not scaled."""
     return 255 if images[0].dtype == torch.uint8 else 1
 
 
@@ -81,7 +81,7 @@ def resize(x: Tensor, size: Sequence[int], interpolation: str, dtype: torch.dtyp
 def padded(images: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     """Images [C, h, w] as batches of about one size: the indices of m images, and uint8 [m, C, H, W].
 
-    They are channels last in memory. Pixels beyond an image are any bytes: no box of a view reaches them.
+    Batches are channels last in memory. Pixels outside an image are undefined: no box of a view reaches them.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for i, image in enumerate(images):
@@ -121,7 +121,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 class EvalView:
-    """The image in [0, 1], or as it is if it is of floats, normalised: the whole, or its centre.
+    """The view for evaluation: the image, or its centre after a resize, divided by 255 if it is of uint8, normalised.
 
     Args:
         resize: length of the short side after an antialiased resize; None leaves the image as it is.
@@ -146,7 +146,7 @@ class EvalView:
         self.resize, self.size, self.interpolation = resize or 0, size, interpolation
 
     def __call__(self, images: ImageBatch, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Make the view of uint8 or float32 images with C + E channels, as a contiguous tensor of ``dtype``.
+        """Make the views of uint8 or float32 images with C + E channels, as a contiguous tensor of ``dtype``.
 
         With a size: [n, C + E, H, W] or n times [C + E, h, w] -> [n, C + E, size, size].
         Without: [n, C + E, H, W] -> [n, C + E, H, W].

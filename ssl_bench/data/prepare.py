@@ -1,6 +1,6 @@
 """Make the files of a dataset that training reads: the library of ``ssl-bench prepare``.
 
-Arrays that exist are kept. If not, they come from a folder in torchvision's format or from torchvision's download.
+Arrays that exist are not changed. Missing ones are made from a folder in torchvision's format or from its download.
 ImageNet comes from a folder: ``dataset=imagenet64`` shrinks it to arrays, and ``dataset=imagenet dataset.packed=true``
 packs it into one file per split.
 """
@@ -73,10 +73,10 @@ def _missing_splits(dataset: ArrayDataset) -> list[str]:
     Raises:
         ConfigError: only one of two exists; it may be a user's, and is not replaced.
     """
-    found = {split: [*dataset.folder.glob(f"{split}_*.npy")] for split in dataset.splits}
-    if alone := [paths[0] for paths in found.values() if len(paths) == 1]:
+    present = {split: [*dataset.folder.glob(f"{split}_*.npy")] for split in dataset.splits}
+    if alone := [paths[0] for paths in present.values() if len(paths) == 1]:
         raise ConfigError(f"{alone[0]} lacks the other file of its split: add it, or move this one")
-    return [split for split, paths in found.items() if not paths]
+    return [split for split, paths in present.items() if not paths]
 
 
 def _shrink(dataset: ArrayDataset, splits: list[str], source: Path, progress: Progress) -> None:

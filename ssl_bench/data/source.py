@@ -16,8 +16,8 @@ class Source:
 
     Attributes:
         labels: int64 [N], -1 for an unlabelled image, or [N, num_classes] with the count of each class in the image.
-        nbytes: size of all images if they can be kept on a device, else None.
-        twins: int64 [N], one number for all images with the same bytes; None: no copies are known.
+        nbytes: bytes that all images take on a device; None: they cannot be copied there, since their sizes differ.
+        twins: int64 [N], equal for images with the same bytes; None: the source does not know which are copies.
     """
 
     labels: Tensor
@@ -35,18 +35,18 @@ class Source:
         """Copy the split to ``device``; the ``take`` of the copy expects ids and returns images there."""
         raise NotImplementedError
 
-    def place(self, i: int) -> str:
-        """Where image i is: the path of its file, or its number among the stored images."""
+    def path_of(self, i: int) -> str:
+        """The path of the file of image i, or its number among the stored images."""
         return str(i)
 
 
 @dataclass(frozen=True, eq=False)
 class Images(Source):
-    """Images of one size in one or more parts, numbered through from the first part to the last.
+    """Images of one size in one or more arrays. The numbers of the images go on from one array to the next.
 
     Attributes:
-        parts: each [n, C, H, W], channels last in memory, possibly memory-mapped. All are uint8, or none is: numbers of
-            other types are read as float32.
+        parts: each [n, C, H, W], channels last in memory, possibly memory-mapped. Either all are uint8, or none is;
+            other types than uint8 are read as float32.
         labels: [N] or [N, num_classes].
     """
 
@@ -55,7 +55,7 @@ class Images(Source):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the images that are read."""
+        """The type of the images that :meth:`take` returns."""
         return torch.uint8 if self.parts[0].dtype == torch.uint8 else torch.float32
 
     @property
@@ -98,7 +98,7 @@ class Chosen(Source):
 
     Attributes:
         images: the other source.
-        ids: [n] of the images in it, in the order of this one.
+        ids: int64 [n], the index there of each image.
     """
 
     images: Source
@@ -123,11 +123,11 @@ class Chosen(Source):
         return Images([images.to(device)], self.labels.to(device))
 
     def take(self, ids: Tensor) -> ImageBatch:
-        """Read the images ``ids`` [n] of this part."""
+        """Read the images ``ids`` [n], which count from 0 in this source."""
         return self.images.take(self.ids[ids])
 
-    def place(self, i: int) -> str:
-        return self.images.place(int(self.ids[i]))
+    def path_of(self, i: int) -> str:
+        return self.images.path_of(int(self.ids[i]))
 
 
 class Joined(Source):
@@ -145,16 +145,23 @@ class Joined(Source):
         images = [self.parts[p].take(i[None] - self._starts[p])[0] for p, i in zip(parts.tolist(), ids, strict=True)]
         return torch.stack(images) if len({image.shape for image in images}) == 1 else images
 
-    def place(self, i: int) -> str:
+    def path_of(self, i: int) -> str:
         part = int(torch.bucketize(i, self._starts, right=True)) - 1
-        return self.parts[part].place(i - int(self._starts[part]))
+        return self.parts[part].path_of(i - int(self._starts[part]))
 
 
 def without_copies(order: Tensor, count: int, twins: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Cut images in an order [n] after the first ``count``; copies of these leave the other part for the first.
+    """Divide images so that no image of the second part is a copy of one of the first.
+
+    The first part has the first ``count`` images, and all copies of them, unless the second would then be empty.
 
     Args:
-        twins: of all images, as of a :class:`Source`.
+        order: int64 [n], the images.
+        count: from 0 to n.
+        twins: of all images, as :attr:`Source.twins`.
+
+    Returns:
+        Both parts, int64.
     """
     first, rest = order.tensor_split([count])
     if twins is None:

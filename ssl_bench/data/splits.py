@@ -1,8 +1,8 @@
 """Classes, splits and copies of the user's own images: one rule for folders, files of labels and data sets of Hugging
 Face.
 
-Copies are images with the same bytes. A mark is read of each image, a small part of its bytes. Only images that share
-one are read wholly, so that 60,000 images take less than a second.
+Copies are images with the same bytes. Of each image a mark is computed from a small part of its bytes; images are read
+as a whole only if they have equal marks, so that 60,000 images take less than a second.
 """
 
 import hashlib
@@ -17,8 +17,8 @@ from ssl_bench.errors import ConfigError
 
 Row = tuple[str, int | str | None, str]  # name, label and split of an image; None: it has no label
 TRAIN, TESTS = "train", ("test", "validation", "val")  # in any case; of several test splits the first one is used
-MARKED = 32  # numbers in the middle of an image in an array
-# Names that are hardly those of classes if a data set has several of them.
+MARKED = 32  # numbers in the middle of an image of an array, which are its mark
+# Names of splits: several folders with such names are hardly classes.
 _LIKE_A_SPLIT = re.compile(
     r"(train(ing|val)?|trn|test(ing)?|tst|val(id(ation)?)?|eval(uation)?|dev|hold-?out|(un)?label?led)"
     r"[\W_]*(set|data|images|imgs|\d+|[a-z])?",
@@ -37,8 +37,8 @@ class Listing:
         classes: name of each class.
         notes: sentences for the user, such as those about images that are not used.
         test_name: of the test split.
-        groups: of each image; images of one group stay on one side of a split that is drawn.
-        stated: what splits and groups depend on beside the names of the images and the configuration.
+        groups: of each image; if the test split is drawn, all images of a group are in it, or none.
+        stated: the splits and groups that a file of labels states, as text, which the identity of the data includes.
     """
 
     names: list[str]
@@ -65,40 +65,40 @@ def arrange(rows: Sequence[Row], train: str, tests: Sequence[str], notes: Sequen
     Raises:
         ConfigError: some images to train on have a label and others none, or a class is only in the test split.
     """
-    found: dict[str, Counter[int | str | None]] = {}
+    counts: dict[str, Counter[int | str | None]] = {}  # of each label, by split
     for _, label, split in rows:
-        found.setdefault(split, Counter())[label] += 1
-    trained = found.get(train, Counter())
+        counts.setdefault(split, Counter())[label] += 1
+    trained = counts.get(train, Counter())
     if not trained:
         raise ConfigError(f"{train} has no images")
     if 0 < trained[None] < trained.total():
         raise ConfigError(f"{trained[None]} of {trained.total()} images of {train} have no label")
-    usable = [name for name in tests if name in found and (None in found[name]) == (None in trained)]
-    test = next((name for name in usable if found[name].keys() <= trained.keys()), next(iter(usable), None))
-    if test is not None and not found[test].keys() <= trained.keys():
-        differ = difference(map(str, trained), map(str, found[test]), train or "train", test)
+    usable = [name for name in tests if name in counts and (None in counts[name]) == (None in trained)]
+    test = next((name for name in usable if counts[name].keys() <= trained.keys()), next(iter(usable), None))
+    if test is not None and not counts[test].keys() <= trained.keys():
+        differ = difference(map(str, trained), map(str, counts[test]), train or "train", test)
         raise ConfigError(f"both splits must have the same classes, but {differ}")
     values = sorted(value for value in trained if value is not None)  # type: ignore[type-var]
     classes = in_order(values) if values and isinstance(values[0], str) else values  # type: ignore[arg-type]
     number: dict[int | str | None, int] = {value: i for i, value in enumerate(classes)} | {None: -1}
     used = [row for row in rows if row[2] in (train, test)]
-    left = {name: count.total() for name, count in found.items() if name not in (train, test)}
+    unused = {name: count.total() for name, count in counts.items() if name not in (train, test)}
     return Listing(
         [name for name, _, _ in used],
         [number[label] for _, label, _ in used],
         None if test is None else [split == test for *_, split in used],
         [str(value) for value in classes],
-        [*notes, *(f"not used: {count} in {name or 'the folder itself'}" for name, count in left.items())],
+        [*notes, *(f"not used: {count} in {name or 'the folder itself'}" for name, count in unused.items())],
         test or "",
     )
 
 
 def find_splits(names: Collection[str], remedy: str = "") -> tuple[str, list[str]] | None:
-    """The training split and all test splits, the best first; None if the names are not those of splits.
+    """The name of the training split and those of all test splits, the best first; None if no names are of splits.
 
     Args:
         names: of folders beside each other, or of splits.
-        remedy: ends the sentence that refuses names that look like other splits; "": they are not refused.
+        remedy: end of the sentence that refuses names that look like other splits; "": such names are not refused.
 
     Raises:
         ConfigError: several names look like splits, and they are not ``train`` with one of ``TESTS``.
@@ -121,7 +121,7 @@ def refuse_like_splits(names: Iterable[str], remedy: str) -> None:
 
 
 def difference(of_train: Iterable[str], of_test: Iterable[str], train: str, test: str) -> str:
-    """Say which classes only one of two splits has, with the code points of names that are not plain ASCII."""
+    """The classes that only one of two splits has, in words, with escapes beside names that are not plain ASCII."""
     one, other, plain = {*of_train}, {*of_test}, re.compile(r"[!-~]+( [!-~]+)*").fullmatch
     sides = [
         (name, [c if plain(c) else f"{c} ({c!a})" for c in sorted(only)])
@@ -131,12 +131,12 @@ def difference(of_train: Iterable[str], of_test: Iterable[str], train: str, test
 
 
 def few(names: Sequence[str]) -> str:
-    """Join the first three names, at most 300 characters of each, with the number of the others."""
+    """The first three names, at most 300 characters of each, and how many more there are."""
     return ", ".join(name[:300] for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Sort names of classes: as numbers if all are whole numbers, else as text."""
+    """Sort names of classes: by value if all are whole numbers, else as text."""
     as_text = sorted(names)
     if not all(name.isascii() and name.isdigit() for name in as_text):
         return as_text
@@ -144,7 +144,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def connected(*keys: Sequence[Hashable]) -> list[int]:
-    """The first image that each image is connected with, by an equal key in one of several lists, also in steps."""
+    """The first image of the component of each image, where images with an equal key in any list are connected."""
     first, before = list(range(len(keys[0]))), list[int]()
     while first != before:
         before = first
@@ -159,16 +159,16 @@ def connected(*keys: Sequence[Hashable]) -> list[int]:
 def held_out(
     ids: Sequence[int], names: Sequence[str], labels: Sequence[int], units: Sequence[int], share: float, seed: int
 ) -> set[int]:
-    """Draw a share of the images of each class, at least one image of a class with several, by their names.
+    """Draw test images: a share of the images of each class, at least one image of a class with several.
 
-    All images of a unit are on one side, so that no copy of a test image, and nothing of its group, is trained on.
+    Images that must be in one split, such as copies and the images of a group, are a unit. Only whole units are drawn.
 
     Args:
         ids: the images to draw from.
         names, labels: of all images.
-        units: the first image of the unit of each one.
+        units: for each image the first image of its unit.
         share: between 0 and 1.
-        seed: with the names it orders the images.
+        seed: the order in which images are drawn is that of the hashes of seed and name.
     """
 
     def random_key(i: int) -> str:
@@ -180,24 +180,24 @@ def held_out(
     for of_class in members.values():
         count = max(round(share * len(of_class)), int(len(of_class) > 1))
         order = [units[i] for i in sorted(of_class, key=random_key)]
-        chosen, left = {*order[:count]}, {*order[count:]}
-        drawn |= chosen - left if left <= chosen else chosen  # some of a class stay to train on
+        chosen, others = {*order[:count]}, {*order[count:]}
+        drawn |= chosen - others if others <= chosen else chosen  # some of a class stay to train on
     return {i for i in ids if units[i] in drawn}
 
 
 def twins(marks: Sequence[Hashable], digest: Callable[[int], Hashable]) -> list[int]:
-    """The first image with the bytes of each one.
+    """For each image, the first image with the same bytes.
 
     Args:
-        marks: of each image: copies have the same, other images may; None: it cannot be read.
-        digest: hash of all bytes of an image.
+        marks: of each image. Copies have equal marks, and other images may have; None: the image cannot be read.
+        digest: computes the hash of all bytes of an image.
     """
     count, first = Counter(marks), dict[Hashable, int]()
     return [i if mark is None or count[mark] == 1 else first.setdefault(digest(i), i) for i, mark in enumerate(marks)]
 
 
 def twins_of_rows(*parts: np.ndarray) -> list[int]:
-    """:func:`twins` of the images of arrays [n, ...], numbered through."""
+    """:func:`twins` of the images of arrays [n, ...], whose numbers go on from one array to the next."""
     rows = [row for part in parts for row in part.reshape(len(part), -1)]
     marks = [row[len(row) // 2 :][:MARKED].tobytes() for row in rows]
     return twins(marks, lambda i: hashlib.sha256(rows[i].data).digest())

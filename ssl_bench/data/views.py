@@ -225,15 +225,16 @@ class Views:
 
         With extra channels (E > 0) it is contiguous in channels_last.
 
-        There are two forms with equal results. masked=True computes every operation for every image and then selects:
-        no shape depends on the parameters and the host never waits for the device, so the form can be compiled or
-        captured in a CUDA graph. masked=False computes an operation only for the rows that need it, a few images at a
-        time. None is masked=False on the CPU and masked=True elsewhere.
+        ``masked`` selects one of two computations of the same views. True: every operation is applied to all images,
+        and a mask selects the results. No shape depends on the parameters and the host never waits for the device, so
+        this can be compiled or captured in a CUDA graph. False: an operation is applied only to the images that need
+        it, a few images at a time. None: False on the CPU, True elsewhere.
 
-        On the CPU apply(images, parameters)[rows] is apply(images[rows], parameters[rows]) to the last bit, and so do
-        the two forms agree for images of one size and views of less than 96 pixels; in float64 both hold to 1e-13,
-        because the order of summation in a matrix product can depend on the memory layout of its arguments. Larger
-        views, and images of many sizes, are cropped one by one with masked=False, which rounds differently (1e-6).
+        On the CPU, apply(images, parameters)[rows] equals apply(images[rows], parameters[rows]) to the last bit, and
+        both computations are equal to the last bit for images of one size and views of less than 96 pixels. In float64
+        both statements hold to 1e-13, because the order of summation in a matrix product can depend on the memory
+        layout of its arguments. Larger views, and images of many sizes, are cropped one by one if ``masked`` is False,
+        which rounds differently (1e-6).
 
         A subclass may override this method and change what it returns, also for masked=True: every view that is made,
         on any device and of images of one or of many sizes, is the result of one call. So all that is random in it
@@ -263,7 +264,7 @@ class Views:
         return out if extra is None else with_constants(out, extra)
 
     def make(self, images: ImageBatch, uniform: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-        """Make several views of n uint8 images [C + E, h, w] from numbers [n, 36] each, in the masked form, at once.
+        """Make several views of n uint8 images [C + E, h, w] from numbers [n, 36] each, at once, with masks.
 
         Each is [n, C + E, S, S] of ``dtype``. After :meth:`compile` this is one compiled function; of images of many
         sizes it is what follows their crops, whose shape alone does not change from batch to batch.
@@ -274,13 +275,13 @@ class Views:
         return [self.apply(images, parameters, dtype, masked=True) for parameters in drawn]
 
     def compile(self) -> None:
-        """Compile what :meth:`make` calls when it is called next, which takes about a minute."""
+        """Let the next call of :meth:`make` compile its computation, which takes about a minute."""
         log.info("compiling the views, which can take a minute")
         functions = (self._joint, self._from_crops)
         self._compiled = {f.__name__: torch.compile(f, fullgraph=True, dynamic=False) for f in functions}
 
     def _run(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Call a function, compiled if the views are to be and can be."""
+        """Call a function; its compiled form if :meth:`compile` was called and the compilation succeeds."""
         if self._compiled:
             try:
                 return self._compiled[function.__name__](*arguments)

@@ -37,7 +37,7 @@ class OfContrasts(Evaluator):
     """Base of the evaluators of random batches of the train split.
 
     Attributes:
-        at_most_images: the setting, a number or a list, that the number of images limits.
+        at_most_images: name of the setting, a number or a list, that must not be larger than the number of images.
     """
 
     needs_network = True
@@ -272,8 +272,8 @@ class EncoderGradients(OfContrasts):
     * ``m<M>_snr``: mean of |m| / sqrt(v) over all weights, as in the paper. Without any signal it would be about
       sqrt(2 / (pi batches)).
     * ``m<M>_pooled``: sqrt(sum m^2 / sum v) over all weights, m^2 less the v / batches that chance adds to it.
-    * ``m<M>_pooled_theory``: the same if 1 / ratio^2 = A + C / M: batches have a noise of their own, and drawing few
-      negatives adds one of 1 / M. A and C are those of the smallest and the largest M.
+    * ``m<M>_pooled_theory``: the same if 1 / ratio^2 = A + C / M, where A is the noise between batches, and C / M that
+      of drawing M negatives. A and C are computed from the smallest and the largest M.
 
     Yields also the difference of one batch's gradient from DCL's, relative to its norm, with all negatives and in
     double precision: ``difference_flatnce``, ``difference_macl``, and ``difference_infonce`` with InfoNCE of each
@@ -343,7 +343,7 @@ class EncoderGradients(OfContrasts):
         return contrast_of(q, q, q, ids.to(q.device))
 
     def _theory(self, ratios: Sequence[float]) -> list[float]:
-        """The ratios by 1 / ratio^2 = A + C / M through the first and the last; 0 where one of these is 0."""
+        """The ratios at each M by 1 / ratio^2 = A + C / M, fitted to the first and last; zeros if one of these is 0."""
         if not ratios[0] * ratios[-1]:
             return [0.0] * len(self.ms)
         noise, inverse = [1 / r**2 for r in (ratios[0], ratios[-1])], [1 / self.ms[0], 1 / self.ms[-1]]
@@ -352,7 +352,7 @@ class EncoderGradients(OfContrasts):
 
 
 def gradient(loss: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """The gradient of a loss at the weights as one vector [W]; the graph stays."""
+    """The gradient of a loss at the weights as one vector [W]; the graph can be differentiated again."""
     parts = torch.autograd.grad(loss, weights, retain_graph=True, materialize_grads=True)
     return torch.cat([part.flatten() for part in parts])
 

@@ -48,9 +48,9 @@ class Detection(Evaluator):
     Yields ``ap`` (over intersections over union from 0.5 to 0.95), ``ap50``, ``ap75``, and ``ap_s``, ``ap_m``, ``ap_l``
     for small, medium and large objects, where there are any. Yields nothing for raw pixels.
 
-    Unlike other evaluators it depends on the number of ranks, as on a seed: each pads its own photos to one size and
-    draws its own boxes. On several CPU processes, batch statistics are of the photos of a process.
-    A run that is killed meanwhile starts the fine-tuning again.
+    Unlike those of other evaluators, its numbers depend on the number of ranks, as they do on the seed: each rank pads
+    its photos to one size and draws its boxes. On several CPU processes, each has batch statistics of its own photos.
+    If a run is killed during it, the fine-tuning starts again.
 
     Args:
         mean, std: of the images that the network was trained on, three channels each.
@@ -147,7 +147,7 @@ class FineTuning:
         self.epoch, self.step, self.losses = 0, 0, list[float]()
 
     def train_epoch(self) -> None:
-        """Train on every photo once, but for those of an incomplete batch. Raises RunError for an infinite loss."""
+        """Train on every photo once, without an incomplete last batch. Raises RunError if the loss is not finite."""
         self._parallel.train()
         with self._draws(self.epoch, rank()):
             for batch in self._batches():

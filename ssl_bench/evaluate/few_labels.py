@@ -44,7 +44,7 @@ class FewLabels(Target):
         return cls(whole, stratified(whole.train.labels.cpu(), labels, stream("labels", whole.seed)))
 
     def names(self) -> list[str]:
-        """The images with labels as lines of a list for ``evaluate.labels``, or as numbers if they have no files."""
+        """The images with labels, as lines of a list for ``evaluate.labels``; by their numbers if they are no files."""
         ids, paths = self._ids.tolist(), _paths(self._whole.train)
         return [str(i) if paths is None else "/".join(paths[i].split("/")[-2:]) for i in ids]
 

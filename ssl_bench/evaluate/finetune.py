@@ -35,16 +35,16 @@ from ssl_bench.signals import Interrupt, stop_if_asked
 
 log = logging.getLogger("ssl_bench")
 
-PAUSE = 120.0  # seconds between two states that are kept
+SAVE_EVERY = 120.0  # seconds
 
 
 class Classifier(nn.Module):
-    """A trainable copy of a network's backbone with a linear classifier, which begins with zeros.
+    """A trainable copy of a network's backbone with a linear classifier, whose weights start at zero.
 
     Every BN has the statistics of the images of all ranks, whatever groups the network was trained with.
 
     Raises:
-        ConfigError: that cannot be, on several ranks.
+        ConfigError: the network has a BN of another class, which cannot have them, and there are several ranks.
     """
 
     def __init__(self, network: nn.Module, width: int, classes: int) -> None:
@@ -72,11 +72,12 @@ class FineTune(OnImages, kw_only=True):
     of ranks trains the same network; if it does not divide the batch, every rank computes the whole batch. Layers with
     random numbers, such as dropout, draw others on another number of ranks.
 
-    A state is kept every two minutes and when the run is stopped: a run that is started again goes on from there.
+    The state is saved every two minutes and when the run is stopped; a run that is started again resumes from it.
 
     Args:
         epochs: passes over the images with labels; None: 60 if these are less than 5% of all images, else 30.
-        least_steps: with a batch of 256 images, if the epochs have fewer; least_steps * 256 / batch_size with another.
+        least_steps: number of steps if the epochs have fewer, for a batch of 256 images; for another size it is
+            multiplied by 256 / batch_size.
         batch_size: images of a step, of all ranks together.
         lr: rate for a batch of 256 images; the rate is lr * batch_size / 256.
         momentum, weight_decay: of SGD; the decay is of all weights.
@@ -103,19 +104,19 @@ class FineTune(OnImages, kw_only=True):
             raise ConfigError("one image has a label, and batch statistics need two: set evaluate.labels to more")
 
     def logits(self, target: Target) -> dict[str, Tensor]:
-        keeps, batch = rank() == 0, min(self.batch_size, len(target.train))
+        saves, batch = rank() == 0, min(self.batch_size, len(target.train))
         gpus = [target.device] if target.device.type == "cuda" else []
         with torch.random.fork_rng(gpus), alone() if batch % world() else contextlib.nullcontext():
             tuned = copy.copy(target)
-            tuned.network = self.fitted(target, batch, keeps)
+            tuned.network = self.fitted(target, batch, saves)
             return {"": tuned.outputs(target.test, torch.arange(len(target.test)))["logits"]}
 
-    def fitted(self, target: Target, batch: int, keeps: bool = False) -> Classifier:
-        """The network of the last step, from the state that was kept.
+    def fitted(self, target: Target, batch: int, saves: bool = False) -> Classifier:
+        """Train the network, from the start or from the saved state, and return it after the last step.
 
         Args:
             batch: B, at most N.
-            keeps: whether this process writes that state.
+            saves: whether this process saves the state.
         """
         assert target.network is not None
         device, count, mixed = target.device, len(target.train), target.autocast
@@ -124,11 +125,12 @@ class FineTune(OnImages, kw_only=True):
         optimizer = self.optimizer_of([*network.parameters()])
         scaler = torch.amp.GradScaler(device.type, enabled=mixed is torch.float16)
         parts: dict[str, Any] = {"network": network, "optimizer": optimizer, "scaler": scaler}
-        first, last = _resumed(target.kept, parts, device), max((self.epochs or 0) * count // batch, self.least_steps)
+        first = _resumed(target.state_file, parts, device)
+        last = max((self.epochs or 0) * count // batch, self.least_steps)
         generators = (_generator("finetune", target.seed, epoch) for epoch in range((last - 1) * batch // count + 2))
         order = torch.cat([torch.randperm(count, generator=generator) for generator in generators])
         shares = [images[rank() :: world()] for images in order.split(batch)[first:last]]
-        kept_at = time.monotonic()
+        saved_at = time.monotonic()
         for step, (_, images, labels) in enumerate(Reader(target.train, device).batches(shares), first):
             torch.manual_seed(stream("finetune layers", target.seed, step, rank()))
             uniform = self.views.uniform(batch, _generator("finetune views", target.seed, step))[rank() :: world()]
@@ -143,17 +145,17 @@ class FineTune(OnImages, kw_only=True):
             scaler.step(optimizer)
             scaler.update()
             stopped = Interrupt.listening is not None and Interrupt.listening.number
-            if keeps and target.kept and (stopped or time.monotonic() - kept_at > PAUSE):
+            if saves and target.state_file and (stopped or time.monotonic() - saved_at > SAVE_EVERY):
                 log.info("fine-tuning: step %d of %d", step + 1, last)
-                _keep(target.kept, step + 1, parts)
-                kept_at = time.monotonic()
+                _save(target.state_file, step + 1, parts)
+                saved_at = time.monotonic()
             stop_if_asked()
         finite = all(bool(value.isfinite().all()) for value in network.state_dict().values())
         require(finite, "lr", self.lr, "a lower one: the network's weights are not finite")
         return network
 
 
-def _keep(file: Path, step: int, parts: Mapping[str, Any]) -> None:
+def _save(file: Path, step: int, parts: Mapping[str, Any]) -> None:
     """Write the state after a number of steps."""
     files.make_folder(file.parent)
     states = {name: part.state_dict() for name, part in parts.items()}
@@ -161,7 +163,7 @@ def _keep(file: Path, step: int, parts: Mapping[str, Any]) -> None:
 
 
 def _resumed(file: Path | None, parts: Mapping[str, Any], device: torch.device) -> int:
-    """Load the state that was kept, if all ranks can read it; return the steps that are done."""
+    """Load the saved state if all ranks can read it; return the number of steps that it has, or 0."""
     state: dict[str, Any] = {}
     with contextlib.suppress(Exception):  # of a missing or damaged file, of many kinds
         state = files.read_with(file, unpickler.unpacked) if file else {}

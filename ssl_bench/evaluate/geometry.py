@@ -38,23 +38,23 @@ class Geometry(Evaluator):
     semantic_sensitivity  S = E exp(-(H - f.g)^2), H = 1 in the same class, else -1; in [e^-4, 1] (MACL eq. 7)
     uniformity            log E exp(-t |f - g|^2), in [-4 t, 0]; lower is more uniform (Wang & Isola, 2020; MACL eq. 5)
     intra_distance        mean over the classes of the mean of |f - g| within a class, in [0, 2]
-    intra_distance_median the median over the classes ("Less can be more", figure 2); classes of one image are left out
+    intra_distance_median the median over the classes ("Less can be more", figure 2); classes of one image do not count
     intra_distances       the class means themselves, a Distribution
     effective_rank        exp of the entropy of the singular values divided by their sum, in [1, min(N, D)] (Roy &
-                          Vetterli, 2007); not centred; left out if both N and D exceed 4096 (possible for raw pixels)
+                          Vetterli, 2007); not centred; skipped if both N and D exceed 4096 (possible for raw pixels)
     silhouette            mean of (b - a) / max(a, b), in [-1, 1], scikit-learn's, Euclidean ("Less ...", figure 3)
     alignment             E |f - g|^gamma of two random training views of each image, in [0, 2^gamma] (MACL eq. 5)
     projection_alignment  the alignment of the projections if ``features`` is backbone; both are for networks only
 
-    Without classes, whatever compares them is left out, and the uniformity, the rank and the alignment are yielded.
+    For images without classes, only uniformity, effective_rank, alignment and projection_alignment are yielded.
 
     The papers report S below 1/e, its value for cosines around 0. That needs features with positive entries, as the
     backbone's are.
 
     Args:
-        features: the space. Raw pixels have no projection, and nothing is yielded for it.
-        t: in (0, 100].
-        gamma: above 0.
+        features: whose statistics are computed. Nothing is yielded for the projection of raw pixels, which have none.
+        t: of the uniformity, in (0, 100].
+        gamma: exponent of the alignment, above 0.
         silhouette_samples: the largest number of images for the silhouette; a larger split is subsampled by the seed.
     """
 
@@ -119,8 +119,8 @@ def pair_statistics(
 ) -> Iterator[tuple[str, float | Artifact]]:
     """Yield the statistics of pairs (see :class:`Geometry`) for features [N, D] and labels [N].
 
-    First every pair counts as one of different classes, as most are; then the pairs within a class are corrected. The
-    tiles are divided over the ranks.
+    All pairs are first computed as pairs of different classes, as most are; then those within a class are corrected.
+    The tiles are divided over the ranks.
 
     Args:
         num_classes: labels are in [0, num_classes); 0: there are no classes.
@@ -227,7 +227,7 @@ class Spectrum(Evaluator):
     rankme  exp of the entropy of the singular values of the projections divided by their sum, in [1, min(N, D)]; the
             projections are neither centred nor normalised (Garrido et al., 2023, equation 2)
     alpha   the exponent of the power law that the eigenvalues of the covariance of the backbone's features follow;
-            near 1 is best according to Agrawal et al. (2022). Left out with fewer than six eigenvalues.
+            near 1 is best according to Agrawal et al. (2022). Skipped with fewer than six eigenvalues.
     lidar   exp of the entropy of the eigenvalues of W^-1/2 B W^-1/2 divided by their sum, in [1, D], of projections: B
             is the covariance of the images' means over Q training views of each, W = delta I + the mean covariance of
             the views of an image (Thilak et al., 2024, equations 1 to 4)

@@ -81,10 +81,10 @@ def nearest_entries(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, in
     A key holds a cosine and an index: :func:`read_keys` and :func:`rank_classes` read it.
 
     Args:
-        queries: [Q, D], finite, of any length from SHORTEST on, or zeros.
+        queries: [Q, D], finite; each row is zero, or has a length of SHORTEST or more.
         bank: [N, D], likewise, on the same device.
-        k: 1 or more; if it is more than N, the rest of the keys have a cosine of minus infinity.
-        blocks: queries and bank entries whose cosines are computed at once; None: those for the device.
+        k: 1 or more; if it is more than N, the other k - N keys have a cosine of minus infinity.
+        blocks: numbers of queries and of bank entries whose cosines are computed at once; None: those in BLOCKS.
     """
     query_block, bank_block = blocks or BLOCKS.get(queries.device.type, BLOCKS["cpu"])
     best = _keys(torch.full((len(queries), k), -torch.inf, device=bank.device), LOW_HALF)
@@ -184,7 +184,7 @@ def leave_one_out(features: Tensor, labels: Tensor, *, k: int, temperature: floa
 
 
 def require_finite(**features: Tensor) -> None:
-    """Refuse features [N, D] with rows that are not finite, or whose squares float32 has no numbers for.
+    """Refuse features [N, D] with rows that are not finite, or whose squares are out of the range of float32.
 
     Raises:
         InvalidValue: with the name of the features and the number of such rows.
@@ -197,7 +197,7 @@ def require_finite(**features: Tensor) -> None:
 
 
 def check_k(k: int, count: int) -> None:
-    """Refuse a number of neighbours that is not between 1 and that of the bank's entries."""
+    """Refuse a number of neighbours that is not in [1, count], where ``count`` is the size of the bank."""
     require(1 <= k <= count, "k", k, f"a number from 1 to {count}, the number of labelled training images")
 
 
@@ -234,8 +234,8 @@ class KNN(Evaluator):
         for k, _ in self.pairs:
             check_k(k, count)
 
-    def doubts(self, target: Target) -> Iterator[str]:
-        """Warn if more than a tenth of the bank votes, since the classes of distant images then decide."""
+    def warnings(self, target: Target) -> Iterator[str]:
+        """Warn if k is more than a tenth of the bank: the classes of distant images then decide."""
         k, bank = max(k for k, _ in self.pairs), len(target.train)
         if k > bank / 10:
             remedy = f"set k to {max(1, bank // 10)} or less"
@@ -264,7 +264,7 @@ class KNN(Evaluator):
     def rankings(
         self, queries: Tensor, bank: Tensor, bank_labels: Tensor, num_classes: int
     ) -> Iterator[tuple[str, Tensor]]:
-        """Of each k and temperature the beginning of its names, and the classes [Q, C] of all queries [Q, D]."""
+        """For each k and temperature, the prefix of its metrics, and the ranked classes [Q, C] of queries [Q, D]."""
         keys = nearest_entries(queries, bank, max(k for k, _ in self.pairs))
         for k, temperature in self.pairs:
             yield f"k{k}_t{temperature:g}_", rank_classes(keys, bank_labels, k, temperature, num_classes)
@@ -273,7 +273,7 @@ class KNN(Evaluator):
 class HeldOutKNN(KNN):
     """Accuracy of kNN for images to choose settings by: top1, projection_top1. No test image is seen.
 
-    The images are those that ``dataset.held_out`` sets apart, or else a tenth of the train split, drawn by the seed: it
+    The images are those of ``dataset.held_out``, or without it a tenth of the train split, drawn by the seed. The tenth
     is not in the bank, but the network was trained on it.
 
     Args:
@@ -296,16 +296,16 @@ class HeldOutKNN(KNN):
         else:
             generator = torch.Generator().manual_seed(stream("knn_val", target.seed))
             order = torch.randperm(len(bank_labels), generator=generator).to(bank_labels.device)
-            held_out, kept = without_copies(order, math.ceil(len(order) / 10), target.twins("train"))
-            queries, banks = ({space: x[ids] for space, x in banks.items()} for ids in (held_out, kept))
-            labels, bank_labels = bank_labels[held_out], bank_labels[kept]
+            held_out, others = without_copies(order, math.ceil(len(order) / 10), target.twins("train"))
+            queries, banks = ({space: x[ids] for space, x in banks.items()} for ids in (held_out, others))
+            labels, bank_labels = bank_labels[held_out], bank_labels[others]
         for name, value in self.accuracies(queries, labels, banks, bank_labels, target.num_classes):
             if name.endswith("top1"):
                 yield name, float(value)
 
 
 class EuclideanKNN(KNN):
-    """As :class:`KNN` with one k by Euclidean distance of vectors that are not normalised, as in solo-learn.
+    """:class:`KNN` with one k, by the Euclidean distance of features that are not normalised, as in solo-learn.
 
     A neighbour at distance d votes with 1 / (d + epsilon).
 

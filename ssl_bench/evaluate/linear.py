@@ -5,15 +5,15 @@ The protocol is cheap and makes no hidden choices:
 * Every image passes through the frozen network once, so the classifier sees no augmentation.
 * Each dimension of the features is standardised by its statistics on the images of the fit, like a batch norm without
   learned parameters, so that the same learning rates fit every network.
-* A tenth of the train split, chosen by the seed, is held out. It only chooses the learning rate and the weight decay;
-  the tested classifier is the one that was fitted with them on the other nine tenths. Where a class is small, a tenth
-  of each class is held out instead (``hold_out=classes``).
-* Of fewer than 20 labels a class a tenth is too few to choose by, and standardised by their own statistics the
-  dimensions that hardly vary would count most. All of them are then fitted to the minimum of a loss with an L2 penalty,
-  on features that are divided by the square root of their length instead (``hold_out=none``). Where each class has
-  five, cross-validation chooses the penalty.
+* A tenth of the train split, drawn by the seed, is held out. It only chooses the learning rate and the weight decay;
+  the tested classifier is the one that was fitted with them on the other nine tenths. If a class is small, a tenth of
+  each class is held out instead (``hold_out=classes``).
+* With fewer than 20 labels a class, a tenth is too few to choose by, and standardised dimensions that hardly vary would
+  have the largest influence. A classifier is then fitted to all labels, by minimising a loss with an L2 penalty, on
+  features that are divided by the square root of their length and not standardised (``hold_out=none``). If each class
+  has five labels or more, cross-validation chooses the penalty.
 
-Shapes: N images, D features, L classifiers, C classes, B batch, R the lower one of N and D.
+Shapes: N images, D features, L classifiers, C classes, B batch, R the smaller of N and D.
 """
 
 import itertools
@@ -42,14 +42,14 @@ FOLDS = 5
 # trained networks of both, and of random filters of CIFAR-10: the mean accuracy is at most two standard errors below
 # that of scikit-learn's logistic regression with that one of ten penalties which is best on the test images. With
 # PENALTY alone it was 0.5 points below with 10 labels of CIFAR-10 (two errors: 0.4).
-PENALTY = 0.1  # where a class has fewer labels than there are folds
+PENALTY = 0.1  # used if a class has fewer labels than there are folds
 PENALTIES = (0.03, 0.1, 0.3, 1.0)
 
 
 def shortened(features: Tensor) -> Tensor:
     """Features [N, D], each divided by the square root of its length.
 
-    In the span of few images the long ones would decide. Unit vectors lose the length, which tells images apart too.
+    If there are few images, the longest features would decide; unit vectors would lose the information in the length.
     """
     return features / features.norm(dim=1, keepdim=True).clamp_min(1e-30).sqrt()
 
@@ -75,14 +75,14 @@ def fit_convex(features: Tensor, labels: Tensor, num_classes: int, penalty: floa
 
 
 def is_chosen(labels: Tensor) -> bool:
-    """Whether each class of some labels [N] has enough of them to choose a penalty by."""
+    """Whether each class in ``labels`` [N] has enough labels to choose a penalty by cross-validation."""
     return int(labels.unique(return_counts=True)[1].min()) >= FOLDS
 
 
 def penalty_for(features: Tensor, labels: Tensor, num_classes: int, generator: torch.Generator) -> float:
-    """The one of PENALTIES with the lowest cross-entropy of images that are left out, or PENALTY for very few labels.
+    """The one of PENALTIES with the lowest cross-entropy in cross-validation, or PENALTY for very few labels.
 
-    Each image is left out once, in one of five folds, over which the images of each class are spread.
+    There are five folds, over which the images of each class are spread.
 
     Args:
         features, labels, num_classes: as of :func:`fit_convex`.
@@ -97,8 +97,8 @@ def penalty_for(features: Tensor, labels: Tensor, num_classes: int, generator: t
     losses = []
     for penalty in PENALTIES:
         loss = 0.0
-        for left_out in range(FOLDS):
-            others, rest = fold != left_out, fold == left_out
+        for tested in range(FOLDS):
+            others, rest = fold != tested, fold == tested
             weight, bias = fit_convex(features[others], labels[others], num_classes, penalty)
             loss += float(
                 F.cross_entropy(F.linear(features[rest], weight, bias).double(), labels[rest], reduction="sum")
@@ -152,13 +152,13 @@ def accuracy(features: Tensor, ids: Tensor, labels: Tensor, weight: Tensor, bias
 
 
 def of_each_class(order: Tensor, labels: Tensor, twins: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Hold out the first tenth of each class in an order [N], rounded up; a class keeps at least one of its images.
+    """Hold out the first tenth of each class in an order [N], rounded up, but never all images of a class.
 
     Args:
         labels: [N] of all images; twins: of all images, as of a :class:`ssl_bench.data.source.Source`.
 
     Returns:
-        Images that are held out and those that are not, int64. Copies are not divided, unless a class has no others.
+        Images that are held out and those that are not, int64. Copies are in one part, unless a class has only copies.
     """
     classes = labels[order]
     grouped = order[classes.argsort(stable=True)].split(classes.unique(return_counts=True)[1].tolist())
@@ -166,16 +166,16 @@ def of_each_class(order: Tensor, labels: Tensor, twins: Tensor | None) -> tuple[
     first = [members[:count] for members, count in zip(grouped, counts, strict=True)]
     rest = [members[count:] for members, count in zip(grouped, counts, strict=True)]
     held_out, fitted = without_copies(torch.cat([*first, *rest]), sum(counts), twins)
-    kept = torch.isin(labels[held_out], labels[fitted])
-    return held_out[kept], torch.cat([fitted, held_out[~kept]])
+    has_others = torch.isin(labels[held_out], labels[fitted])
+    return held_out[has_others], torch.cat([fitted, held_out[~has_others]])
 
 
 class LinearProbe(Evaluator):
     """Test accuracy of a linear classifier on cached features.
 
-    Yields top1, with more than five classes top5, the learning rate that the held-out tenth chose (lr), the chosen
-    weight_decay if there are several, and the accuracy on the held-out tenth (val_top1). Of equal held-out accuracies
-    the setting that is listed first is chosen. The settings are divided over the ranks.
+    Yields top1, with more than five classes top5, the learning rate that was chosen by the held-out tenth (lr), the
+    chosen weight_decay if there are several, and the accuracy on the held-out tenth (val_top1). If several settings
+    have the highest held-out accuracy, the first of them is chosen. The settings are divided over the ranks.
 
     Args:
         lrs: learning rates to choose from, not scaled by the batch size.
@@ -183,10 +183,10 @@ class LinearProbe(Evaluator):
         weight_decay: one, or several to choose from together with the learning rates.
         features: of the backbone or of the projection; raw pixels have no projection and always use their pixels.
         per_class: also yield the accuracy on the test images of each class (top1_class0 ...).
-        hold_out: what chooses: a tenth of all ``images``, or of each of the ``classes``. With ``none`` all are fitted,
-            and nothing is chosen: ``lrs``, ``epochs``, ``batch_size``, ``momentum`` and ``weight_decay`` have no
-            effect, and it yields the accuracies and the penalty of :func:`ssl_bench.evaluate.linear.fit_convex`. In a
-            run None is what :func:`ssl_bench.config.labelled.held_out` says for the number of labels.
+        hold_out: what is held out to choose settings by: a tenth of all ``images``, a tenth of each of the ``classes``,
+            or ``none``. With ``none``, all images are fitted by :func:`ssl_bench.evaluate.linear.fit_convex`; ``lrs``,
+            ``epochs``, ``batch_size``, ``momentum`` and ``weight_decay`` have no effect, and the penalty is yielded.
+            None: a run replaces it by what :func:`ssl_bench.config.labelled.held_out` says for the number of labels.
     """
 
     needs_labels = True
@@ -208,18 +208,19 @@ class LinearProbe(Evaluator):
     def check(self, target: Target) -> None:
         super().check(target)
         labels = target.labels("train")
-        kept = {"classes": len(labels.unique()), "none": 0}.get(self.hold_out or DRAWN, 1)
-        remedy = f"none: nothing of {len(labels)} labelled images can be held out"
-        require(len(labels) > kept, "hold_out", self.hold_out, remedy)
+        needed = {"classes": len(labels.unique()), "none": 0}.get(self.hold_out or DRAWN, 1)
+        remedy = f"none: of {len(labels)} labelled images, none can be held out"
+        require(len(labels) > needed, "hold_out", self.hold_out, remedy)
 
-    def doubts(self, target: Target) -> Iterator[str]:
+    def warnings(self, target: Target) -> Iterator[str]:
         labels, classes = target.labels("train"), target.num_classes
         of_images = f"{len(labels)} labelled images of {classes} classes"
         if self.hold_out == "none":
-            penalty = f"that {FOLDS} folds choose" if is_chosen(labels) else f"of {PENALTY}"
-            yield f"hold_out=none: all {of_images} are fitted with an L2 penalty {penalty}, and lrs is not used"
+            penalty = f"chosen in {FOLDS} folds" if is_chosen(labels) else f"of {PENALTY}"
+            yield f"hold_out=none: all {of_images} are fitted, with an L2 penalty {penalty}; lrs is not used"
         elif len(labels) < FEW * classes:
-            yield f"hold_out={self.hold_out}: a part of {of_images} is too few to choose by: set hold_out to none"
+            few = f"a part of {of_images} is too small to choose settings by"
+            yield f"hold_out={self.hold_out}: {few}: set hold_out to none"
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
         ranking, chosen = self.predict(target)
@@ -238,7 +239,7 @@ class LinearProbe(Evaluator):
             return self._ranked(target, shortened(target.features("test")[space]), weight, bias), {"penalty": penalty}
         grid = list(itertools.product(self.lrs, self.decays))
         share = slice(rank(), None, world())
-        held_out, fitted, generator = self._divided(target, labels)
+        held_out, fitted, generator = self._split_for_validation(target, labels)
         weight, bias = self.fit(features, labels, grid[share], target.num_classes, generator, fitted)
         accuracies = torch.zeros(len(grid), dtype=torch.float64, device=labels.device)
         accuracies[share] = accuracy(features, held_out, labels, weight, bias)
@@ -303,8 +304,8 @@ class LinearProbe(Evaluator):
         bias -= (weight @ mean)[:, None]
         return weight.view(*by_class, width), bias.view(by_class)
 
-    def _divided(self, target: Target, labels: Tensor) -> tuple[Tensor, Tensor, torch.Generator]:
-        """The images that are held out, those that are fitted, and the generator that has drawn them."""
+    def _split_for_validation(self, target: Target, labels: Tensor) -> tuple[Tensor, Tensor, torch.Generator]:
+        """The images to choose settings by, those to fit on, and the generator by which they were drawn."""
         generator, twins = torch.Generator().manual_seed(target.seed), target.twins("train")
         order = torch.randperm(len(labels), generator=generator, device="cpu").to(labels.device)
         if self.hold_out == "classes":

@@ -104,12 +104,12 @@ class LocalFeatures(Evaluator):
         if self.annotations is None:
             return {}
         by_name = {photo.file_name: photo for photo in coco.read_instances(Path(self.annotations)).images}
-        found = {i: by_name[name] for i, name in enumerate(self.paths) if name in by_name}
+        annotated = {i: by_name[name] for i, name in enumerate(self.paths) if name in by_name}
         remedy = (
             f"a file whose file_name entries are paths of photos in {self.images}, such as {next(iter(self.paths))}"
         )
-        require(bool(found), "annotations", self.annotations, remedy)
-        return {i: coco.instance_map(photo, self.size) for i, photo in found.items()}
+        require(bool(annotated), "annotations", self.annotations, remedy)
+        return {i: coco.instance_map(photo, self.size) for i, photo in annotated.items()}
 
     def _regions(self, target: Target) -> dict[str, NDArray[np.uint8]]:
         """Cluster of every location, [P, K, g, g], by row; all ranks have all of them."""
@@ -136,7 +136,7 @@ class LocalFeatures(Evaluator):
     def _backbone(self, target: Target) -> nn.Module:
         """The network's, whose images have as many channels as the photos."""
         if not isinstance(backbone := getattr(target.network, "backbone", None), nn.Module):
-            raise ConfigError(f"{type(target.network).__name__} has no backbone: leave it out of evaluate")
+            raise ConfigError(f"{type(target.network).__name__} has no backbone: leave local_features out of evaluate")
         channels = next(backbone.parameters()).shape[1]
         require(
             channels == len(self.mean), "mean", self.mean, f"{channels} numbers, as the network's images have channels"

@@ -16,8 +16,8 @@ class Metric:
 
     Attributes:
         unit: a share lies in [0, 1] and is printed in percent.
-        better: ``neither`` of a number that describes a network and does not rank it.
-        of: what it counts, such as ``test images``.
+        better: ``neither`` for a number that describes a network and does not rank it.
+        of: the things that are counted or averaged, such as ``test images``.
     """
 
     unit: Literal["share", "number"] = "number"
@@ -26,7 +26,7 @@ class Metric:
 
     @property
     def scale(self) -> int:
-        """By which a number is multiplied before it is printed."""
+        """The factor that a number is multiplied by before it is printed."""
         return 100 if self.unit == "share" else 1
 
     @property
@@ -35,16 +35,18 @@ class Metric:
         return {"high": 1, "low": -1, "neither": 0}[self.better]
 
     def possible(self, value: float) -> bool:
-        """Whether a number can be: a share lies in [0, 1] but for rounding, or is NaN, not known."""
+        """Whether the metric can have a value: a share is NaN, or in [0, 1] but for rounding."""
         return self.unit != "share" or math.isnan(value) or -ROUNDING <= value <= 1 + ROUNDING
 
     def half_width(self, value: float, other: float, images: int = 0) -> float:
-        """Half of the 95% interval of the difference of two accuracies over some test images; 0 of other numbers."""
+        """Half the width of the 95% interval of the difference of two accuracies on ``images`` test images, drawn for
+        each of them; 0 for other metrics.
+        """
         variance = value * (1 - value) + other * (1 - other)
         return 1.96 * math.sqrt(variance / images) if images and self.unit == "share" else 0.0
 
     def text(self, value: float) -> str:
-        """A number as it is printed: 64.2% or 3.142."""
+        """The printed form of a number: 64.2% or 3.142."""
         return f"{100 * value:.1f}%" if self.unit == "share" else f"{value:.4g}"
 
 

@@ -31,7 +31,7 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
 
     Raises:
         ConfigError: an evaluator refuses a target; the sentence begins with ``evaluate.<name>``.
-        RunError: the memory of the GPU does not suffice, or an accuracy is not between 0 and 1.
+        RunError: the GPU has too little memory, or an accuracy is not between 0 and 1.
     """
     metrics: dict[str, float] = {}
     artifacts: dict[str, Artifact] = {}
@@ -53,23 +53,23 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
 
 
 def check_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> None:
-    """Call ``check`` of every evaluator with every target, and log the doubts; the errors of :func:`run_evaluators`."""
+    """Call ``check`` of every evaluator with every target, and log the warnings. Raises as :func:`run_evaluators`."""
     for infix, target in targets if evaluators else ():
         for name, evaluator in _fitting(evaluators, target):
             with _refusals_of(name):
                 evaluator.check(target)
-        for sentence in doubts(evaluators, [(infix, target)]):
+        for sentence in evaluator_warnings(evaluators, [(infix, target)]):
             log.warning("%s", sentence)
 
 
-def doubts(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> list[str]:
-    """The doubts of every evaluator about every target, each once; a sentence begins with ``evaluate.<name>.``.
+def evaluator_warnings(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> list[str]:
+    """The warnings of every evaluator about every target, without repetitions; they begin with ``evaluate.<name>.``.
 
-    Where classifiers are evaluated, a sentence names the classes that no labelled training image has.
+    If classifiers are evaluated, another sentence names the classes that no labelled training image has.
     """
     sentences = list[str]()
     for infix, target in targets if evaluators else ():
-        sentences += [f"evaluate.{name}.{s}" for name, each in evaluators.items() for s in each.doubts(target)]
+        sentences += [f"evaluate.{name}.{s}" for name, each in evaluators.items() for s in each.warnings(target)]
         if any(evaluator.takes_labels for evaluator in evaluators.values()) and (lost := target.unlabelled()):
             where = f"{infix.strip('/')}: " if infix.strip("/") else ""
             what = f"no training image has a label of {len(lost)} of {target.num_classes} classes ({few(lost)})"
@@ -84,12 +84,12 @@ def _fitting(evaluators: Mapping[str, Evaluator], target: Target) -> list[tuple[
 
 @contextmanager
 def _refusals_of(name: str) -> Iterator[None]:
-    """Put ``evaluate.<name>`` before the refusals of an evaluator, and say so if its memory does not suffice."""
+    """Put ``evaluate.<name>`` before the refusals of an evaluator, and explain an error of insufficient GPU memory."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         reason = f"evaluate.{name} needs more memory than the GPU has ({str(error).splitlines()[0]})"
-        remedy = "the same command goes on from there on a larger GPU, and `ssl-bench evaluate` runs other evaluators"
+        remedy = "on a larger GPU the same command continues, and `ssl-bench evaluate` runs other evaluators here"
         raise RunError(f"{reason}; the trained weights are saved: {remedy}") from error
     except InvalidValue as refusal:
         raise refusal.within(f"evaluate.{name}") from refusal

@@ -46,12 +46,12 @@ class Evaluator(ABC):
 
     Attributes:
         needs_labels: whether it yields nothing for images without classes.
-        needs_network: whether it is left out for raw pixels.
+        needs_network: whether it is skipped for raw pixels.
         reads_images: whether it yields nothing without images.
-        needs_projection: whether it yields nothing, or less than its settings ask for, of a network without a head.
-        takes_labels: whether it is run for each of ``evaluate.labels``; others are run once, without them.
-        metrics: the meaning of its numbers, by name, in which ``*`` is any text; of a number without an entry neither
-            a higher nor a lower value is better. It is recorded with the numbers.
+        needs_projection: whether it yields nothing, or less than its settings request, for a network without a head.
+        takes_labels: whether it is run for each of ``evaluate.labels``; other evaluators are run once, on all labels.
+        metrics: the meaning of its numbers, by name, in which ``*`` is any text. Of a number without an entry, neither
+            a higher nor a lower value is better. The meanings are recorded with the numbers.
     """
 
     needs_labels: ClassVar[bool] = False
@@ -75,8 +75,8 @@ class Evaluator(ABC):
         if self.needs_labels:
             target.labels("train"), target.labels("test")
 
-    def doubts(self, target: "Target") -> Iterator[str]:
-        """Yield sentences about settings that are allowed and unwise for a target."""
+    def warnings(self, target: "Target") -> Iterator[str]:
+        """Yield sentences about settings that are allowed but not suitable for a target."""
         return iter(())
 
 
@@ -142,14 +142,15 @@ class Target:
         num_classes: labels lie in [0, num_classes).
         view: the test-time transform, images on ``device`` -> float [n, C, h, w].
         pixels: the same for raw pixels; None: images of one size, divided by 255 if they are uint8.
-        device: where features are computed and kept, or its name.
+        device: device, or its name, on which features are computed and stored.
         seed: seed for the generators of the evaluators.
         batch_size: images per forward pass of one rank.
         autocast: type for mixed precision of the forward pass; None: the network's own type.
-        augment: the transform of each training view, global crops first; empty if it is not known.
+        augment: the transform of each training view, global crops first; empty for a network from elsewhere.
         choose: the split that settings are chosen by; None: a part of ``train``.
-        class_names: in the order of the labels; empty: they are numbers.
-        kept: file of the state of a long evaluation, which goes on from there if the run is started again; None: none.
+        class_names: in the order of the labels; empty: classes are named by their numbers.
+        state_file: where a long evaluation saves its state, from which it resumes if the run is started again; None:
+            the state is not saved.
     """
 
     network: nn.Module | None
@@ -166,7 +167,7 @@ class Target:
     augment: Sequence[Views] = ()
     choose: Source | None = None
     class_names: Sequence[str] = ()
-    kept: Path | None = None
+    state_file: Path | None = None
 
     def __post_init__(self) -> None:
         self.device, self._features = torch.device(self.device), dict[SplitName, dict[str, Tensor]]()
@@ -176,7 +177,7 @@ class Target:
         return source
 
     def twins(self, name: SplitName) -> Tensor | None:
-        """One number [N] for all images of a split with the same bytes; None: no copies are known."""
+        """``twins`` of a split, as of a :class:`ssl_bench.data.source.Source`."""
         return self.split(name).twins
 
     def labels(self, name: SplitName) -> Tensor:
@@ -197,7 +198,7 @@ class Target:
         return labels.to(self.device)
 
     def unlabelled(self) -> list[str]:
-        """The classes of test images that no training image has; none of images that have no classes."""
+        """The classes of test images that no labelled training image has; an empty list for images without classes."""
         train, test = self.train.labels.cpu(), self.test.labels.cpu()
         if not self.num_classes or train.ndim != 1 or test.ndim != 1:
             return []
@@ -234,8 +235,8 @@ class Target:
     def positives(self, name: SplitName, ids: Tensor, generator: torch.Generator, views: int = 2) -> dict[str, Tensor]:
         """Outputs for random training views of the images ``ids`` [n] of a split, float32: [views, n, D] and [.., P].
 
-        Every rank computes a share and has all of them. The draws from ``generator``, a CPU generator, do not depend on
-        the number of ranks. The target must have a network and an ``augment``.
+        Every rank computes a share of the outputs and returns all of them. What is drawn from ``generator``, which is
+        on the CPU, does not depend on the number of ranks. The target must have a network and an ``augment``.
         """
 
         def of_rows(augment: Views, uniform: Tensor, rows: Tensor, images: ImageBatch) -> Tensor:
@@ -247,7 +248,7 @@ class Target:
         return {output: torch.stack([outputs[output] for outputs in pair]) for output in pair[0]}
 
     def outputs(self, source: Source, ids: Tensor) -> dict[str, Tensor]:
-        """The features of the images ``ids`` [n] of any source, in that order; the ids are on its device."""
+        """The features of the images ``ids`` [n] of any source, in that order; ``ids`` is on the source's device."""
         view = self.view if self.network is not None else self.pixels or (lambda images: images.float() / white(images))
         return self._outputs(source, ids, lambda _, images: view(images))
 

@@ -36,7 +36,7 @@ def cosine(done: float, of: float) -> float:
 
 
 class Head(nn.Module):
-    """A linear classifier, after a BN without learned parameters over the batches of all ranks if that is asked for.
+    """A linear classifier; if ``normalised``, a BN without learned parameters precedes it, over the batch of all ranks.
 
     Args:
         weight: [C, D], drawn.
@@ -76,7 +76,7 @@ class Trained(Evaluator, kw_only=True):
     Args:
         epochs, batch_size: of the training; ``batch_size`` counts the images of all ranks.
         optimizer: ``sgd`` or ``adam``.
-        lr: rate, see ``lr_batch``.
+        lr: learning rate, see ``lr_batch``.
         momentum, nesterov, weight_decay: of SGD; Adam has the decay only.
         schedule: of the rate. ``step`` multiplies it by ``gamma`` after each of the epochs ``milestones``; ``cosine``
             decreases it from step to step, on images to 0 after the last step and on features to the share ``final`` in
@@ -87,9 +87,9 @@ class Trained(Evaluator, kw_only=True):
         per_class: also yield the accuracy on the test images of each class (top1_class0 ...).
 
     Attributes:
-        on: what a classifier sees: cached ``features``, of which every rank computes all, or new crops of the
+        on: the input of a classifier: cached ``features``, all of which are on every rank, or new crops of the
             ``images``, which are divided over the ranks.
-        lr_batch: images of a batch for which ``lr`` is the rate, which grows with the batch; None: it does not.
+        lr_batch: the rate is lr * batch_size / lr_batch; None: it is ``lr``.
     """
 
     epochs: Count = 100
@@ -145,7 +145,7 @@ class Trained(Evaluator, kw_only=True):
         return 1 - step / steps if self.schedule == "linear" else 1.0
 
     def fit(self, heads: Mapping[str, "Head"], target: Target, generator: torch.Generator) -> None:
-        """Train classifiers on the same images; the generator draws these and the views."""
+        """Train several classifiers on the same batches; the generator draws the batches and the views."""
         labels, parameters = target.labels("train"), [p for head in heads.values() for p in head.parameters()]
         optimizer, step = self.optimizer_of(parameters), 0
         last = len(labels) % self.batch_size if self.drop_last and len(labels) > self.batch_size else 0
@@ -176,7 +176,7 @@ class Trained(Evaluator, kw_only=True):
 
 
 class OnImages(Trained, kw_only=True):
-    """A training on random crops and flips of the images; raw pixels, which have no network to run on them, have none.
+    """Base of classifiers that are trained on random crops and flips of the images. Raw pixels have no network for it.
 
     Args:
         size, mean, std, scale, ratio, interpolation, flip, grayscale: of the views, as in
@@ -203,8 +203,8 @@ class OnImages(Trained, kw_only=True):
 class LinearSGD(Trained, kw_only=True):
     """A linear classifier on cached features as other libraries train it, but without crops.
 
-    Features are taken as they are, neither normalised nor standardised. Nothing is chosen. Every rank computes the same
-    from the seed.
+    Features are neither normalised nor standardised. No setting is chosen by held-out images. Every rank computes the
+    same classifier from the seed.
 
     Args:
         lr: rate for a batch of 256 images; the rate is lr * batch_size / 256.
@@ -262,7 +262,7 @@ class LinearOnImages(OnImages, kw_only=True):
         windows: of the pooling, [size, stride] in cells of the map for each of ``layers``, without padding
             (OpenSelfSup's ``specified`` pooling). A window that is larger than the map is the whole map. None: adaptive
             pooling to the largest square of at most ``cells`` numbers (OpenSelfSup's ``adaptive``).
-        cells: see ``windows``.
+        cells: most numbers in a pooled map if ``windows`` is None.
     """
 
     jitter: Sequence[float] | None = None

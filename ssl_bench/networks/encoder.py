@@ -39,9 +39,9 @@ class Encoder(nn.Module):
 
 
 def freeze(backbone: nn.Module) -> None:
-    """Keep all weights and running statistics of a backbone as they are."""
+    """Exclude a backbone from the training: its weights and running statistics never change."""
     backbone.requires_grad_(False).eval()
-    backbone.frozen = True  # type: ignore[assignment]  # read by Encoder, and kept by a copy of the network
+    backbone.frozen = True  # type: ignore[assignment]  # read by Encoder; a copy of the network has it too
 
 
 def unit(x: Tensor) -> Tensor:

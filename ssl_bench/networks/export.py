@@ -1,4 +1,4 @@
-"""The backbone of a run as a state dict that timm loads, and the way back; and as a folder to share.
+"""Export the backbone of a run: as a state dict that timm loads, or as a folder to share; and load an export.
 
 torchvision's ResNets have the same names and load the same file. A network that timm does not have becomes safetensors
 with its part of the configuration, for this package. Any export is loaded by :func:`load`, or without this package by
@@ -38,7 +38,7 @@ def is_of_timm(config: Mapping[str, Any]) -> bool:
 
 
 def check_exportable(form: str, config: Mapping[str, Any]) -> None:
-    """Refuse an export of the form ``timm``, ``ssl_bench`` or ``card`` that cannot work, before the weights are read.
+    """Refuse an export that is impossible, before the weights are read; ``form`` is ``timm``, ``ssl_bench`` or ``card``.
 
     Raises:
         ConfigError: timm does not have the backbone.
@@ -97,10 +97,10 @@ def packed(weights: Mapping[str, Tensor]) -> bytes:
 
 
 def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """The backbone of an export, whose JSON is at ``path``, with its weights; and the content of the JSON.
+    """The backbone of an export, with its weights, by the path of its JSON; and the content of the JSON.
 
     Raises:
-        ConfigError: no export there, or no weights beside it.
+        ConfigError: the file is no export, or there are no weights beside it.
     """
     description = files.read_json(path, dict, named=False) or {}
     if "weights" not in description or not ("backbone" in description or set(TIMM) <= description.keys()):

@@ -47,7 +47,7 @@ def group_statistics(model: nn.Module, groups: int) -> None:
 
 
 def count_steps(model: nn.Module) -> None:
-    """Add a step to what every BN of ``model`` has counted, in one operation instead of one in every forward."""
+    """Increase ``num_batches_tracked`` of every BN of ``model``, in one operation instead of one in every forward."""
     norms = [module for module in model.modules() if isinstance(module, GroupedBatchNorm) and module.training]
     counters = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]
     if counters:
@@ -85,7 +85,7 @@ def average_running_statistics(model: nn.Module, groups: int) -> None:
 class GroupedBatchNorm(nn.BatchNorm1d):
     """BN with the statistics of each group of rows, which :func:`group_statistics` makes of torch's BN.
 
-    ``num_batches_tracked`` is left to :func:`count_steps`.
+    ``num_batches_tracked`` is increased by :func:`count_steps` alone.
 
     Attributes:
         groups: g, consecutive slices of the rows.

@@ -30,10 +30,10 @@ BEFORE_1_6 = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how files of torch b
 
 
 class Inert(dict[str, Any]):
-    """Stands for an object of any class. It keeps entries, as a mapping of its own class would have them."""
+    """Stands for an object of any class. Entries that the file sets in it are stored: it may be a mapping of tensors."""
 
     def ignore(self, _: object) -> None:
-        """Leave an element of a list or a set out."""
+        """Do not store an element of a list or a set."""
 
     append = extend = ignore
 
@@ -60,7 +60,7 @@ def _numbers(given: Any) -> tuple[int, ...]:
 
 
 def _strided(values: Any, offset: Any, size: Any, stride: Any, *_: object) -> Tensor | Inert:
-    """A view of the values of a storage, [N]; a tensor with more elements than its storage is left out."""
+    """A view of the values of a storage, [N]; an inert object for a tensor with more elements than its storage."""
     _require_plain(isinstance(values, Tensor) and values.ndim == 1)
     (first,), sizes, strides = _numbers((offset,)), _numbers(size), _numbers(stride)
     last = first + sum((length - 1) * step for length, step in zip(sizes, strides, strict=True))
@@ -130,7 +130,7 @@ class _Reader(_Loader):  # type: ignore[misc]
     Args:
         file: at the start of the pickle.
         persistent: gives the values of a storage, [N], for the parts of its persistent id.
-        names: takes the names of classes and functions that are not called.
+        names: list to which the names of classes and functions that are not called are appended.
     """
 
     def __init__(self, file: BinaryIO, persistent: Callable[..., Any], names: list[str]) -> None:
@@ -153,7 +153,7 @@ class _Reader(_Loader):  # type: ignore[misc]
         self.stack[-1] = _made(self.stack[-1], arguments)
 
     def _build(self) -> None:
-        """Leave the state of an object out."""
+        """Drop the state of an object."""
         self.stack.pop()
 
     def _set_item(self) -> None:
@@ -190,13 +190,13 @@ def unpacked(file: BinaryIO) -> Any:
 
 
 def read(file: BinaryIO) -> tuple[Any, list[str]]:
-    """The content of a file of ``torch.save``, and the names of what stands in it as inert objects.
+    """The content of a file of ``torch.save``, and the names of the classes and functions that were not called.
 
-    Keys of mappings are texts; entries with other keys than texts and whole numbers are left out.
+    Keys of mappings are texts; whole numbers become texts, and entries with other keys are not read.
 
     Raises:
-        ValueError: it is of another kind, which is named, or damaged.
-        zipfile.BadZipFile: it is cut short.
+        ValueError: the file is of another kind, which is named, or damaged.
+        zipfile.BadZipFile: the file was cut short.
     """
     start = file.read(len(BEFORE_1_6))
     if start == BEFORE_1_6:

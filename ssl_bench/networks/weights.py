@@ -1,4 +1,4 @@
-"""Weights from elsewhere: read a file's tensors by name, without its code, and load the network that is among them.
+"""Weights from elsewhere: read the tensors of a file by name, without running its code, and load a network from them.
 
 A file often has more than the backbone: heads, queues, an optimiser, a second network. A tensor's name is its path in
 the file, such as ``state_dict.module.encoder_q.conv1.weight``; the text before the backbone's name is the prefix. All
@@ -37,13 +37,13 @@ RESAMPLED = "position embeddings resampled"
 UINT8 = "uint8"  # images that are divided by 255; those of other types are taken as they are
 COUNTER = "num_batches_tracked"  # of a BN: many files have none, and nothing reads it
 CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of networks that do not name theirs as timm's do
-# Words in the prefix of a network that follows the trained one; and of that one of two networks that is not taken: the
-# copy that follows, or the trained one if its method evaluates the copy (DINO: the student).
+# Words in the prefix of a network. MOMENTUM: it follows the trained network. NOT_EVALUATED: its method evaluates the
+# other network of the file, which is the trained one, or the one that follows it (DINO evaluates the teacher).
 MOMENTUM = ("encoder_k", "momentum", "target", "teacher", "_ema")
 NOT_EVALUATED = ("encoder_k", "momentum", "target", "student")
 STATE_DICT = "set init to a state dict, as torch.save(model.state_dict(), FILE) writes it"
 OTHER_NETWORK = "set init to weights of this network, or backbone to the network of these weights"
-# What to write where a file has such a name, or lacks it, and so not this network.
+# The end of a refusal, by a pattern of a name that is unknown or missing.
 REMEDIES = {
     r"\bembeddings\.patch_embeddings\b|\bembedder\.embedder\.": "load transformers' networks by --weights timm:NAME",
     r"\bvisual\.class_embedding$": "for CLIP set backbone=timm backbone.name=vit_base_patch16_clip_224.openai",
@@ -59,7 +59,7 @@ class _Normalised(TypedDict):
 
 
 class Images(_Normalised):
-    """The images that a network was trained on: their type, and how each channel was normalised."""
+    """The images that a network was trained on: their type, and mean and std by which each channel was normalised."""
 
     image_dtype: str
 
@@ -73,12 +73,12 @@ class _Run(TypedDict):
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read all tensors of a .safetensors file, or of one of ``torch.save``, by their paths in it.
+    """Read all tensors of a .safetensors file, or of a file of ``torch.save``, by their paths in it.
 
-    No code of the file runs, whatever objects it has beside tensors, and the checksums of ``torch.save`` are compared.
+    No code of the file runs, whatever objects it has beside tensors. The checksums of ``torch.save`` are compared.
 
     Raises:
-        ConfigError: it cannot be read, or it has no tensors with names.
+        ConfigError: the file cannot be read, or it has no tensors with names.
     """
     try:
         with files.open_regular(path) as file:
@@ -104,13 +104,13 @@ def _by_path(content: Mapping[str, Any]) -> dict[str, Tensor]:
     Raises:
         ValueError: a path is too long, or one mapping stands in too many places.
     """
-    tensors, walked, again = dict[str, Tensor](), set[int](), 0
+    tensors, walked, repeated = dict[str, Tensor](), set[int](), 0
 
     def walk(mapping: Mapping[str, Any], prefix: str) -> None:
-        nonlocal again
-        again += len(mapping) + 1 if id(mapping) in walked else 0
+        nonlocal repeated
+        repeated += len(mapping) + 1 if id(mapping) in walked else 0
         walked.add(id(mapping))
-        if again > REPEATED:
+        if repeated > REPEATED:
             raise ValueError(f"its mappings repeat more than {REPEATED} entries")
         for key, value in mapping.items():
             if isinstance(value, Mapping | Tensor):
@@ -131,9 +131,9 @@ class _Candidate:
 
     Attributes:
         prefix: of their names in the file.
-        tensors: by their names in the backbone, with others that have the same prefix.
-        wrong: what is missing, unknown or of another shape; empty if the backbone is complete.
-        changed: how the tensors differ from those in the file.
+        tensors: all tensors with this prefix, by their names without it.
+        wrong: which tensors of the backbone are missing, unknown or of another shape; empty if it is complete.
+        changed: how the tensors were converted, in sentences.
     """
 
     prefix: str
@@ -142,7 +142,7 @@ class _Candidate:
     changed: list[str]
 
     def which(self) -> Which:
-        """Whether the network follows a trained one, by the words of the prefix."""
+        """``momentum`` if words of the prefix say that the network follows a trained one."""
         return "momentum" if any(word in self.prefix for word in MOMENTUM) else "trained"
 
     def under(self) -> str:
@@ -151,69 +151,69 @@ class _Candidate:
 
 
 def load_weights(backbone: nn.Module, weights: Mapping[str, Tensor], source: str, which: Which | None = None) -> str:
-    """Load weights into a backbone; log where they were and what else is there.
+    """Load weights into a backbone; log their prefix and which tensors of the file are not used.
 
-    Of two complete networks under different prefixes, the one without a word of ``NOT_EVALUATED`` is taken. A
-    classifier of the backbone may be missing and then stays as it is. A first layer for grey images gets the sum of the
-    weights for red, green and blue: its output is that of three equal channels.
+    If the file has the network under two prefixes, the one without a word of ``NOT_EVALUATED`` is loaded. The weights
+    of a classifier may be missing: that of the backbone is then not changed. A first layer for grey images gets the sum
+    of the weights for red, green and blue: its output is that for three equal channels.
 
     Args:
-        backbone: on the device meta it is only compared with the weights.
+        backbone: the network; on the device meta it is only compared with the weights.
         weights: tensors by name, as from :func:`read_weights`. Half and double precision are converted.
-        source: named in sentences.
+        source: name of the file in sentences.
         which: the network that was trained, or the one that follows it with momentum; None: the one that its method
             evaluates.
 
     Returns:
-        What was taken and left out, in a sentence.
+        Which tensors are loaded and which are not used, in a sentence.
 
     Raises:
-        ConfigError: the backbone is complete under no prefix, or under several; or a tensor has values that are no
-            finite floating-point numbers; or there is no network of ``which``.
+        ConfigError: no prefix has all tensors of the backbone, or several have them with different values; or a tensor
+            has values that are no finite floating-point numbers; or there is no network of ``which``.
     """
     every, classifiers = backbone.state_dict(), _classifiers_of(backbone)
     expected = {name: value for name, value in every.items() if not name.startswith(classifiers)}
     complete = _complete(backbone, expected, weights, source)
-    wanted = [candidate for candidate in complete if candidate.which() == which]
-    if which and not wanted:
+    requested = [candidate for candidate in complete if candidate.which() == which]
+    if which and not requested:
         has = f"{source} has this network {' and '.join(c.under() for c in complete)} only"
         raise ConfigError(f"init.which={which}: {has}: leave init.which out")
     evaluated = [candidate for candidate in complete if not any(word in candidate.prefix for word in NOT_EVALUATED)]
-    chosen, *others = wanted or evaluated or complete
-    taken = {name: chosen.tensors[name] for name in expected if name in chosen.tensors}
-    if unlike := [c for c in others if not all(_same(value, c.tensors.get(name)) for name, value in taken.items())]:
+    chosen, *others = requested or evaluated or complete
+    loaded = {name: chosen.tensors[name] for name in expected if name in chosen.tensors}
+    if unlike := [c for c in others if not all(_same(value, c.tensors.get(name)) for name, value in loaded.items())]:
         several = [chosen, *unlike]
         choice = ", or init.which to trained or momentum" if len({c.which() for c in several}) > 1 else ""
         remedy = f"set init to a file with one of them{choice}"
         raise ConfigError(f"init={source}: the network is there {' and '.join(c.under() for c in several)}: {remedy}")
     classifier = {name: value for name, value in every.items() if name not in expected}
     if all(name in chosen.tensors and chosen.tensors[name].shape == value.shape for name, value in classifier.items()):
-        taken |= {name: chosen.tensors[name] for name in classifier}
-    if wrong := [f"{name} {fault}" for name, value in taken.items() if (fault := _fault(name, value, every[name]))]:
+        loaded |= {name: chosen.tensors[name] for name in classifier}
+    if wrong := [f"{name} {fault}" for name, value in loaded.items() if (fault := _fault(name, value, every[name]))]:
         raise ConfigError(f"init={source}: {_few(wrong)}: set init to a file of finite floating-point weights")
-    left_out = _left_out(chosen, taken, weights) or "nothing"
-    line = f"{len(taken)} tensors {chosen.under()} are taken; left out: {left_out}"
+    unused = _unused(chosen, loaded, weights) or "nothing"
+    line = f"{len(loaded)} tensors {chosen.under()} are loaded; not used: {unused}"
     line += "".join(f"; {words}" for words in chosen.changed)
-    line += "".join(f"; which={c.which()} takes those {c.under()}" for c in complete if c.which() != chosen.which())
+    line += "".join(f"; which={c.which()} loads those {c.under()}" for c in complete if c.which() != chosen.which())
     if not any(value.is_meta for value in every.values()):
-        if chosen.prefix or chosen.changed or len(weights) > len(taken):
+        if chosen.prefix or chosen.changed or len(weights) > len(loaded):
             log.info("init: %s", line)
-        backbone.load_state_dict(every | {name: value for name, value in taken.items() if _is_used(name, value)})
+        backbone.load_state_dict(every | {name: value for name, value in loaded.items() if _is_used(name, value)})
     return line
 
 
 def footnotes(line: str) -> list[str]:
-    """Those parts of a line of :func:`load_weights` without which a number of the network would mislead."""
+    """The parts of a line of :func:`load_weights` that must stand beside every result of the network."""
     return [part for part in line.split("; ") if part.startswith(RESAMPLED)]
 
 
 def _complete(
     backbone: nn.Module, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str
 ) -> list[_Candidate]:
-    """The candidates with all ``expected`` tensors, at least one.
+    """The candidates that have all ``expected`` tensors.
 
     Raises:
-        ConfigError: there are none; it describes the candidate that has most of them.
+        ConfigError: there are none; the sentence describes the candidate that has the most of these tensors.
     """
     prefixes = _prefixes(expected, weights)
     under = {p: {name.removeprefix(p): v for name, v in weights.items() if name.startswith(p)} for p in prefixes}
@@ -241,24 +241,24 @@ def _starts(name: str) -> list[int]:
 
 
 def _prefixes(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
-    """The texts that the file has before names of the backbone, or of CLIP; the empty text if it has no such name."""
+    """The prefixes of names of the backbone, or of CLIP, in the file; the empty text if it has no such names."""
     parts = 1 + max((name.count(".") for name in expected), default=0)
     starts = ((name, start) for name in weights for start in _starts(name)[-parts:])
-    known = Counter(name[:start] for name, start in starts if name[start:] in expected)
-    known.update(name.partition("visual.")[0] for name in weights if name.endswith("visual.class_embedding"))
-    return _largest(known) or [""]
+    counts = Counter(name[:start] for name, start in starts if name[start:] in expected)
+    counts.update(name.partition("visual.")[0] for name in weights if name.endswith("visual.class_embedding"))
+    return _largest(counts) or [""]
 
 
 def _largest(counts: Counter[str]) -> list[str]:
-    """The prefixes with most tensors, in their order in the file: all names are looked at for each of them."""
+    """The prefixes with the most tensors, in their order in the file; few, as all names are compared for each."""
     largest = dict(counts.most_common(MOST_PREFIXES))
     return [prefix for prefix in counts if prefix in largest]
 
 
 def _numbered(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Each prefix after which the layers have numbers, and its tensors with the names of the backbone's children.
+    """Each prefix that is followed by numbers of layers, and its tensors with names in place of these numbers.
 
-    The children are those that have tensors, in their order.
+    The names are those of the backbone's children that have tensors, in their order.
     """
     children = list(dict.fromkeys(name.partition(".")[0] for name in expected))
     inner = {name.partition(".")[2] for name in expected} - {""}
@@ -279,13 +279,14 @@ def _numbered(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> 
 def _converted(backbone: nn.Module, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
     """The tensors as timm's filter for this network converts them, with its name for shortcuts; and how, in sentences.
 
-    A tensor of another size that holds no positions stays as it is, to be refused: the patches are other ones.
+    Only positions may get another size. Other tensors whose size the filter changes, such as that of patches, are
+    returned as they were, and then refused.
     """
     module = sys.modules[type(backbone).__module__]
-    said = ["shortcut is downsample here"] if any("shortcut" in name for name in tensors) else []
+    notes = ["shortcut is downsample here"] if any("shortcut" in name for name in tensors) else []
     tensors = {re.sub(r"\bshortcut\b", "downsample", name): value for name, value in tensors.items()}
-    ones = {"cls_token": (1, 1), "pos_embed": (1,)}  # of others timm's sums would take memory
-    plain = all(tensors[name].shape[: len(shape)] == shape for name, shape in ones.items() if name in tensors)
+    first_sides = {"cls_token": (1, 1), "pos_embed": (1,)}  # with others, timm's sums could take much memory
+    plain = all(tensors[name].shape[: len(sides)] == sides for name, sides in first_sides.items() if name in tensors)
     of_timm = plain and module.__name__.startswith("timm.")
     convert: Any = getattr(module, "checkpoint_filter_fn", None) if of_timm else None
     try:
@@ -293,26 +294,26 @@ def _converted(backbone: nn.Module, tensors: dict[str, Tensor]) -> tuple[dict[st
             warnings.simplefilter("ignore")
             made: dict[str, Tensor] = dict(convert(dict(tensors), backbone)) if convert else tensors
     except Exception:  # timm's filters take for granted what such a file has; without them it is refused by its names
-        return tensors, said
-    said += [] if made.keys() <= tensors.keys() else ["names are converted as timm does"]
+        return tensors, notes
+    notes += [] if made.keys() <= tensors.keys() else ["names are converted as timm does"]
     for name in made.keys() & tensors.keys():
         old, new = tensors[name], made[name]
         if old.numel() != new.numel() and "pos" not in name:
             made[name] = old
         elif old.shape != new.shape and old.ndim > 1:
-            there, here = old.shape[-2], new.shape[-2]  # with those of some tokens, which are no square by themselves
-            said += [f"{RESAMPLED} from {there} to {here} as timm does"] * (math.isqrt(there) != math.isqrt(here))
-    return made, list(dict.fromkeys(said))
+            there, here = old.shape[-2], new.shape[-2]  # positions of patches, a square number, and of a few tokens
+            notes += [f"{RESAMPLED} from {there} to {here} as timm does"] * (math.isqrt(there) != math.isqrt(here))
+    return made, list(dict.fromkeys(notes))
 
 
 def _candidate(
     backbone: nn.Module, expected: Mapping[str, Tensor], prefix: str, tensors: dict[str, Tensor], changed: list[str]
 ) -> _Candidate:
-    """The tensors under a prefix, by their names in the backbone.
+    """The tensors under a prefix, compared with those of the backbone.
 
-    A tensor that the backbone does not have is wrong if its name begins with an attribute of the backbone, so that a
-    deeper network is refused. Other such tensors belong to heads and the like, as do those of a classifier, and buffers
-    that the backbone computes and does not save.
+    A tensor that the backbone does not have is wrong if its name begins with an attribute of the backbone: a deeper
+    network is thus refused. Tensors with other names belong to heads and the like and are not used; nor are those of a
+    classifier, and of buffers that the backbone computes and does not save.
     """
     computed, classifiers = {name for name, _ in backbone.named_buffers()}, _classifiers_of(backbone)
     attributes = {*vars(backbone), *backbone._modules, *backbone._parameters, *backbone._buffers}
@@ -322,8 +323,8 @@ def _candidate(
         changed = [*changed, f"{first} for grey images: the sum over its colours"]
     wrong = [f"{name} is missing" for name in expected if name not in tensors and not name.endswith(COUNTER)]
     for name in tensors:
-        known = name in expected or name in computed or name.startswith(classifiers)
-        if not known and name.partition(".")[0] in attributes:
+        allowed = name in expected or name in computed or name.startswith(classifiers)
+        if not allowed and name.partition(".")[0] in attributes:
             wrong.append(f"{printable(name)} is unknown")
     for name, value in expected.items():
         if name in tensors and tensors[name].shape != value.shape:
@@ -339,7 +340,7 @@ def _classifiers_of(backbone: nn.Module) -> tuple[str, ...]:
 
 
 def _same(a: Tensor, b: Tensor | None) -> bool:
-    """Whether two tensors have the same values and the same type, as if one module has two names in the file."""
+    """Whether two tensors have the same values and the same type, as those of a module that has two names in a file."""
     return b is not None and a.dtype == b.dtype and torch.equal(a, b)
 
 
@@ -349,7 +350,7 @@ def _is_used(name: str, value: Tensor) -> bool:
 
 
 def _fault(name: str, value: Tensor, expected: Tensor) -> str:
-    """Say why ``value`` cannot be loaded into ``expected``; empty if it can."""
+    """Why ``value`` cannot be loaded into ``expected``; an empty text if it can."""
     if not _is_used(name, value):
         return ""
     if value.is_complex() or value.is_floating_point() != expected.is_floating_point():
@@ -357,12 +358,12 @@ def _fault(name: str, value: Tensor, expected: Tensor) -> str:
     return "" if value.to(expected.dtype).isfinite().all() else "has values that are NaN or infinite"
 
 
-def _left_out(chosen: _Candidate, taken: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
-    """Prefixes of the file's other tensors, each with their number, the most first."""
+def _unused(chosen: _Candidate, loaded: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
+    """The prefixes of those tensors of the file that are not loaded, each with their number, the largest first."""
     groups: Counter[str] = Counter()
-    used, path = {value.data_ptr() for value in taken.values()}, chosen.prefix.split(".")
+    used, path = {value.data_ptr() for value in loaded.values()}, chosen.prefix.split(".")
     for name, value in weights.items():
-        same_name = name.startswith(chosen.prefix) and name.removeprefix(chosen.prefix) in taken
+        same_name = name.startswith(chosen.prefix) and name.removeprefix(chosen.prefix) in loaded
         if same_name or value.data_ptr() in used:
             continue
         parts = name.split(".")
@@ -372,7 +373,7 @@ def _left_out(chosen: _Candidate, taken: Mapping[str, Tensor], weights: Mapping[
 
 
 def _few(sentences: list[str]) -> str:
-    """The first of some sentences, and how many more there are."""
+    """The first five of some sentences, and how many more there are."""
     more = f" and {len(sentences) - SHOWN} more" if len(sentences) > SHOWN else ""
     return ", ".join(sentences[:SHOWN]) + more
 
@@ -383,7 +384,7 @@ def images_of(dataset: Mapping[str, Any]) -> Images:
 
 
 def trained_on(weights: Path) -> Images | None:
-    """The images of a run in a directory, or of the export that has a file of weights; None: nothing says them."""
+    """The images of a run, by its directory, or of an export, by its file of weights; None: no file describes them."""
     if weights.is_dir():
         run = files.read_json(weights / "results.json", _Run, named=False, of_a_run=True)
         return images_of(run["config"]["dataset"]) if run else None
@@ -392,10 +393,10 @@ def trained_on(weights: Path) -> Images | None:
 
 
 def check_images(weights: Path, dataset: Mapping[str, Any]) -> None:
-    """Refuse to evaluate weights on images that are normalised differently from those that they were trained on.
+    """Refuse to evaluate weights on images of another type than those that they were trained on.
 
     Raises:
-        ConfigError: the images of ``dataset`` are of another type.
+        ConfigError: the type of the images of ``dataset`` is another one.
     """
     images, here = trained_on(weights), dataset.get("dtype", UINT8)
     if images and (there := images["image_dtype"]) != here:

@@ -10,7 +10,6 @@ Only the process that carries out a run replaces the file (``launch/lease.py``).
 
 import hashlib
 import pickle
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench import files
-from ssl_bench.errors import RunError, printable
+from ssl_bench.errors import RunError, command_line
 from ssl_bench.networks import unpickler
 from ssl_bench.record import runs
 
@@ -54,7 +53,7 @@ def _step(path: Path) -> int:
 def anew(run: Path) -> str:
     """End a refusal with the remedy: which files to remove so that the same command trains the run from the start."""
     there = [str(path) for path in (run / FILE, run / runs.RESULTS) if files.exists(path)]
-    remove = f"`{printable(shlex.join(['rm', *there]))}`, then " if there else ""
+    remove = f"`{command_line(['rm', *there])}`, then " if there else ""
     return f"to train it from the start: {remove}the same command again"
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ssl_bench.config.ranges import near
-from ssl_bench.errors import ConfigError, InvalidValue, printable, require
+from ssl_bench.errors import ConfigError, InvalidValue, command_line, require
 from ssl_bench.record import runs
 from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.runs import Run
@@ -336,5 +336,5 @@ def _commands(of: Mapping[int, Run], to: Mapping[int, Run]) -> list[str]:
     for side in (of, to):
         command = next((run.command for run in side.values() if run.command), "")
         words = [word for word in shlex.split(command) if not word.startswith("seed=")]
-        commands += [printable(shlex.join([*words, f"seed={seed}"])) for seed in wanted if words and seed not in side]
+        commands += [command_line([*words, f"seed={seed}"]) for seed in wanted if words and seed not in side]
     return commands

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import socket
 import textwrap
 from collections import Counter
@@ -11,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from ssl_bench.errors import printable
+from ssl_bench.errors import command_line, printable
 from ssl_bench.evaluate.metric import Metric, heading
 from ssl_bench.record import printing
 from ssl_bench.record.printing import Sheet, SheetEntry
@@ -207,4 +206,4 @@ def print_run(folder: Path, config: Mapping[str, Any], timed: bool = True) -> No
     epochs = results["config"].get("epochs") or 0
     print(f"{folder}{f', which has gone on to epoch {epochs}' * (epochs > (config.get('epochs') or 0))}")
     if "evaluate" in config:
-        print(f"evaluate it again: {printable(shlex.join(['ssl-bench', 'evaluate', str(folder)]))}")
+        print(f"evaluate it again: {command_line(['ssl-bench', 'evaluate', str(folder)])}")

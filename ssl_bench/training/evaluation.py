@@ -12,7 +12,7 @@ from ssl_bench import files
 from ssl_bench.distributed import broadcast, rank
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.few_labels import FewLabels
-from ssl_bench.evaluate.run import doubts, run_evaluators
+from ssl_bench.evaluate.run import evaluator_warnings, run_evaluators
 from ssl_bench.evaluate.target import Target
 from ssl_bench.hardware import move
 from ssl_bench.record import drawing, evaluations, runs
@@ -79,9 +79,9 @@ class Evaluation:
         networks = {"": self.state.method.encoder}
         cells = list(build.cells(self.run, networks, self.state.device, self.precision))
         _write_labels(folder, (target for _, _, targets in cells for target in targets))
-        of_labels = [sentence for _, evaluators, targets in cells for sentence in doubts(evaluators, targets)]
+        of_labels = [s for _, evaluators, targets in cells for s in evaluator_warnings(evaluators, targets)]
         recorded_rows, warmup = runs.read_rows(tracker.path), self.run.recipe.warmup_epochs
-        of_images = [f"{name}: {s}" if name else s for _, name, data in self.run.evaluated for s in data.doubts()]
+        of_images = [f"{name}: {s}" if name else s for _, name, data in self.run.evaluated for s in data.warnings()]
         of_numbers = warnings_of(recorded_rows, content, warmup)
         content["warnings"] = [*footnotes(facts.get("init", "")), *of_images, *of_labels, *of_numbers]
         for sentence in content["warnings"]:
@@ -151,8 +151,8 @@ class Evaluation:
                     continue
                 for infix, target in targets:
                     what = f"{self.state.step} {evaluations.mark(entry)} {infix}".replace("/", " ").split()
-                    target.kept = folder and folder / "checkpoints" / f"evaluation-{'-'.join(what)}.pt"
-                    self._state_files |= {target.kept} if target.kept else set()
+                    target.state_file = folder and folder / "checkpoints" / f"evaluation-{'-'.join(what)}.pt"
+                    self._state_files |= {target.state_file} if target.state_file else set()
                 metrics, artifacts = run_evaluators({entry["evaluator"]: evaluators[entry["evaluator"]]}, targets)
                 yield evaluations.filled(entry, metrics), artifacts
 

@@ -142,7 +142,7 @@ def test_a_network_is_a_row_that_is_found_again_and_evaluated_further(capfd: pyt
     assert main(["--weights", "a.pth", *small]) == 0
     run = only_run()
     content = results(run)
-    assert content["facts"]["init"].startswith("54 tensors under state_dict.backbone are taken; left out: nothing")
+    assert content["facts"]["init"].startswith("54 tensors under state_dict.backbone are loaded; not used: nothing")
     assert content["metrics"].keys() == {"knn/top1", "knn/top5"} and content["config"]["epochs"] == 0
     shutil.move("a.pth", "b.pth")
     assert main(["--weights", "b.pth", *small, "batch_size=b32", "optimizer.lr=3"]) == 0

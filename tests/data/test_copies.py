@@ -33,7 +33,7 @@ def test_copies_of_one_image_are_on_one_side_of_the_split(tmp_path: Path, capfd:
     assert "61 are copies of" in capfd.readouterr().err
     made: Any = build.dataset(config)
     train, test = ({Path(name).read_bytes() for name in names(made.split(split))} for split in ("train", "test"))
-    assert not train & test and len(train | test) == 30 and len(made.doubts()) == 1
+    assert not train & test and len(train | test) == 30 and len(made.warnings()) == 1
     assert len(made.split("test")) in (9, 10, 12, 13) and {*made.split("test").labels.tolist()} == {0, 1}
     for path in root.rglob("*_copy*"):
         path.unlink()
@@ -80,7 +80,7 @@ def test_copies_in_a_given_test_split_are_counted_and_a_whole_copy_is_refused(tm
     root = photos(tmp_path / "photos", "train/a", "train/b", "test/a", "test/b")
     for number in range(3):
         shutil.copyfile(root / "train" / "a" / f"{number}.jpg", root / "test" / "a" / f"other_{number}.jpg")
-    (sentence,) = dataset(root).doubts()
+    (sentence,) = dataset(root).warnings()
     assert sentence.startswith("3 of 23 ") and "test/a/other_0.jpg" in sentence and "train/a/0.jpg" in sentence
     shutil.rmtree(root / "test")
     shutil.copytree(root / "train", root / "test")

@@ -44,7 +44,7 @@ def test_a_dataset_of_hugging_face_is_read_from_disk(tmp_path: Path, monkeypatch
     assert (made.num_classes, len(train), len(test)) == (2, 15, 5)
     files = {(tmp_path / "files" / f"{'ab'[label]}").as_posix() for label in train.labels.tolist()}
     assert len(files) == 2 and train.take(torch.tensor([0]))[0].shape == (3, 20, 30)
-    assert [Joined([train, test]).place(i) for i in (0, 14, 15)] == ["0", "14", "0"]  # rows of their splits
+    assert [Joined([train, test]).path_of(i) for i in (0, 14, 15)] == ["0", "14", "0"]  # rows of their splits
     assert load(["dataset=hf", paths["saved"], *SIZE, "dataset.label=kind"])["choices"]["dataset"] == "hf:saved"
     with pytest.raises(ConfigError, match=r"^dataset\.label=hue: .*kind"):
         load(["dataset=hf", paths["saved"], "dataset.label=hue"])

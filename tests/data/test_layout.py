@@ -238,5 +238,5 @@ def test_copies_in_another_class_bound_what_a_method_can_have() -> None:
     root = photos(Path("photos").absolute(), "train/a", "train/b", "test/a", "test/b")
     for i in range(3):
         shutil.copyfile(root / f"test/a/{i}.jpg", root / f"test/b/{i}_too.jpg")
-    (sentence,) = dataset(root).doubts()
+    (sentence,) = dataset(root).warnings()
     assert sentence.startswith("3 images ") and f"{20 / 23:.1%}" in sentence

@@ -100,7 +100,7 @@ def test_copies_in_the_test_split_are_counted_and_a_whole_copy_is_refused(tmp_pa
     images = np.load(root / "test_images.npy")
     images[:3] = np.load(root / "train_images.npy")[[5, 6, 7]]
     np.save(root / "test_images.npy", images)
-    (said,) = build.dataset(arrays(root)).doubts()
+    (said,) = build.dataset(arrays(root)).warnings()
     assert re.findall(r"\d+", said) == ["3", "30", "0", "5"]
     for kind in ("images", "labels"):
         shutil.copyfile(root / f"train_{kind}.npy", root / f"test_{kind}.npy")
@@ -136,11 +136,11 @@ def test_values_that_may_stand_for_missing_ones_are_named(fill: float | None, tm
         elif fill:
             images[4, 0, 0, 0] = fill
         np.save(root / f"{split}_images.npy", images)
-    said = build.dataset(arrays(root)).doubts()
+    said = build.dataset(arrays(root)).warnings()
     assert bool(said) == bool(fill) and (
         not said or ("dataset.mean" in said[0] and (f"{fill:g}" in said[0] or fill == 1e6))
     )
-    assert not build.dataset(arrays(root, "dataset.mean=[1,1,1,1,1]", "dataset.std=[2,2,2,2,2]")).doubts()
+    assert not build.dataset(arrays(root, "dataset.mean=[1,1,1,1,1]", "dataset.std=[2,2,2,2,2]")).warnings()
 
 
 def test_a_file_that_was_just_changed_is_read_again(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_what_is_kept_in_another_form_is_found_again(
 
     def found() -> Any:
         config = arrays(root) if kind == "arrays" else own(root)
-        return config["dataset"], build.dataset(config).doubts()
+        return config["dataset"], build.dataset(config).warnings()
 
     first, kept = found(), list((tmp_path / "cache/ssl_bench").glob("images-*.json"))
     forms = {path: json.loads(path.read_text()) for path in kept}

@@ -124,11 +124,11 @@ def test_a_stopped_training_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     network, recipe, passes = Net().double(), FineTune(SIDE, **SMALL), list[nn.Module]()
     target = make_target(network)
     undisturbed = weights(recipe.fitted(target, 4))
-    target.kept = tmp_path / "checkpoints" / "state.pt"
+    target.state_file = tmp_path / "checkpoints" / "state.pt"
 
     def fitted(steps: int) -> None:
         passes.clear()
-        state = weights(recipe.fitted(target, 4, keeps=True))
+        state = weights(recipe.fitted(target, 4, saves=True))
         assert len(passes) == steps and all(torch.equal(value, undisturbed[name]) for name, value in state.items())
 
     with Interrupt(lambda number: number) as interrupt:
@@ -144,7 +144,7 @@ def test_a_stopped_training_goes_on_to_the_same_bits(tmp_path: Path) -> None:
             fitted(5)
     assert len(passes) == 3
     fitted(2)
-    target.kept.write_bytes(target.kept.read_bytes()[:-100])  # a damaged file: from the start
+    target.state_file.write_bytes(target.state_file.read_bytes()[:-100])  # a damaged file: from the start
     fitted(5)
 
 
@@ -192,8 +192,8 @@ def test_a_stopped_fine_tuning_goes_on_after_another_evaluation(
     words = [*DIGITS[:2], "max_steps=1", "evaluate.baselines=[]"]
     tuned = [*words, "evaluate=[finetune]", "evaluate.labels=[0.1]", "evaluate.finetune.flip=0"]
     tuned += [f"evaluate.finetune.{key}" for key in ("epochs=2", "batch_size=64", "least_steps=0")]
-    monkeypatch.setattr(finetune, "PAUSE", 0.0)
-    steps, keep = list[int](), finetune._keep
+    monkeypatch.setattr(finetune, "SAVE_EVERY", 0.0)
+    steps, keep = list[int](), finetune._save
 
     def stopped_at_two(file: Path, step: int, parts: Any) -> None:
         keep(file, step, parts)
@@ -201,7 +201,7 @@ def test_a_stopped_fine_tuning_goes_on_after_another_evaluation(
         if steps == [1, 2]:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(finetune, "_keep", stopped_at_two)
+    monkeypatch.setattr(finetune, "_save", stopped_at_two)
     assert train(*words, "evaluate=[]")[0] == 0
     assert train(*tuned)[0] == 128 + signal.SIGTERM
     assert train(*words, "evaluate=[knn]")[0] == 0

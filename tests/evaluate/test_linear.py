@@ -185,10 +185,10 @@ def test_what_is_held_out_is_said() -> None:
     test = blobs(50, 1.0, 1)
     few, many = raw(blobs(79, 1.0, 0), test), raw(blobs(80, 1.0, 0), test)
     fitted = LinearProbe(hold_out="none")
-    (doubt,) = fitted.doubts(few)
+    (doubt,) = fitted.warnings(few)
     assert doubt.startswith("hold_out=none: ") and re.findall(r"\b\d+", doubt) == ["79", "4", "5"]
-    assert list(LinearProbe().doubts(many)) == []
-    (doubt,) = LinearProbe().doubts(few)
+    assert list(LinearProbe().warnings(many)) == []
+    (doubt,) = LinearProbe().warnings(few)
     assert doubt.startswith("hold_out=images: ") and re.findall(r"\d+", doubt) == ["79", "4"] and "none" in doubt
     assert dict(fitted.run(few)).keys() == {"top1", "penalty"} and "val_top1" in dict(LinearProbe().run(few))
     with pytest.raises(InvalidValue, match=r"^hold_out=images: .*none.* 1 "):
