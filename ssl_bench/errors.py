@@ -3,6 +3,8 @@
 Every refusal is one sentence: ``<key>=<value>: set <key> to <remedy>``.
 """
 
+import json
+import os
 import shlex
 
 LONGEST = 4000  # characters of a refusal: it may hold values of any length
@@ -56,17 +58,13 @@ def require(holds: bool, key: str, value: object, remedy: str) -> None:
 
 def printable(text: str) -> str:
     """``text`` with escapes for line breaks, characters that control a terminal, and bytes that are no UTF-8."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def command_line(words: list[str]) -> str:
-    """Words as a shell reads them, in one line; ``$'caf\\xe9'`` has a byte that is no UTF-8, or controls a terminal."""
-    # Python writes bytes as $'...' has them, in single quotes if there is a double one among them.
-    encoded = (repr(word.encode(errors="surrogateescape") + b'"')[1:-2] for word in words)
-    pairs = zip(words, encoded, strict=True)
-    return " ".join(shlex.quote(word) if word.isprintable() else f"${code}'" for word, code in pairs)
+    """Words as a line that a shell reads as these words; one that is not printable becomes ``$'caf\\xe9'``."""
+    # Python writes bytes as $'...' does, in single quotes if there is a double quote among them.
+    return " ".join(shlex.quote(w) if w.isprintable() else "$" + repr(os.fsencode(w) + b'"')[1:-2] + "'" for w in words)
 
 
 def shortened(text: str) -> str:
@@ -91,10 +89,8 @@ def in_one_line(error: BaseException) -> str:
 
 def shown(value: object) -> str:
     """``value`` as it is written on the command line: ``null``, ``true``, ``[1,2]``; of an array its shape."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(map(shown, value))}]"
     if getattr(value, "shape", ()):

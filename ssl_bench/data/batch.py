@@ -2,7 +2,7 @@
 the epoch only; and the images of one step: ``Step`` makes their views on request, ``Batch`` is the input of a method.
 
 An epoch is a permutation of all images, cut into global batches; rank r of W takes the r-th of W equal slices of each.
-So no image comes twice in an epoch, and the last batch is skipped if it is incomplete. The images of a step are computed
+So no image comes twice in an epoch, and an incomplete last batch is skipped. The images of a step are computed
 from its number: a resumed run continues in the middle of an epoch as if it had not stopped.
 
 Shapes: B images on this rank; C channels.

@@ -38,7 +38,7 @@ def is_of_timm(config: Mapping[str, Any]) -> bool:
 
 
 def check_exportable(form: str, config: Mapping[str, Any]) -> None:
-    """Refuse an export that is impossible, before the weights are read; ``form`` is ``timm``, ``ssl_bench`` or ``card``.
+    """Refuse an impossible export before the weights are read; ``form`` is ``timm``, ``ssl_bench`` or ``card``.
 
     Raises:
         ConfigError: timm does not have the backbone.

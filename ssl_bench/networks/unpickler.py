@@ -30,7 +30,7 @@ BEFORE_1_6 = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how files of torch b
 
 
 class Inert(dict[str, Any]):
-    """Stands for an object of any class. Entries that the file sets in it are stored: it may be a mapping of tensors."""
+    """Stands for an object of any class. Entries that a file sets in it are stored: it may be a mapping of tensors."""
 
     def ignore(self, _: object) -> None:
         """Do not store an element of a list or a set."""

@@ -18,7 +18,7 @@ from ssl_bench.commands import status, table
 from ssl_bench.commands.arguments import Parser
 from ssl_bench.config.build import KINDS, directory, find_target
 from ssl_bench.config.compose import load
-from ssl_bench.errors import printable
+from ssl_bench.errors import command_line, printable
 from ssl_bench.results.pivot import spread
 from tests.conftest import SMALL
 from tests.door.door import enter, refused, refuses
@@ -114,6 +114,7 @@ def test_numbers_of_tables(values: list[float], digits: int, expected: str) -> N
 def test_folders_whose_names_are_no_text(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert printable("plain ä 漢") == "plain ä 漢"
     assert printable("a\nb\x1b[31m\udcff\u202e") == r"a\nb\x1b[31m\udcff\u202e"
+    assert command_line(["rm", "a b", "a'\"\\\n\udce9"]) == r"""rm 'a b' $'a\'"\\\n\xe9'"""
     odd = os.fsdecode(b"\xff\x1b[31m\n")
     finish(make(f"{odd}/x", choices={"dataset": "bunté"}), 1.0, knn_top1=0.5)
     failed = make(f"{odd}/y", choices={"dataset": "plain"})

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,8 @@ def test_names_that_are_no_utf8(train: Train, capfd: Capture) -> None:
     outputs, root = os.fsdecode(b"o\xe9"), os.fsdecode(b"caf\xe9")
     of_two_classes(root)
     arguments = [*FOLDER, f"dataset.root={root}", f"paths.outputs={outputs}", "tracking=offline"]
+    typed = enter(shlex.join(["train", f"dataset.root={root}[1"]), capfd).err.rpartition("as in ")[2]
+    assert subprocess.check_output(["bash", "-c", f"printf %s {typed}"]) == b'dataset.root="caf\xe9[1"'
     code, printed = train(*arguments)
     assert code == 0 and "utf-8" in printed and "Traceback" not in printed, printed
     assert "already done" in train(*arguments)[1]

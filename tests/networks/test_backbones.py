@@ -70,12 +70,6 @@ def test_networks_of_timm_at_any_size_and_number_of_channels(name: str) -> None:
     assert model(torch.zeros(2, 5, 32, 32)).shape == (2, model.num_features)
 
 
-def test_a_network_without_the_stem_or_the_blocks_of_a_resnet_is_refused() -> None:
-    for stem, residual, names in (("cifar", None, "stem=cifar imagenet"), ("imagenet", True, "zero_init_residual")):
-        with refused(names, InvalidValue):
-            timm_backbone("vit_tiny_patch16_224", 3, stem, zero_init_residual=residual)  # type: ignore[arg-type]
-
-
 def test_positions_are_sines_and_cosines_of_rows_and_columns() -> None:
     """facebookresearch/moco-v3 vits.py, number by number."""
     found = positions(2, 3, 8)
