@@ -34,7 +34,7 @@ SHOWN = 5  # names in a sentence
 MOST_PREFIXES = 16  # that are compared with the backbone
 REPEATED = 100_000  # entries of mappings that a file has in several places
 RESAMPLED = "position embeddings resampled"
-UINT8 = "uint8"  # images that are divided by 255; those of other types are taken as they are
+UINT8 = "uint8"  # images of this type are divided by 255, others are not
 COUNTER = "num_batches_tracked"  # of a BN: many files have none, and nothing reads it
 CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of networks that do not name theirs as timm's do
 # Words in the prefix of a network. MOMENTUM: it follows the trained network. NOT_EVALUATED: its method evaluates the
@@ -48,6 +48,7 @@ REMEDIES = {
     r"\bembeddings\.patch_embeddings\b|\bembedder\.embedder\.": "load transformers' networks by --weights timm:NAME",
     r"\bvisual\.class_embedding$": "for CLIP set backbone=timm backbone.name=vit_base_patch16_clip_224.openai",
     r"\bblocks\.\d+\.\d+\.norm1\.": r"save it without block_chunks: re.sub(r'blocks\.\d+\.', 'blocks.', name)",
+    r"^conv1\.weight has the shape \[\d+, \d+, 3, 3\]": "its stem is that for CIFAR: set backbone.stem=cifar",
     r"\bfc_norm\.weight$": "fc_norm needs backbone.args.global_pool=avg",
     r"^fc_norm\.weight is missing$": "its norm lies before the pooling: set backbone.args.fc_norm=false",
 }
@@ -374,8 +375,7 @@ def _unused(chosen: _Candidate, loaded: Mapping[str, Tensor], weights: Mapping[s
 
 def _few(sentences: list[str]) -> str:
     """The first five of some sentences, and how many more there are."""
-    more = f" and {len(sentences) - SHOWN} more" if len(sentences) > SHOWN else ""
-    return ", ".join(sentences[:SHOWN]) + more
+    return ", ".join(sentences[:SHOWN]) + f" and {len(sentences) - SHOWN} more" * (len(sentences) > SHOWN)
 
 
 def images_of(dataset: Mapping[str, Any]) -> Images:

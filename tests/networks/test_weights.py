@@ -126,8 +126,8 @@ def test_weights_of_other_formats_are_converted_and_grey_images_take_the_sum_ove
     grey = timm.create_model("resnet18", in_chans=1, num_classes=0)
     assert "conv1.weight" in load_weights(grey, given, "")
     torch.testing.assert_close(grey.state_dict()["conv1.weight"], given["conv1.weight"].sum(1, keepdim=True))
-    with refused("conv1.weight [64, 1, 7, 7] [64, 3, 7, 7]"):
-        load_weights(torchvision.models.resnet18(), grey.state_dict(), "")
+    with refused("conv1.weight [64, 3, 3, 3] [64, 3, 7, 7] backbone.stem=cifar"):
+        load_weights(torchvision.models.resnet18(), timm_backbone("resnet18", 3, "cifar").state_dict(), "")
 
 
 NETWORK = drawn(DigitsResNet(4, 1)).state_dict()
