@@ -133,9 +133,9 @@ class Dataset(ABC):
             ConfigError: the files have another hash, or cannot be read.
         """
         if self.content is not None and self._content != self.content:
-            changed = f"not those of this run any more ({self._content}, not {self.content})"
-            remedy = f"set {self.config_key} to the folder that has them"
-            raise ConfigError(f"dataset: the images in {self.root} are {changed}: {remedy}")
+            changed = f"have changed since this run began (hash {self._content}, not {self.content})"
+            remedy = f"set {self.config_key} to a folder with the unchanged images"
+            raise ConfigError(f"dataset: the images in {self.root} {changed}: {remedy}")
 
     def pretrain(self) -> Source:
         """Open the images to pre-train on."""

@@ -361,8 +361,8 @@ class OwnImages(PhotoDataset):
         """The images to train on and those to test on, without broken ones."""
         listing, broken, twins = self._listing, self._scan["broken"], self._scan["twins"]
         if self.content not in (None, self._identity):
-            changed = f"these are not the images of this run any more ({self._identity}, not {self.content})"
-            raise self._refusal(f"{changed}: set dataset.{self.key} to where they are")
+            changed = f"the images have changed since this run began (hash {self._identity}, not {self.content})"
+            raise self._refusal(f"{changed}: set dataset.{self.key} to a folder with the unchanged images")
         whole, units = [i for i, name in enumerate(listing.names) if name not in broken], self._units
         if listing.test is None:
             test = splits.held_out(whole, listing.names, listing.labels, units, self.test_share, self.split_seed)
@@ -490,8 +490,8 @@ def find_layout(
     bases, full = {(*split, *base) for split in (first, *tests)}, {p[:level] for p in paths for level in range(len(p))}
     empty = [folder for folder in tree.folders if (p := tuple(folder.split("/")))[:-1] in bases and p not in full]
     if has and empty:
-        remedy = "add some, remove it, or begin its name with a dot if it is no class"
-        wrong = f"no image that can be read ({tree.others}), as the other classes have"
+        remedy = "add some, remove the folder, or begin its name with a dot if it is no class"
+        wrong = f"no image that can be read, unlike other classes ({tree.others or 'no file'})"
         raise ConfigError(f"{few(sorted(empty))}: {wrong}: {remedy}")
     rows: list[Row] = [
         (name, (path[len(split) + len(base) : -1] or (None,))[0] if has else None, "/".join(split))
@@ -583,7 +583,7 @@ class OwnFolder(OwnImages):
         needed = [name for name in ("label", "split") if name in table]
         wrong = table.index.duplicated() | ~table.index.isin([*self._tree.images]) | table[needed].isna().any(axis=1)
         if wrong.any():
-            which = f"{wrong.sum()} images are not there, stand twice, or have no label or split"
+            which = f"{wrong.sum()} images are not in the folder, are listed twice, or have no label or split"
             raise ConfigError(f"{present[0]}: {which}: {few([*map(str, table.index[wrong.to_numpy()])])}")
         return table
 

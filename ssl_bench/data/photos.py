@@ -102,7 +102,7 @@ class Photos(Source):
         except (RuntimeError, OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or reason(error)
             remedy = "replace or remove it"
-            remedy += "; dataset.skip_broken leaves out only what its edges show to be broken" * self.upright
+            remedy += "; dataset.skip_broken leaves out only images whose header or end is damaged" * self.upright
             raise RunError(printable(f"{self.name(i)} cannot be decoded ({why}): {remedy}")) from error
 
 

@@ -65,7 +65,7 @@ def listed(source: Source, file: Path, content: str) -> Tensor:
     """
     names, digest = read_names(file)
     if digest != content:
-        raise ConfigError(f"evaluate.labels={file}: it is not the list of this run any more: bring it back")
+        raise ConfigError(f"evaluate.labels={file}: the list has changed since this run began: restore it")
     if (paths := _paths(source)) is None:
         remedy = "shares of the labels, or dataset to photos in folders that are not packed"
         raise ConfigError(f"evaluate.labels: these images have no file names to list: set evaluate.labels to {remedy}")
@@ -75,7 +75,7 @@ def listed(source: Source, file: Path, content: str) -> Tensor:
         for listed in {name, f"{folder}/{name}"} & places.keys():
             places[listed].append(i)
     if wrong := [name for name, ids in places.items() if len(ids) != 1]:
-        what = f"{len(wrong):,} of {len(places):,} names are not those of one training image ({few(wrong)})"
+        what = f"{len(wrong):,} of {len(places):,} names are those of no training image, or of several ({few(wrong)})"
         raise ConfigError(f"evaluate.labels={file}: {what}: set evaluate.labels to a list of FOLDER/NAME")
     return torch.tensor([ids[0] for ids in places.values()]).unique()
 

@@ -61,7 +61,7 @@ class _Undrawn(TorchFunctionMode):
 def _tried(
     backbone: Any, node: Mapping[str, Any], channels: int, sizes: Mapping[int, str], needs_map: str, option: str
 ) -> nn.Module:
-    """The backbone, after a pass over two images of each size."""
+    """The backbone, if a pass over two images of each size succeeds."""
     name, width = node.get("name") or option or node["_target_"], getattr(backbone, "num_features", None)
     args = node.get("args")
     key_of_it, value, other = ("backbone.args", args, "others") if args else ("backbone", name, "another network")
@@ -70,7 +70,7 @@ def _tried(
         try:
             features: Any = backbone(torch.zeros(2, channels, size, size))
         except Exception as error:  # networks have no error class for images of a wrong size
-            remedy = f"{_made_for(backbone, size)}, or {key_of_it} to {other}: {name} cannot take {size} x {size} px"
+            remedy = f"{_made_for(backbone, size)}, or {key_of_it} to {other}: {name} does not accept this size"
             raise InvalidValue(key, size, f"{remedy} ({reason(error)})") from error
         made = f"{features.dtype} {list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
         remedy = f"{other}: of two images, {name} makes {made}, not floating-point features [2, {width}]"
@@ -88,7 +88,7 @@ def _tried(
 
 
 def _made_for(backbone: Any, size: int) -> str:
-    """Another size of images: the one that the backbone was built for, or that timm's network was published for."""
+    """The size of images that the backbone was built for, or published for by timm, if it is not ``size``."""
     built = getattr(getattr(backbone, "patch_embed", None), "img_size", None)
     both = built, (getattr(backbone, "pretrained_cfg", None) or {}).get("input_size")
     sides = (sizes[-1] for sizes in both if isinstance(sizes, tuple | list))

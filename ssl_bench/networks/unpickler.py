@@ -200,7 +200,7 @@ def read(file: BinaryIO) -> tuple[Any, list[str]]:
     """
     start = file.read(len(BEFORE_1_6))
     if start == BEFORE_1_6:
-        raise ValueError("it is of torch before 1.6: torch.save(torch.load(FILE), FILE) writes it anew")
+        raise ValueError("it is of torch before 1.6: torch.save(torch.load(FILE), FILE) converts it")
     if not start.startswith(b"PK\x03\x04"):
         raise ValueError("it is no file of torch.save" if start else "it is empty")
     with zipfile.ZipFile(file) as parts:

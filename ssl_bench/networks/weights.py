@@ -184,9 +184,9 @@ def load_weights(backbone: nn.Module, weights: Mapping[str, Tensor], source: str
     loaded = {name: chosen.tensors[name] for name in expected if name in chosen.tensors}
     if unlike := [c for c in others if not all(_same(value, c.tensors.get(name)) for name, value in loaded.items())]:
         several = [chosen, *unlike]
-        choice = ", or init.which to trained or momentum" if len({c.which() for c in several}) > 1 else ""
-        remedy = f"set init to a file with one of them{choice}"
-        raise ConfigError(f"init={source}: the network is there {' and '.join(c.under() for c in several)}: {remedy}")
+        choice = ", or init.which to trained or momentum" * (len({c.which() for c in several}) > 1)
+        what = f"it has different weights of this network {' and '.join(c.under() for c in several)}"
+        raise ConfigError(f"init={source}: {what}: set init to a file with one of them{choice}")
     classifier = {name: value for name, value in every.items() if name not in expected}
     if all(name in chosen.tensors and chosen.tensors[name].shape == value.shape for name, value in classifier.items()):
         loaded |= {name: chosen.tensors[name] for name in classifier}
