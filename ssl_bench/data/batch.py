@@ -90,7 +90,7 @@ class Read(NamedTuple):
     images: ImageBatch
     labels: Tensor  # [n] or [n, num_classes]
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "Read":
+    def transformed(self, change: Callable[[Tensor], Tensor]) -> "Read":
         """The batch with ``change`` applied to all of its tensors."""
         one_size = isinstance(self.images, Tensor)
         images = change(self.images) if one_size else [change(image) for image in self.images]  # type: ignore[arg-type]
@@ -133,10 +133,10 @@ class Reader:
 
     def _read(self, ids: Tensor) -> Read:
         read = Read(ids, self.source.take(ids), self.source.labels[ids])
-        return read.each(Tensor.pin_memory) if self._copies else read
+        return read.transformed(Tensor.pin_memory) if self._copies else read
 
     def _on_device(self, read: Read) -> Read:
-        return read.each(lambda x: x.to(self.device, non_blocking=True)) if self._copies else read
+        return read.transformed(lambda x: x.to(self.device, non_blocking=True)) if self._copies else read
 
 
 @dataclass(eq=False)

@@ -1,8 +1,8 @@
 """Data sets that papers construct to ask one question: bits that all views share, digits on canvases and on photos, and
 pairs of Gaussian vectors.
 
-The first three are of Chen, Luo and Li, Intriguing Properties of Contrastive Losses (arXiv 2011.02803), the last one of
-Zhu et al., EqCo (arXiv 2010.01929).
+The first three are from Chen, Luo and Li, Intriguing Properties of Contrastive Losses (arXiv 2011.02803), the last one
+from Zhu et al., EqCo (arXiv 2010.01929).
 
 N images of a split  n images of a batch  C channels of the picture  K digits on a canvas  M digits to choose from
 S side of the canvas  s side of a digit
@@ -76,8 +76,8 @@ class RandBits(Dataset):
     """RandBit, a mixin: k bits that all views of an image share, as k extra channels (4.1, 4.4, appendix B).
 
     Each image has one fixed random integer u in [0, 2^k); channel j is bit j of u, 0 or 1 over all pixels. Augmentation
-    leaves these channels unchanged, so views share at least k bits (minus the loss by collisions). Evaluation has them
-    too.
+    does not change these channels, so views share at least k bits (less what images with equal integers lose). The
+    images of the evaluation have them too.
 
     Args:
         bits: number k of bits, from 0 to 60.
@@ -200,7 +200,7 @@ def mnist(root: Path) -> ArrayDataset:
 
 @dataclass(kw_only=True, eq=False)
 class MultiDigits(Dataset):
-    """Canvases of MNIST digits that are drawn independently and then fixed; as many as MNIST has images.
+    """Canvases of MNIST digits, as many as MNIST has images. Their digits are drawn once, independently of each other.
 
     A network may learn all digits or suppress some (sections 3.1 and 4.3: 112 x 112 pixels, 1 to 16 digits of 28 x 28,
     each in a separate cell or anywhere; or two digits of different sizes).
@@ -232,8 +232,8 @@ class MultiDigits(Dataset):
         remedy = f"null, or with dataset.placement=random to {digits} positive numbers, one per digit (dataset.digits)"
         one_each = self.sizes is None or (not grid and len(self.sizes) == digits)
         require(one_each, "sizes", self.sizes, f"{remedy}: a cell of the grid has {DIGIT} x {DIGIT} pixels")
-        self.each: tuple[int, ...] = self.sizes or (DIGIT,) * digits
-        largest = max(DIGIT, *self.each)  # evaluation uses digits of 28 pixels too
+        self.sides: tuple[int, ...] = self.sizes or (DIGIT,) * digits
+        largest = max(DIGIT, *self.sides)  # evaluation uses digits of 28 pixels too
         require(self.size >= largest, "size", self.size, f"{largest} or more, the side of the largest digit")
         cells = self.size % DIGIT == 0 and digits <= (self.size // DIGIT) ** 2
         require(not grid or cells, "size", self.size, f"112 for {digits} cells of {DIGIT} pixels")
@@ -251,10 +251,10 @@ class MultiDigits(Dataset):
         images, classes = self.mnist.arrays("train")
         generator = torch.Generator().manual_seed(stream("multi_digits", self.seed, "pretrain"))
         which = torch.randint(len(images), (len(images), self.digits), generator=generator)  # [N, K]
-        top, left = self._corners(len(images), self.each, self.placement == "grid", generator)
+        top, left = self._corners(len(images), self.sides, self.placement == "grid", generator)
         drawn = classes[which]  # [N, K]
         labels = drawn[:, 0] if self.digits == 1 else one_hot(drawn, self.num_classes).sum(1)  # [N] or [N, 10]
-        return Canvases(images[:, 0], which, top, left, labels, self.each, self.size)
+        return Canvases(images[:, 0], which, top, left, labels, self.sides, self.size)
 
     def split(self, name: str) -> Canvases:
         return self._single(name, DIGIT)
@@ -262,7 +262,7 @@ class MultiDigits(Dataset):
     def probes(self) -> dict[str, Probe]:
         if not self.sized:
             return super().probes()
-        splits = {size: (self._single("train", size), self._single("test", size)) for size in dict.fromkeys(self.each)}
+        splits = {size: (self._single("train", size), self._single("test", size)) for size in dict.fromkeys(self.sides)}
         return {f"digit{size}": Probe(*pair, self.num_classes) for size, pair in splits.items()}
 
     def _single(self, name: str, size: int) -> Canvases:
@@ -287,7 +287,7 @@ class MultiDigits(Dataset):
 
 @dataclass(frozen=True, eq=False)
 class Marked(Source):
-    """Photos as squares with digit ``which`` [N] on each in nine places.
+    """Photos resized to squares, each with its digit ``which`` [N] painted in nine places.
 
     Attributes:
         photos: the N photos.
@@ -335,7 +335,7 @@ class DigitOnImageNet(FolderDataset):
         seed: decides which image has which digit.
 
     Raises:
-        InvalidValue: ``digits`` is outside its range, or ``size`` leaves no room for them.
+        InvalidValue: ``digits`` is outside its range, or digits in the nine places do not fit into ``size``.
     """
 
     digits: Annotated[int, Meta(ge=1, le=60_000)]  # the size of MNIST's train split

@@ -53,10 +53,10 @@ class OfLoss(Evaluator):
         objective: of the run.
 
     Attributes:
-        gives: what the evaluator has of what a loss may need (:class:`ssl_bench.objective.loss.Loss`).
+        gives: the ``needs`` of a :class:`ssl_bench.objective.loss.Loss` that the evaluator meets.
 
     Raises:
-        ConfigError: the loss or the temperature is null, or the loss needs more.
+        ConfigError: the loss or the temperature is null, or the loss has other needs.
     """
 
     reads_images = False
@@ -76,7 +76,7 @@ class OfLoss(Evaluator):
         """The metrics of the loss."""
 
     def built(self) -> tuple[Loss, Temperature]:
-        """Build the loss and the temperature anew."""
+        """Build a new loss and a new temperature."""
         node = self.objective.loss
         missing = {"instances"} if node and has_argument(node, "loss", "instances") else set[str]()
         loss = build(node, "loss", **dict.fromkeys(missing, 1))
