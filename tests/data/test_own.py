@@ -113,7 +113,7 @@ def test_a_run_refuses_images_that_have_changed(tmp_path: Path) -> None:
     root = photos(tmp_path / "photos", "")
     config = own(root)
     (root / "3.jpg").unlink()
-    with pytest.raises(ConfigError, match=r"\(\w{10}, not \w{10}\).*dataset\.root"):
+    with pytest.raises(ConfigError, match=r"\(hash \w{10}, not \w{10}\).*dataset\.root"):
         build.dataset(config).check()
 
 
