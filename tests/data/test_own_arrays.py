@@ -292,7 +292,7 @@ def test_a_copy_is_the_same_dataset_and_another_value_another_one(tmp_path: Path
     images.flush()
     statistics = [f"dataset.{key}={first['dataset'][key]}" for key in ("mean", "std")]
     assert run_id(arrays(root, *statistics)) != run_id(first)
-    with pytest.raises(ConfigError, match=r"\(\w{10}, not \w{10}\).*dataset\.root"):
+    with pytest.raises(ConfigError, match=r"\(hash \w{10}, not \w{10}\).*dataset\.root"):
         build.dataset(first).check()
     labels = np.load(copy / "test_labels.npy")
     np.save(copy / "test_labels.npy", labels[::-1])
