@@ -207,7 +207,8 @@ def _latex(sheet: Sheet) -> str:
     kept = [[of[place] for place in places] for of in (sheet.columns, *sheet.rows)]
     sheet = replace(sheet, columns=kept[0], rows=kept[1:], commands=[])
     (headings, *rows), below = _marked(sheet, _tex, "\\textbf{{{}}}", "\\rlap{{$^{{{}}}$}}")
-    sides = "l" * sheet.left + "r" * (len(headings) - sheet.left)
+    words = [place < sheet.left or name in sheet.words for place, name in enumerate(sheet.columns)]
+    sides = "".join("rl"[of_words] for of_words in words)
     table = DataFrame(rows, columns=headings).to_latex(index=False, escape=False, column_format=sides)
     about = f"% {printable(sheet.title)}\n" * bool(sheet.title) + "% needs \\usepackage{booktabs}\n"
     text = (re.sub(r"^\\rlap{(.*?\$)}", r"\1", line) for part in below for line in part if line)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 12  # of a figure
 CLOCKS = {"step", "epoch", "seconds"}
-WATCHED = ("watch/knn_top1", "watch/effective_rank")  # on a sample of the training images
+WATCHED = {"watch/knn_top1": "kNN", "watch/effective_rank": "effective rank"}
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ def main_names(table: DataFrame, recorded: Sequence[Rows]) -> list[str]:
     the effective rank. The losses of different losses are not compared: it is there if all runs have one.
     """
     there = sorted({name for rows in recorded for row in rows for name in row if _has(row, name)})
-    ranked = [n for n in there if runs_table.meaning(table, n).sign and not evaluations.is_baseline(n)]
-    one_loss = len({*map(repr_of, table.get("loss", ()))}) < 2
-    names = dict.fromkeys([WATCHED[0], *ranked, *WATCHED[1:], *["loss"] * one_loss])
+    units = next((run.results["units"] for run in table["run"] if run.results.get("units")), None)
+    one_loss, (knn, rank) = len({*map(repr_of, table.get("loss", ()))}) < 2, WATCHED
+    names = dict.fromkeys([knn, *evaluations.main(there, units), rank, *["loss"] * one_loss])
     return [name for name in names if name in there]
 
 
@@ -108,7 +108,8 @@ def curves(
     found = [_curve(f"{line} {ends[mark]}".strip(), of, name, metric) for (line, mark), of in lines.items()]
     if len(found) > MOST_LINES:
         raise ConfigError(f"{len(found)} lines, more than {MOST_LINES}: set some of {', '.join(settings)}")
-    return found, runs_table.label(name, metric), runs_table.left_out(table, name, having)
+    told = f"{WATCHED[name]} on a sample of the training images" if name in WATCHED else name
+    return found, runs_table.label(told, metric), runs_table.left_out(table, name, having)
 
 
 def figure(found: Sequence[SeedCurve], label: str, below: Sequence[str] = ()) -> Any:
