@@ -186,15 +186,17 @@ def figure(
     where: Where = None,
     metric: Name = None,
 ) -> Figure:
-    """Draw means with 95% intervals over the seeds, or a heat map of means, as ``ssl-bench figure``.
+    """Draw the means over the seeds as lines or as a heat map, as ``ssl-bench figure``.
+
+    Lines have the seeds as small points, and the standard deviation over the seeds, pooled over a line, as error bars.
 
         ssl_bench.figure("outputs/grid", x="batch_size", lines="loss").savefig("f.pdf")
 
     Args:
         outputs, where: as of :func:`runs`.
-        x: the setting on the x axis; None: as the columns of :func:`table`. ``epoch``: curves over the training with a
-            band of one deviation over the seeds, a line for each of what varies; ``metric`` is then ``loss`` or another
-            value of ``metrics.jsonl``.
+        x: the setting on the x axis; None: as the columns of :func:`table`. ``epoch``: curves over the training, a line
+            for each of what varies, with the deviation as a band; ``metric`` is then any value of ``metrics.jsonl``,
+            None: ``watch/knn_top1``, kNN on a sample of the training images, or what else there is to compare by.
         lines: the setting of which each value is a line; None: as the rows of :func:`table`.
         y: the setting on the y axis of a heat map, in place of ``lines``.
         metric: as of :func:`table`.

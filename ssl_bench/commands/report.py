@@ -17,9 +17,10 @@
     curves                  for each run {name: [steps, values, number of rows, number of rows without a finite value]}
     groups                  an object for each experiment: its name, the places of its ``runs`` in the list of runs, and
         left_out                {metric: sentences on the runs that have no part in its means and comparisons}
-        matters                 {metric: what ``compare --format json`` prints, and texts of its table}
+        matters                 {metric: what ``compare --format json`` prints, and texts of its table; without rows
+                                the title says why runs cannot be compared}
         verdicts                {metric: [the same of ``compare --by``, for each setting]}
-        seeds                   {curve: means and deviations over seeds}
+        seeds                   {curve: for each line its means over seeds, and their deviation, pooled over epochs}
 """
 
 from __future__ import annotations

@@ -45,7 +45,11 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
     rows.add_argument("--y", metavar="KEY", help="of runs: the same, on the y axis of a heat map")
     text = "of runs: a column or place on the x axis for each value, such as k; labels; or epoch: curves"
     parser.add_argument("--columns", "--x", metavar="KEY", help=text)
-    parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
+    parser.add_argument(
+        "--metric",
+        metavar="NAME",
+        help="of runs: such as linear/top1; default: what most have; of curves kNN on training images",
+    )
     parser.add_argument("--what-matters", action="store_true", help="of runs: the largest difference of each setting")
     parser.add_outputs()
     parser.add_config_dir()
