@@ -18,7 +18,7 @@ def rows() -> Iterator[Any]:
     for section in yaml.load(Path(__file__).with_suffix("").with_name("refusals.yaml").read_text(), yaml.BaseLoader):
         for command, names in section["rows"].items():
             command = f"{section.get('start', '')} {command}".strip()
-            yield pytest.param(command, names, section, id=command)
+            yield pytest.param(command, names, section, id=command, marks=[pytest.mark.slow] * ("slow" in section))
 
 
 @pytest.mark.parametrize(("command", "names", "section"), [*rows()])

@@ -73,8 +73,8 @@ def test_the_folder_has_features_pictures_and_a_record(whole: Path) -> None:
 
 def test_photos_through_a_network_from_elsewhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = photos(tmp_path / "birds", "train/owl", "train/swan", "test/owl", "test/swan", count=3)
-    words = ["--weights", "random", "backbone=resnet18_cifar", "dataset=folder", f"dataset.root={root}"]
-    words += ["dataset.size=16", "dataset.workers=1"]
+    words = ["--weights", "random", "backbone=timm", "backbone.name=test_resnet"]
+    words += ["dataset=folder", f"dataset.root={root}", "dataset.size=16", "dataset.workers=1"]
     assert main(words) == 0
     out = Path(capfd.readouterr().out.splitlines()[-1].removeprefix("features: ")).parent
     assert out.parts[0] == "outputs" and out.parts[-2:] == ("embed", "birds")
@@ -82,7 +82,7 @@ def test_photos_through_a_network_from_elsewhere(tmp_path: Path, capfd: pytest.C
     wanted = [(str(root / split / name / f"{i}.jpg"), name, split) for split, name, i in names]
     assert [(row["image"], row["label"], row["split"]) for row in table(out)] == wanted
     features = np.load(out / FEATURES)
-    assert features.shape == (12, 512) and len({*map(bytes, features)}) == 12
+    assert features.shape == (12, 96) and len({*map(bytes, features)}) == 12
     (root / "train" / "owl" / "0.jpg").write_bytes((root / "test" / "owl" / "0.jpg").read_bytes()[:-200])
     refuses(f"embed {shlex.join(words)} --out broken", "1 12", capfd)
 
