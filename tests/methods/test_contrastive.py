@@ -158,6 +158,12 @@ def with_objective(
     return base | nodes | {"negatives": nodes["negatives"] | settings, "choices": base["choices"] | chosen}
 
 
+def test_cosines_are_stored_or_computed_in_panels_as_their_key_says() -> None:
+    for value, tiled in (("auto", None), ("dense", False), ("tiled", True)):
+        method: Any = of_run.method(of_run.build(configuration("simclr") | {"cosines": value}))
+        assert method.tiled is tiled
+
+
 # ---- what a framework takes
 
 VIEWS = {"npid": 1, "moco_cld": 3}  # the others take two
