@@ -95,7 +95,7 @@ def over_seeds(table: DataFrame, most: int) -> dict[str, list[dict[str, Any]]]:
             lines, *_ = curves(table, name, read)
         except ConfigError:
             continue
-        if any(line.values.shape[1] > 1 for line in lines):
+        if any(line.values.shape[0] > 1 and line.values.shape[1] > 1 for line in lines):
             by_name[name] = [_of_seeds(line, most) for line in lines]
     return by_name
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ssl_bench.config.ranges import near
-from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, runs
 from ssl_bench.record.drawing import COLOURS, DASHES, Line, figure_of, of_seeds, plot, through_means
@@ -88,7 +88,8 @@ def curves(
     if not any(having):
         there = sorted({key for of_run in recorded for row in of_run[:50] for key in row} - CLOCKS)
         what = f"a value of metrics.jsonl, which has {', '.join(there) or 'nothing yet'}{near(name, there)}"
-        raise InvalidValue("--metric", name, what)
+        told = f"--metric={name}" if name else "nothing but the values of different losses is recorded"
+        raise ConfigError(f"{told}: set --metric to {what}")
     drawn = runs_table.with_one_name(table[having])
     settings = varying(drawn)
     own = [_entries(run) if "/" in name else [] for run in drawn["run"]]

@@ -4,7 +4,7 @@ function verdictSection() {
   const found = experiment()?.verdicts[metric()] ?? [];
   if (!found.length) return fill(byId("verdicts"));
   fill(byId("verdicts"), el("h2", {}, "Comparisons"),
-    soft("Runs that are equal in all but one setting and the seed, as ssl-bench compare prints them, for any filter."),
+    soft("Runs that differ in one setting and the seed only, as ssl-bench compare --by prints them: no filter changes it."),
     found.map(({ by, title, columns, rows, notes, below }) => [
       el("h3", {}, by), soft(title),
       table(`comparisons by ${by}`, columns, rows.map(([name, ...rest]) => [rowHead(name), ...rest]), { class: "stack" }),
