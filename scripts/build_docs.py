@@ -1,4 +1,4 @@
-"""Write the pages of ssl_bench: a tutorial, every option of the configuration, and the reference from the docstrings.
+"""Write the pages of ssl_bench: a tutorial and its notebook, the options of the configuration, and the docstrings.
 
 ``python scripts/build_docs.py [FOLDER]`` writes to FOLDER, by default outputs/docs; open index.html there. Warnings and
 broken links are errors: then nothing is replaced, and the exit code is 1. Needs pdoc (``pip install -e .[dev]``).
@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from html import escape, unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import ssl_bench
@@ -33,7 +34,7 @@ TEMPLATE = """
 {% block nav_submodules %}
     {% set top = "../" * module.modulename.count(".") %}
     <h2>Guides</h2><ul>
-        <li><a href="{{ top }}tutorial.html">Tutorial</a></li>
+        <li><a href="{{ top }}tutorial.html">Tutorial</a> (<a href="{{ top }}tutorial.ipynb">notebook</a>)</li>
         <li><a href="{{ top }}grid.html">Grid</a></li>
         <li><a href="{{ top }}configuration.html">Configuration</a></li>
     </ul>
@@ -87,10 +88,22 @@ def _configuration() -> str:
     return "\n".join(parts)
 
 
+def notebook(page: str) -> Any:
+    """A page of scripts/examples as a notebook: each block of Python or of commands is a cell, and so is other text."""
+    from nbformat import v4  # of the dev extra
+
+    cells = []
+    for text, kind, code in re.findall(r"(.*?)(?:```(bash|python)\n(.*?)```|\Z)", page, re.DOTALL):
+        cells += [v4.new_markdown_cell(text.strip())] if text.strip() else []
+        cells += [v4.new_code_cell("%%script bash -e\n" * (kind == "bash") + code.rstrip())] if code else []
+    return v4.new_notebook(cells=cells)
+
+
 def write(folder: Path) -> None:
     """Write the pages to ``folder``, which is empty or absent. A warning is raised as an error."""
     import jinja2
     import markdown2  # of pdoc
+    import nbformat
     import pdoc  # of the dev extra
 
     walked = pkgutil.walk_packages(ssl_bench.__path__, "ssl_bench.")
@@ -109,6 +122,8 @@ def write(folder: Path) -> None:
     for path in (Path(__file__).parent / "examples").glob("*.md"):
         text = path.read_text(encoding="utf-8").replace(".md)", ".html)")  # links between these pages
         guides[path.stem.capitalize()] = markdown2.markdown(text, extras=["fenced-code-blocks"])
+    tutorial = (Path(__file__).parent / "examples" / "tutorial.md").read_text(encoding="utf-8")
+    (folder / "tutorial.ipynb").write_text(nbformat.writes(notebook(tutorial)), encoding="utf-8")
     for title, body in guides.items():
         (folder / f"{title.lower()}.html").write_text(PAGE.format(title=title, body=body), encoding="utf-8")
 

@@ -3,8 +3,9 @@
 ``train`` trains runs and grids, and ``show_views`` draws what a network sees. For training loops of one's own:
 ``PairLoss``, ``knn``, ``linear_probe``, ``alignment_uniformity``, ``views``, ``chunked``, ``load_weights`` and
 ``embed``. For the results of runs: ``runs``, ``compare``, ``table``, ``figure``, ``curves`` and ``load``. Each is
-imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss and which negatives:
-`ssl_bench.objective`. How the losses follow from each other: `ssl_bench.objective.losses`.
+imported when it is first used, so that ``import ssl_bench`` takes no time. ``PairLoss`` needs no package but torch.
+Which loss and which negatives: `ssl_bench.objective`. How the losses follow from each other:
+`ssl_bench.objective.losses`.
 """
 
 import importlib
@@ -19,19 +20,13 @@ if TYPE_CHECKING:
     from .api.views import show_views, views
     from .train import train
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 __all__ = ["PairLoss", "alignment_uniformity", "chunked", "compare", "curves", "embed", "figure", "knn", "linear_probe"]
 __all__ += ["load", "load_weights", "runs", "show_views", "table", "train", "views"]
 
-_NAMES = {  # by the module of api/ that has them
-    "chunked": "chunked",
-    "embed": "embed",
-    "features": "alignment_uniformity knn linear_probe load_weights",
-    "pair_loss": "PairLoss",
-    "reading": "compare curves figure load runs table",
-    "views": "show_views views",
-}
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULES = {"chunked": "chunked", "embed": "embed", "PairLoss": "pair_loss", "show_views": "views", "views": "views"}
+_MODULES |= dict.fromkeys(("alignment_uniformity", "knn", "linear_probe", "load_weights"), "features")
+_MODULES |= dict.fromkeys(("compare", "curves", "figure", "load", "runs", "table"), "reading")
 
 
 def __getattr__(name: str) -> Any:

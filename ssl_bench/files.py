@@ -26,8 +26,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-import msgspec
-
 from ssl_bench.errors import ConfigError, RunError, in_one_line, printable
 
 Mark = tuple[int, int, int, int]  # device, inode, size, time of change in ns
@@ -306,6 +304,8 @@ def compare_checksums(file: BinaryIO) -> None:
 
 def parse_json(content: bytes | str) -> Any:
     """The value of a JSON text, also with the NaN and infinity of Python; a ValueError for anything else."""
+    import msgspec
+
     try:
         with contextlib.suppress(ValueError):
             return msgspec.json.decode(content)
@@ -319,6 +319,8 @@ def misfit(value: Any, kind: Any) -> str:
 
     The mapping of a TypedDict or a dataclass may have more keys. NaN is a float, and within no bounds.
     """
+    import msgspec
+
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -8,7 +8,6 @@ import hashlib
 import random
 from typing import Any
 
-import numpy as np
 import torch
 
 
@@ -19,6 +18,8 @@ def stream(*key: int | str) -> int:
 
 def seed_everything(seed: int) -> None:
     """Seed the global generators, from which weights and stochastic layers are drawn."""
+    import numpy as np
+
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -26,6 +27,8 @@ def seed_everything(seed: int) -> None:
 
 def rng_state() -> dict[str, Any]:
     """States of the global generators, in types that a weights-only load accepts."""
+    import numpy as np
+
     name, keys, *rest = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -39,6 +42,8 @@ def rng_state() -> dict[str, Any]:
 
 def set_rng_state(state: dict[str, Any]) -> None:
     """Restore the states that :func:`rng_state` returned."""
+    import numpy as np
+
     torch.set_rng_state(state["torch"])
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))

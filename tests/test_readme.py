@@ -21,8 +21,8 @@ from tests.conftest import SMALL
 
 ROOT = Path(__file__).parents[1]
 READMES = ["README.md", "conf/README.md", "scripts/README.md", "ssl_bench/papers/README.md"]
-# tests/api/test_examples.py runs the page of a grid.
-READMES += ["ssl_bench/papers/measured/README.md", "CONTRIBUTING.md", "AGENTS.md", "scripts/examples/tutorial.md"]
+# tests/api/test_examples.py runs the page of a grid, and tests/api/test_surface.py the tutorial.
+READMES += ["ssl_bench/papers/measured/README.md", "CONTRIBUTING.md", "AGENTS.md"]
 READMES += [f"ssl_bench/{room}/README.md" for room in ("launch", "data", "check", "networks")]
 # What installs and tests the package itself, and W&B's.
 SETUP: tuple[str, ...] = ("pip", "uv pip", "pre-commit", "ruff", "mypy", "pytest", "cd", "export", "git", "eval")

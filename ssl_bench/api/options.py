@@ -1,6 +1,8 @@
 """Options of conf/ with their defaults, read without Hydra, and the objects that they describe."""
 
 import inspect
+import json
+import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,9 +43,16 @@ def node(group: str, name: str) -> Node:
         InvalidValue: the group has no option of that name.
     """
     one_of(group, name, names(group))
-    content: Any = anchors.read_yaml(directory() / group / f"{name}.yaml")
+    path = directory() / group / f"{name}.yaml"
+    content: Any = anchors.read_yaml(path) if group == "augment" else _flat(path.read_text(encoding="utf-8"))
     based = dict[str, Any](_based(group, content.pop("defaults", []), content))
     return {key: value for key, value in (content | based).items() if not str(value).startswith("${")}
+
+
+def _flat(text: str) -> Node:
+    """The entries of an option without nesting; :class:`ssl_bench.PairLoss` needs no library for YAML."""
+    entries = re.findall(r"^(\w+): +([^\s#]+)", text, re.MULTILINE)
+    return {key: json.loads(value) if re.match(r"[-\[\d]|true|false|null", value) else value for key, value in entries}
 
 
 def _based(group: str, defaults: list[str], content: Mapping[str, Any]) -> Iterator[tuple[str, Node]]:

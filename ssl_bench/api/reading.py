@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import nn
 
+    from ssl_bench.papers.selection import Selection
     from ssl_bench.results.matters import Matters
 
-Folder = str | os.PathLike[str] | None  # of results; None: the usual one
+Named = str | os.PathLike[str] | Mapping[str, Any]  # a word as on a command line, a path, or a row of a table of runs
+Words = Named | Sequence[Named] | None  # None: all runs of the results folder
 Where = Mapping[str, Any] | None  # conditions on runs
-Named = str | os.PathLike[str] | Mapping[str, Any]  # a run: its directory, its run_id, or its row of a table
 Name = str | None  # of a setting, a value or a metric; None: the one that suggests itself
 
 
@@ -38,10 +39,10 @@ def _in_python() -> Iterator[None]:
 
 
 @_in_python()
-def runs(outputs: Folder = None, where: Where = None, *, all: bool = False) -> DataFrame:
-    """Make a table of the runs of a results folder, in the order of ``ssl-bench status``.
+def runs(words: Words = None, where: Where = None, *, all: bool = False) -> DataFrame:
+    """Make a table of runs, in the order of ``ssl-bench status``.
 
-        table = ssl_bench.runs("outputs", where={"loss": ["dcl", "infonce"], "state": "finished"})
+        table = ssl_bench.runs("grid", where={"loss": ["dcl", "infonce"], "state": "finished"})
         table.groupby(["loss", "batch_size"])["knn/top1"].agg(["mean", "std", "count"])
 
     The columns are ``run_id``, ``experiment``, the main groups (``loss``, ``negatives``, ``temperature``,
@@ -50,15 +51,18 @@ def runs(outputs: Folder = None, where: Where = None, *, all: bool = False) -> D
     run does not have is None, or NaN among numbers.
 
     Args:
-        outputs: the results folder, or that of an experiment in it; None: SSL_BENCH_OUTPUTS, or ``outputs``.
-        where: conditions that all hold, as those of ``ssl-bench status``: a group, a key, a metric or ``state``
-            with its value, a list of values, or a text such as ``">4"`` or ``"!=dcl"``; ``experiment`` with a name.
+        words: the runs, by what ``ssl-bench status`` takes: the name of an experiment, the run_id of a run or its first
+            characters, a folder of results, of an experiment or of a run, a condition such as ``"loss=dcl"``; or a list
+            of these. None: all runs of the results folder, which is SSL_BENCH_OUTPUTS, or ``outputs``.
+        where: further conditions that all hold: a setting, a metric or ``state`` with its value, a list of values, or a
+            text such as ``">4"`` or ``"!=dcl"``.
         all: after these columns, also those of all other settings and metrics, and ``environment.<name>``.
 
     Raises:
-        ConfigError: there is no such folder or experiment, or no run has a key of ``where``.
+        ConfigError: there is no such run, experiment or folder, or no run has a key of a condition.
     """
-    return _shown(_chosen(outputs, where), where or (), all)
+    conditions = filter(None, map(runs_table.read_condition, texts := _words(words, where)))
+    return _shown(runs_table.chosen(texts), [one.key for one in conditions], all)
 
 
 def table_of(folders: Iterable[Path]) -> DataFrame:
@@ -66,21 +70,25 @@ def table_of(folders: Iterable[Path]) -> DataFrame:
     return _shown(runs_table.of([run for folder in dict.fromkeys(folders) if (run := read(folder)).config]))
 
 
-def _shown(table: DataFrame, asked: Iterable[str] = (), every: bool = False) -> DataFrame:
-    """The columns of a table of runs that a person looks for, ``every`` other one behind them."""
-    found = list[Run](table["run"])
+def _shown(table: DataFrame, keys: Iterable[str] = (), every: bool = False) -> DataFrame:
+    """The columns that :func:`runs` returns, of which some keys are wanted in any case.
+
+    Args:
+        every: also the columns of all other settings and metrics.
+    """
+    members = list[Run](table["run"])
     columns = dict[str, list[Any]]({name: list(table[name]) for name in table if name not in ("run", "reason")})
-    columns |= {"seconds": [run.seconds for run in found], "warnings": ["; ".join(run.warnings) for run in found]}
-    environment = dict.fromkeys(name for run in found for name in run.environment)
-    columns |= {f"environment.{n}": [as_value(run.environment.get(n)) for run in found] for n in environment}
+    columns |= {"seconds": [run.seconds for run in members], "warnings": ["; ".join(run.warnings) for run in members]}
+    environment = dict.fromkeys(name for run in members for name in run.environment)
+    columns |= {f"environment.{n}": [as_value(run.environment.get(n)) for run in members] for n in environment}
     names = ["run_id", "experiment", *runs_table.MAIN_GROUPS, *runs_table.varying(table), "seed"]
-    names += [*runs_table.usual(table), *asked, "state", "seconds", "warnings", "path", *(columns if every else ())]
+    names += [*runs_table.usual(table), *keys, "state", "seconds", "warnings", "path", *(columns if every else ())]
     return _frame({name: columns[name] for name in dict.fromkeys(names) if name in columns})
 
 
 @_in_python()
 def compare(
-    outputs: Folder | DataFrame = None,
+    words: Words | DataFrame = None,
     *,
     by: str | Sequence[str] | None = None,
     to: Name = None,
@@ -91,12 +99,13 @@ def compare(
 ) -> DataFrame | WhatMatters:
     """Say what matters in a grid, or compare runs that differ in one setting and the seed, as ``ssl-bench compare``.
 
-        ssl_bench.compare("outputs/grid").settings
-        ssl_bench.compare("outputs/grid", by="loss", to="infonce")
+        ssl_bench.compare("grid").settings
+        ssl_bench.compare("grid", by="loss", to="infonce")
         ssl_bench.compare(frame, by="loss", to="infonce", metric="acc")  # any table with a row for each run
 
     Args:
-        outputs, where: as of :func:`runs`; or a table of which the other columns are settings, without ``where``.
+        words, where: as of :func:`runs`; or a table of pandas or the name of a CSV file, whose columns other than
+            ``metric`` and ``seed`` are settings.
         by: the setting, or several; None: say what matters.
         to: the value that the others are compared with; None: the one that most runs have.
         metric: such as ``linear/top1``; None: the main metric of most runs.
@@ -114,10 +123,12 @@ def compare(
     """
     from ssl_bench.results import any_table, comparison, matters  # with numpy
 
-    given: Any = outputs
-    of_folder = given is None or isinstance(given, str | os.PathLike)
-    require(of_folder or not where, "where", where, "None: choose rows of the table before")
-    table = _chosen(given, where) if of_folder else any_table.runs_of(given, metric, seed)
+    given: Any = words
+    if hasattr(given, "columns") or str(given).endswith(".csv"):
+        conditions = [*filter(None, map(runs_table.read_condition, _words(None, where)))]
+        table = runs_table.select(any_table.runs_of(given, metric, seed), conditions)
+    else:
+        table = _chosen(given, where)
     if by is None:
         require(to is None, "by", None, "the setting whose values to is about")
         return WhatMatters(matters.what_matters(table, metric, margin))
@@ -149,51 +160,53 @@ class WhatMatters:
 
 @_in_python()
 def table(
-    outputs: Folder = None, *, rows: Name = None, columns: Name = None, where: Where = None, metric: Name = None
+    words: Words = None, *, rows: Name = None, columns: Name = None, where: Where = None, metric: Name = None
 ) -> DataFrame:
-    """Mean and deviation over the seeds by two settings, as ``ssl-bench table``: a row for each place of the table.
+    """Mean and deviation over the seeds by two settings, or a table of a paper, as ``ssl-bench table``: a row a cell.
 
-        means = ssl_bench.table("outputs/grid", rows="loss", columns="batch_size")
+        means = ssl_bench.table("grid", rows="loss", columns="batch_size")
         means.pivot(index="loss", columns="batch_size", values="mean")
+        ssl_bench.table("dcl/table1")  # the paper's numbers and yours
 
     Args:
-        outputs, where: as of :func:`runs`.
+        words, where: as of :func:`runs`; or the name of a paper's table, and conditions ``row`` and ``col``.
         rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``; None: of the settings
             that the commands vary, the first and the second. Columns may be ``labels``: the shares of
             ``evaluate.labels``.
         metric: such as ``linear/top1``; None: the one that most runs have.
 
     Returns:
-        As :func:`runs`, with the columns of the settings that vary, ``metric``, ``mean`` and ``std`` (accuracies in
-        percent; None, or NaN, for one run), ``n`` (runs), ``best`` (of its column) and ``notes``.
+        Of runs the columns of the settings that vary, ``metric``, ``mean`` and ``std`` (accuracies in percent; None, or
+        NaN, for one run), ``n`` (runs), ``best`` (of its column) and ``notes``. Of a paper ``table``, ``row``,
+        ``column``, ``metric``, ``paper`` (its number), ``mean``, ``std`` and ``n`` (of your runs), ``note``,
+        ``project``, ``project_std`` and ``project_n`` (of the runs that are committed with this package),
+        ``difference`` (your mean minus the paper's number) and ``best`` (which of these numbers are the best).
 
     Raises:
         ConfigError: there is no such setting or metric, no run is finished, or too much else varies.
     """
+    from ssl_bench.papers import fill, sheets
     from ssl_bench.results.pivot import pivot  # with numpy
 
-    pivots = pivot(_chosen(outputs, where), rows, columns, metric)
-    return _frame([record for pivot in pivots for record in pivot.sheet().records or ()])
+    if selection := _of_paper(words, where):
+        made = [sheets.sheet_of(*of_table) for of_table in fill.fill_tables(selection)[1]]
+    else:
+        made = [one.sheet() for one in pivot(_chosen(words, where), rows, columns, metric)]
+    return _frame([record for sheet in made for record in sheet.records or ()])
 
 
 @_in_python()
 def figure(
-    outputs: Folder = None,
-    *,
-    x: Name = None,
-    lines: Name = None,
-    y: Name = None,
-    where: Where = None,
-    metric: Name = None,
+    words: Words = None, *, x: Name = None, lines: Name = None, y: Name = None, where: Where = None, metric: Name = None
 ) -> Figure:
-    """Draw the means over the seeds as lines or as a heat map, as ``ssl-bench figure``.
+    """Draw means over the seeds as lines or as a heat map, or a paper's figure, as ``ssl-bench figure``.
 
     Lines have the seeds as small points, and the standard deviation over the seeds, pooled over a line, as error bars.
 
-        ssl_bench.figure("outputs/grid", x="batch_size", lines="loss").savefig("f.pdf")
+        ssl_bench.figure("grid", x="batch_size", lines="loss").savefig("f.pdf")
 
     Args:
-        outputs, where: as of :func:`runs`.
+        words, where: as of :func:`table`.
         x: the setting on the x axis; None: as the columns of :func:`table`. ``epoch``: curves over the training, a line
             for each of what varies, with the deviation as a band; ``metric`` is then any value of ``metrics.jsonl``,
             None: ``watch/knn_top1``, kNN on a sample of the training images, or what else there is to compare by.
@@ -202,60 +215,97 @@ def figure(
         metric: as of :func:`table`.
 
     Returns:
-        A figure with a panel for each value of what else varies, which a notebook shows.
+        A figure with a panel for each value of what else varies, or each table of a paper; a notebook shows it.
 
     Raises:
         ConfigError: as :func:`table`; or both ``lines`` and ``y`` are given.
     """
-    if (lines and y) or (x == "epoch" and (lines or y)):
-        raise ConfigError(f"lines={lines}, y={y}: set lines for a plot, y for a heat map, and neither with x=epoch")
+    if selection := _of_paper(words, where):
+        from ssl_bench.papers.sheets import drawn
+
+        return drawn(selection)
+    return draw(_chosen(words, where), x, lines, y, metric)
+
+
+def draw(table: DataFrame, x: Name, lines: Name, y: Name, metric: Name) -> Figure:
+    """The figure of a table of runs, as :func:`figure`, whose refusals name the flags of the command."""
+    require(not (lines and y), "--y", y, "null for a plot, or leave out lines for a heat map")
+    require(x != "epoch" or not (lines or y), "--x", x, "a setting, or leave out lines and y")
     from ssl_bench.results import curves, pivot  # with numpy
 
-    chosen = _chosen(outputs, where)
     if x == "epoch":
-        return curves.figure(*curves.curves(chosen, metric))
-    return pivot.figure(pivot.pivot(chosen, y or lines, x, metric, ("y" if y else "lines", "x")), bool(y))
+        return curves.figure(*curves.curves(table, metric))
+    return pivot.figure(pivot.pivot(table, y or lines, x, metric, ("--y" if y else "--lines", "--x")), bool(y))
 
 
-def _chosen(outputs: Folder, where: Where) -> DataFrame:
-    """The runs that ``where`` selects, as words do on a command line; ``experiment`` or ``name`` is a word alone."""
-    words = list[str]()
+def _of_paper(words: Words, where: Where) -> Selection | None:
+    """The tables of papers that words select; None: they select runs."""
+    from ssl_bench.papers.selection import Selection, selects_runs
+
+    texts = _words(words, where)
+    conditions = [text for text in texts if runs_table.read_condition(text)]
+    names = [text for text in texts if text not in conditions]
+    return Selection.read(names, False, conditions) if names and not selects_runs(names, conditions) else None
+
+
+def _chosen(words: Words, where: Where) -> DataFrame:
+    """The runs that words and conditions select."""
+    return runs_table.chosen(_words(words, where))
+
+
+def _words(words: Words, where: Where = None) -> list[str]:
+    """The words of a command line that select what the arguments of a function do."""
+    texts, several = list[str](), [] if words is None else words if isinstance(words, list | tuple) else [words]
+    for one in several:
+        row: Any = one  # which may be one of pandas
+        place = one if isinstance(one, str | os.PathLike) else row["path"]
+        texts.append(str(files.given_path(place) if isinstance(place, str) else Path(place).absolute()))
     for key, value in (where or {}).items():
         values = value if isinstance(value, list | tuple) else [value]
         text = ",".join("null" if one is None else runs_table.text_of(as_value(one)) for one in values)
-        sign = "" if text.startswith(("!=", "<", ">")) else "="
-        words += text.split(",") if key in ("name", "experiment") and sign else [f"{key}{sign}{text}"]
-    return runs_table.chosen(words, None if outputs is None else files.given_path(outputs))
+        texts.append(f"{key}{text}" if text.startswith(("!=", "<", ">")) else f"{key}={text}")
+    return texts
 
 
-def curves(run: Named) -> DataFrame:
-    """The rows of ``metrics.jsonl`` of a run as a table: ``step``, ``epoch``, ``loss``, the metrics of evaluations.
+@_in_python()
+def curves(words: Words = None, where: Where = None) -> DataFrame:
+    """The rows of ``metrics.jsonl`` of runs, one run after the other.
 
-        curves = ssl_bench.curves(ssl_bench.runs().iloc[0])
-        curves.plot(x="epoch", y="loss")
+        curves = ssl_bench.curves("grid")
+        seaborn.lineplot(curves, x="epoch", y="loss", hue="label")  # mean and interval over the seeds
 
     Args:
-        run: the directory of a run, its run_id below ``outputs``, or a row of :func:`runs`.
+        words, where: as of :func:`runs`.
+
+    Returns:
+        The columns ``run_id``, ``label`` (the settings in which these runs differ, without the seed, such as
+        ``loss=dcl``), ``seed``, and those of the rows: ``step``, ``epoch``, ``seconds``, ``loss``, ``lr``, and whatever
+        the training and its evaluations recorded. What a row does not have is NaN.
 
     Raises:
-        ConfigError: there are no rows.
+        ConfigError: there is no such run, or none has a row.
     """
-    path = folder_of(run) / METRICS
-    if not (recorded := read_rows(path)):
-        raise ConfigError(f"{path} has no rows: name the directory of a run that was started")
-    return _frame([{name: value for name, value in row.items() if name != "evaluations"} for row in recorded])
+    chosen, recorded = _chosen(words, where), list[dict[str, Any]]()
+    names = runs_table.varying(chosen)
+    for row in chosen.to_dict("records"):
+        of_run = {"run_id": row["run_id"], "label": runs_table.words_of(row, names), "seed": row["seed"]}
+        rows = read_rows(row["run"].folder / METRICS) if row["run"].folder else ()
+        recorded += [of_run | {key: value for key, value in one.items() if key != "evaluations"} for one in rows]
+    if not recorded:
+        raise ConfigError(f"{' '.join(_words(words, where))}: no run has rows in {METRICS}: name runs that have begun")
+    return _frame(recorded)
 
 
 def load(run: Named) -> nn.Module:
     """The backbone of a run with the weights of its last checkpoint, in float32 on the CPU, in evaluation mode.
 
-        features = ssl_bench.load("outputs/default/0123456789")(images)  # [N, C, H, W] -> [N, D]
+        features = ssl_bench.load("6da5")(images)  # [N, C, H, W] -> [N, D]
 
     The images are those in [0, 1], or as they are if they are not uint8, normalised by ``dataset.mean`` and
     ``dataset.std`` of the run's ``config.yaml``.
 
     Args:
-        run: the directory of a run, its run_id below ``outputs``, or a row of :func:`runs`.
+        run: its run_id or the first characters of that, its folder, or a row of :func:`runs`.
 
     Raises:
         ConfigError: there is no run, or its configuration cannot be built.
@@ -271,10 +321,8 @@ def load(run: Named) -> nn.Module:
 
 
 def folder_of(run: Named) -> Path:
-    """The directory of a run, which may be named by its run_id, or the beginning of that, below ``outputs``."""
-    if not isinstance(run, str):
-        return files.given_path(run if isinstance(run, os.PathLike) else run["path"])
-    folder, *others = runs_table.finished_folders([str(files.given_path(run))])
+    """The directory of one run."""
+    folder, *others = runs_table.finished_folders(_words(run))
     require(not others, "run", run, f"the name of one run: {1 + len(others)} have this one")
     return folder
 

@@ -13,18 +13,15 @@ from ssl_bench import files
 from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, output, show_progress, taken_outputs
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables, verdicts
-from ssl_bench.papers.cell_runs import Results
-from ssl_bench.papers.fill import fill
+from ssl_bench.papers.fill import fill_tables, results_for
 from ssl_bench.papers.selection import HELP, Selection, selects_runs
-from ssl_bench.papers.sheets import figure as papers_figure
-from ssl_bench.papers.sheets import whole
+from ssl_bench.papers.sheets import drawn, whole
 from ssl_bench.record.printing import FORMS, Sheet, text_of
-from ssl_bench.results.pivot import figure, pivot
+from ssl_bench.results.pivot import pivot
 from ssl_bench.results.table import chosen
 
 ABOUT_NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference,
 and that of the project, which is committed with this package."""
-EPOCH = "epoch"  # in place of a setting: curves over the training
 SUFFIXES = (".png", ".pdf", ".svg")
 OWN = {"Software": "ssl-bench figure"}  # in a .png file that the command has made
 
@@ -55,7 +52,7 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
     parser.add_config_dir()
     parser.epilog = f"{ABOUT_NUMBERS} {HELP}"
     options = parser.read(arguments)
-    of_runs = options.what_matters or options.columns == EPOCH
+    of_runs = options.what_matters or options.columns == "epoch"  # curves over the training
     options.drawn = of_runs or options.out or command == "figure"
     if not options.drawn:
         print(text_of(_sheets(options), options.format or "rich"), end="")
@@ -65,63 +62,47 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
     names = [re.sub(r"(.*/)?([^/]+)\.ya?ml(?=/|$)", r"\2", name) for name in options.names] or ["figures"]
     path = output(options.out, f"{'-'.join(names).replace('/', '-')}.png", OWN["Software"].encode())
     require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
-    figure, own = _figure(options, of_runs or selects_runs(options)), OWN if path.suffix == ".png" else {}
+    figure, own = _figure(options, of_runs or _selects_runs(options)), OWN if path.suffix == ".png" else {}
     files.write(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=own))
     print(path)
     return 0
 
 
+def _selects_runs(options: Namespace) -> bool:
+    return not options.all and not options.claims and selects_runs(options.names, options.overrides)
+
+
 def _sheets(options: Namespace) -> list[Sheet]:
     """The tables of runs, of papers or of claims that are to be printed."""
-    if selects_runs(options):
-        return [one.sheet() for one in pivot(*_of_runs(options))]
+    if _selects_runs(options):
+        return [
+            one.sheet() for one in pivot(_runs(options), options.y or options.rows, options.columns, options.metric)
+        ]
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     if options.claims:
         require(not selection.changes, "--claims", " ".join(selection.changes), "no settings: claims have their own")
         claims = verdicts.claims_of(selection.names)
-        results = _results(selection, [cell for claim in claims for cell in claim.cells])
+        results = results_for(selection, [cell for claim in claims for cell in claim.cells], show_progress)
         judged = [verdicts.judge(claim, results) for claim in claims]
         return [verdicts.sheet(judged, options.format in (None, "rich"), tables.dropped(selection.names))]
-    results, filled = _filled(selection)
+    results, filled = fill_tables(selection, show_progress)
     return [whole(table, cells, results, selection.call(table), selection.changes) for table, cells in filled]
 
 
 def _figure(options: Namespace, of_runs: bool) -> Any:
     """The figure of runs or of a paper."""
-    if of_runs:
-        from ssl_bench.results import curves, matters
+    if not of_runs:
+        return drawn(Selection.read(options.names, options.all, options.overrides, options.config_dir), show_progress)
+    from ssl_bench.api.reading import draw
+    from ssl_bench.results.matters import what_matters
 
-        runs, rows, columns, metric, flags = _of_runs(options)
-        if options.what_matters:
-            return matters.what_matters(runs, metric).figure()
-        if columns == EPOCH:
-            require(rows is None, "--x", EPOCH, f"a setting, or leave out {flags[0]}")
-            return curves.figure(*curves.curves(runs, metric))
-        return figure(pivot(runs, rows, columns, metric, flags), bool(options.y))
-    selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
-    for table in (table for table in selection.tables() if not table.x):
-        figures = [selection.call(other) for other in tables.read(table.source)[0] if other.x]
-        others = f", or name one of {', '.join(figures)}" if figures else ""
-        raise ConfigError(f"{table.name} is no figure: set its key x to a mapping with label{others}")
-    results, filled = _filled(selection)
-    return papers_figure(filled, results)
+    runs = _runs(options)
+    if options.what_matters:
+        return what_matters(runs, options.metric).figure()
+    return draw(runs, options.columns, options.rows, options.y, options.metric)
 
 
-def _of_runs(options: Namespace) -> tuple[Any, str | None, str | None, str | None, tuple[str, str]]:
-    """The arguments of :func:`pivot`, with the flags by which rows and columns were given."""
+def _runs(options: Namespace) -> Any:
+    """The table of the runs that the words select."""
     outputs = taken_outputs(options.overrides)
-    runs = chosen([*options.names, *options.overrides], outputs)
-    flags = ("--y" if options.y else "--lines", "--x") if options.drawn else ("--rows", "--columns")
-    return runs, options.y or options.rows, options.columns, options.metric, flags
-
-
-def _results(selection: Selection, cells: Sequence[Any]) -> Results:
-    selection.check_reading()
-    return Results(selection.outputs, cells, show_progress, selection.folder)
-
-
-def _filled(selection: Selection) -> tuple[Results, list[tuple[Any, Any]]]:
-    """The results for the selected tables, and each with its cells."""
-    selected = [(table, selection.cells(table)) for table in selection.tables()]
-    results = _results(selection, [cell for _, cells in selected for cell in cells])
-    return results, [(table, fill(table, cells, results)) for table, cells in selected]
+    return chosen([*options.names, *options.overrides], outputs)

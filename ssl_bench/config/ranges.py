@@ -13,11 +13,16 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-import msgspec
-from msgspec import Meta
-
 from ssl_bench.config.identity import leaves
 from ssl_bench.errors import InvalidValue
+
+msgspec: Any
+Meta: Any
+try:
+    import msgspec
+    from msgspec import Meta
+except ImportError:  # PairLoss needs torch alone: its parts check their numbers themselves, and nothing their types
+    msgspec, Meta = None, dict
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -63,6 +68,8 @@ def converted(value: Any, hint: Any, key: str) -> Any:
     Raises:
         InvalidValue: naming ``key`` and what to set it to.
     """
+    if msgspec is None:
+        return value
     try:
         made = msgspec.convert(value, hint)
     except msgspec.ValidationError as error:

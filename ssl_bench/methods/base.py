@@ -3,22 +3,26 @@
 Shapes: V anchor views; B images on this rank; D width; F features of the backbone.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from ssl_bench.data.batch import Batch
-from ssl_bench.data.views import Views
 from ssl_bench.errors import require
 from ssl_bench.networks.norm import average_running_statistics, count_steps
 from ssl_bench.objective.contrast import Bank, Embedded
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.objective.schedule import Progress
 from ssl_bench.objective.temperature import Temperature
+
+if TYPE_CHECKING:  # they read images: a loss needs torch alone
+    from ssl_bench.data.batch import Batch
+    from ssl_bench.data.views import Views
 
 Norm = Literal["sync", "shuffle", "local"]
 Outputs = dict[str, Tensor]  # each [V, B, ...], so that those of several chunks of a batch can be joined

@@ -3,16 +3,17 @@
 Shapes: V anchor views; B images on this rank.
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather
 from ssl_bench.errors import InvalidValue
 from ssl_bench.methods.base import Framework, Method, Outputs, StepResult, Term
@@ -24,6 +25,9 @@ from ssl_bench.objective.positives import OtherView, Positives
 from ssl_bench.objective.schedule import Progress
 from ssl_bench.objective.similarity import Name
 from ssl_bench.objective.temperature import Temperature
+
+if TYPE_CHECKING:
+    from ssl_bench.data.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,20 @@
 """Booleans, eight in a byte: which of many candidates an anchor leaves out takes an eighth of a byte each."""
 
-import numpy as np
+from typing import Any
+
 import torch
 from torch import Tensor
+
+np: Any
+try:
+    import numpy as np
+except ImportError:  # torch computes alone; its draws are then other ones, as those of a GPU are
+    np = None
 
 
 def in_numpy(device: torch.device) -> bool:
     """Whether numpy, which sorts and packs several times faster than torch, computes for tensors on ``device``."""
-    return device.type == "cpu"
+    return device.type == "cpu" and np is not None
 
 
 def pack(values: Tensor) -> Tensor:

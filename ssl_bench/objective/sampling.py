@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ssl_bench.objective import bits
+from ssl_bench.objective.bits import np
 from ssl_bench.seeding import stream
 
 BLOCK = 2**20  # random bytes of a sequence

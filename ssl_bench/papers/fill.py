@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ssl_bench.config.compositions import Progress
 from ssl_bench.papers import measurements
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, CellMetric, Table
+from ssl_bench.papers.selection import Selection
 from ssl_bench.results.pivot import spread
 from ssl_bench.results.statistics import mean
 from ssl_bench.results.table import notes
@@ -77,3 +79,22 @@ def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
         measured, remarks = [*measurements.values(table, cell).values()], notes([run for run, _ in numbers])
         filled.append(Filled(cell, [number for _, number in numbers], measured, lacking, remarks))
     return filled
+
+
+def fill_tables(
+    selection: Selection, progress: Progress = lambda requests, count: requests
+) -> tuple[Results, list[tuple[Table, list[Filled]]]]:
+    """The results for the selected tables, and each table with its filled cells.
+
+    Raises:
+        ConfigError: there is no such table, row or column, or a setting does not fit.
+    """
+    selected = [(table, selection.cells(table)) for table in selection.tables()]
+    results = results_for(selection, [cell for _, cells in selected for cell in cells], progress)
+    return results, [(table, fill(table, cells, results)) for table, cells in selected]
+
+
+def results_for(selection: Selection, cells: Sequence[Cell], progress: Progress) -> Results:
+    """The results on the disk for some cells of a selection, whose settings are checked first."""
+    selection.check_reading()
+    return Results(selection.outputs, cells, progress, selection.folder)

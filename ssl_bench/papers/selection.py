@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ssl_bench.config import schema
 from ssl_bench.config.compositions import compositions
@@ -26,20 +25,18 @@ row=NAME and col=NAME select rows and columns: by the exact name, by a pattern (
 with scale=reduced, which fill no cell of the paper."""
 
 
-def selects_runs(options: Any) -> bool:
-    """Whether the words of a command select runs, and no tables of papers."""
-    if options.all or getattr(options, "claims", False):
-        return False
+def selects_runs(names: Sequence[str], conditions: Sequence[str]) -> bool:
+    """Whether words of a command, and its arguments ``key=value``, select runs, and no tables of papers."""
     papers = tables.paths()
-    outputs = Selection.read((), False, options.overrides).outputs
+    outputs = Selection.read((), False, conditions).outputs
 
     def of_runs(word: str) -> bool:
         if Path(word).is_dir() or (outputs / word).is_dir() or re.search("[<>]", word):
             return True
         return outputs.is_dir() and "/" not in word and word not in papers and not word.endswith((".yaml", ".yml"))
 
-    conditions = [word for word in options.overrides if not word.startswith(("row=", "col=", "paths.outputs="))]
-    return all(map(of_runs, options.names)) and bool(options.names or conditions)
+    on_runs = [word for word in conditions if not word.startswith(("row=", "col=", "paths.outputs="))]
+    return all(map(of_runs, names)) and bool(names or on_runs)
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,14 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from ssl_bench.papers import measurements, verdicts
+from ssl_bench.config.compositions import Progress
+from ssl_bench.errors import ConfigError
+from ssl_bench.papers import measurements, tables, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import ERROR, PaperClaim, half_width
-from ssl_bench.papers.fill import Filled
+from ssl_bench.papers.fill import Filled, fill_tables
+from ssl_bench.papers.selection import Selection
 from ssl_bench.record.drawing import DASHES, Line, Panel, figure_of, plot, through_means
 from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results.statistics import deviation, mean
@@ -126,6 +129,20 @@ def _record(filled: Filled, best: Best) -> dict[str, Any]:
         "best": ", ".join(name for name in NUMBERS if (name, cell.label, cell.column) in best) or None,
     }
     return {name: plain(value) for name, value in record.items()}
+
+
+def drawn(selection: Selection, progress: Progress = lambda requests, count: requests) -> Any:
+    """The selected tables, filled with the results on the disk, as :func:`figure` draws them.
+
+    Raises:
+        ConfigError: as :func:`ssl_bench.papers.fill.fill_tables`, or a table is no figure.
+    """
+    for table in (table for table in selection.tables() if not table.x):
+        figures = [selection.call(other) for other in tables.read(table.source)[0] if other.x]
+        others = f", or name one of {', '.join(figures)}" if figures else ""
+        raise ConfigError(f"{table.name} is no figure: set its key x to a mapping with label{others}")
+    results, filled = fill_tables(selection, progress)
+    return figure(filled, results)
 
 
 def figure(filled: Sequence[tuple[Table, Sequence[Filled]]], results: Results) -> Any:

@@ -63,17 +63,16 @@ def test_runs_are_rows_with_groups_all_settings_and_metrics(made: list[Path]) ->
         ({"batch_size.size": [48], "experiment": "a"}, [1]),
         ({"experiment": ["a"], "knn/top1": ">0.65"}, [2]),
     ]
-    for where, expected in cases:
-        assert list(ssl_bench.runs("outputs", where)["seed"]) == expected
+    for words, (where, expected) in zip(["outputs", "a", Path("outputs"), None, "outputs/a"], cases, strict=True):
+        assert list(ssl_bench.runs(words, where)["seed"]) == expected
     for where, words in (({"los": "dcl"}, "los loss"), ({"loss": "swd"}, "loss=swd"), ({"experiment": "b"}, "b")):
         with refused(words):
             ssl_bench.runs(where=where)
-    with refused("outputz paths.outputs"):
-        ssl_bench.runs("outputz")
-    for run in (last, str(made[3])):
-        assert ssl_bench.curves(run).to_dict("records") == rows(2)
-    with refused("outputs/metrics.jsonl"):
-        ssl_bench.curves(Path("outputs"))
+    of_last = [{"run_id": made[3].name, "label": "", "seed": 3} | row for row in rows(2)]
+    for run in (last, str(made[3]), made[3].absolute(), made[3].name[:5]):
+        assert ssl_bench.curves(run).to_dict("records") == of_last
+    labels = ssl_bench.curves(["a", "loss=dcl"]).groupby("label")["seed"].agg(["min", "count"])
+    assert labels.to_dict("index") == {f"batch_size={n}": {"min": i, "count": 2} for i, n in enumerate((64, 48))}
 
 
 def test_tables_are_those_of_pandas_of_the_results_folder_of_the_commands(

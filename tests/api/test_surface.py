@@ -2,7 +2,13 @@
 
 import base64
 import io
+import os
+import re
+import subprocess
+import sys
 import typing
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import PIL.Image
@@ -21,8 +27,12 @@ from ssl_bench.config.compose import load
 from ssl_bench.networks.weights import Which
 from ssl_bench.training import build
 from tests.conftest import SMALL
+from tests.data.photos import photos
 from tests.door.door import refused
 from tests.test_layout import graph
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+import build_docs
 
 NAMES = ["PairLoss", "alignment_uniformity", "chunked", "curves", "knn", "linear_probe", "load", "runs", "views"]
 NAMES += ["compare", "embed", "figure", "load_weights", "show_views", "table"]
@@ -53,31 +63,56 @@ def test_no_room_but_that_of_the_entry_imports_this_one() -> None:
     assert [room for room, others in graph().items() if "api" in others] == ["check", "commands", "train"]
 
 
-# ---- a notebook, run by a kernel: what its cells show of a training, of tables and of figures
+ALONE = """
+import sys
+sys.modules["numpy"] = None
+import torch
+class Others:
+    def find_spec(self, name, *more):
+        if name.partition(".")[0] not in {*sys.stdlib_module_names, "torch", "ssl_bench"}:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Others())
+from ssl_bench import PairLoss
+for words in ({}, {"negatives": "random_k", "k": 8}, {"negatives": "queue", "k": 64, "temperature": "learned"}):
+    z = torch.randn(2, 16, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    value = PairLoss("dcl", **words)(*z)
+    value.backward()
+    print(value.item(), bool(z.grad.isfinite().all()))
+"""
 
-RUN = [*SMALL, "max_steps=1", "evaluate=knn"]
-CELLS = {
-    "train": f"import ssl_bench\nssl_bench.train({[*RUN, 'loss=infonce,dcl', 'seed=0,1']}, name='mine', jobs=2)",
-    "runs": "ssl_bench.runs(where={'state': 'finished'})",
-    "compare": "ssl_bench.compare()",
-    "table": "ssl_bench.table(rows='loss')",
-    "figure": "ssl_bench.figure(lines='loss')",
-    "matters": "ssl_bench.compare().figure()",
-    "views": "ssl_bench.show_views(['seed=1'])",
-}
+
+def test_a_loss_needs_torch_alone() -> None:
+    """No package can be imported after torch, and numpy not at all."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", ALONE], capture_output=True, text=True, check=True)
+    values = [line.split() for line in done.stdout.splitlines()]
+    z = torch.randn(2, 16, 4, generator=torch.Generator().manual_seed(0))
+    assert float(values[0][0]) == pytest.approx(ssl_bench.PairLoss("dcl")(*z).item())
+    assert [finite for _, finite in values] == ["True"] * 3
+
+
+# ---- the tutorial as a notebook, run by a kernel: what its cells show of a training, of tables and of figures
+
+
+TUTORIAL = Path(build_docs.__file__).parent / "examples" / "tutorial.md"
+CALLS = ("train(", "groupby", "compare(runs", 'figure("grid', ").figure(", "show_views")
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """The outputs of the cells."""
-    reason = "notebooks need the extra dev"
-    nbformat = pytest.importorskip("nbformat", reason=reason)
-    nbclient = pytest.importorskip("nbclient", reason=reason)
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS.values()])
-    place = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
-    client = nbclient.NotebookClient(book, timeout=300, kernel_name="python3", allow_errors=True, resources=place)
-    client.execute()
-    return {name: cell["outputs"] for name, cell in zip(CELLS, book.cells, strict=True)}
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Any]]]:
+    """The outputs of the cells, by their code; fewer steps, runs and photos than those of the reader."""
+    nbformat, nbclient = map(pytest.importorskip, ("nbformat", "nbclient"))  # of the extra dev
+    page = re.sub("epochs=20", "max_steps=1", TUTORIAL.read_text())
+    page = page.replace("seed=0,1,2,3,4", "seed=0,1").replace("optimizer.lr=0.03,0.1,0.3", "optimizer.lr=0.1")
+    book, folder = build_docs.notebook(page), tmp_path_factory.mktemp("notebook")
+    photos(folder / "photos", "cats", "dogs", count=60)
+    cells = [f"ssl_bench.train({[*SMALL, 'max_steps=1', 'evaluate=knn', 'seed=0,1']}, name='mine', jobs=2)"]
+    cells += ["ssl_bench.compare('grid', where={'optimizer.lr': 0.1}).figure()", "ssl_bench.show_views(['seed=1'])"]
+    book.cells += map(nbformat.v4.new_code_cell, cells)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        place = {"metadata": {"path": str(folder)}}
+        nbclient.NotebookClient(book, timeout=300, kernel_name="python3", resources=place).execute()
+    yield {cell["source"]: cell["outputs"] for cell in book.cells if cell["cell_type"] == "code"}
 
 
 def shown(outputs: list[Any]) -> Any:
@@ -95,19 +130,21 @@ def picture(outputs: list[Any]) -> PIL.Image.Image:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.filterwarnings("ignore")  # of the client of notebooks
-def test_a_notebook_shows_tables_and_pictures(outputs: dict[str, list[Any]]) -> None:
-    said = "".join(output.get("text", "") for output in outputs["train"])
-    assert "4 of 4  loss=" in said and "4 runs: 4 trained" in said, outputs["train"]
-    for name in ("train", "runs"):
-        page = shown(outputs[name])["text/html"]
-        assert page.count("<td>finished</td>") == 4 and page.count("<th>knn/top1</th>") == 1
-    text = shown(outputs["compare"])["text/plain"]
+def test_the_tutorial_is_a_notebook_that_shows_tables_and_pictures(outputs: dict[str, list[Any]]) -> None:
+    of_cells = {name: next(cell for code, cell in outputs.items() if name in code) for name in CALLS}
+    said = "".join(output.get("text", "") for output in of_cells["train("])
+    assert "2 of 2  seed=" in said and "2 runs: 2 trained" in said, said
+    page = shown(of_cells["train("])["text/html"]
+    assert page.count("<td>finished</td>") == 2 and page.count("<th>knn/top1</th>") == 1
+    assert "<th>mean</th>" in shown(of_cells["groupby"])["text/html"]
+    text = shown(of_cells["compare(runs"])["text/plain"]
     assert "knn/top1, percent: " in text and "largest difference" in text
-    assert "<th>mean</th>" in shown(outputs["table"])["text/html"]
-    for name in ("figure", "matters"):
-        drawn = picture(outputs[name])
+    for name in ('figure("grid', ").figure("):
+        drawn = picture(of_cells[name])
         assert min(drawn.size) > 300 and len(set(drawn.getdata())) > 20
-    assert picture(outputs["views"]).tobytes() == ssl_bench.show_views(["seed=1"]).tobytes()
+    assert picture(of_cells["show_views"]).tobytes() == ssl_bench.show_views(["seed=1"]).tobytes()
+    printed = "".join(output.get("text", "") for cell in outputs.values() for output in cell)
+    assert "card" in printed and "report.html" in printed
 
 
 # ---- views by name against the views of a run
