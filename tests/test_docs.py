@@ -115,7 +115,7 @@ def test_the_wheel_has_the_configuration_and_an_editable_install_has_no_copy_of_
     conf = {f"ssl_bench/{p.relative_to(CHECKOUT)}" for p in (CHECKOUT / "conf").rglob("*.yaml")}
     conf = {c for c in conf if "/local/" not in c}
     assert {n for n in names if n.startswith("ssl_bench/conf/") and n.endswith(".yaml")} == conf
-    assert not [name for name in names if name.startswith(("tests", "outputs", "scripts"))]
+    assert not [name for name in names if name.startswith(("tests", "outputs", "scripts")) or name.endswith(".png")]
     assert "ssl_bench/py.typed" in names and "ssl_bench/report/page/page.html" in names
     assert {f"ssl_bench/report/plotly/{name}" for name in ("plotly-cartesian.min.js", "LICENSE")} <= {*names}
     assert "ssl_bench/data/imagenet100.txt" in names and "ssl_bench/papers/dcl.yaml" in names

@@ -128,7 +128,7 @@ def compare(
         conditions = [*filter(None, map(runs_table.read_condition, _words(None, where)))]
         table = runs_table.select(any_table.runs_of(given, metric, seed), conditions)
     else:
-        table = _chosen(given, where)
+        table = runs_table.chosen(_words(given, where))
     if by is None:
         require(to is None, "by", None, "the setting whose values to is about")
         return WhatMatters(matters.what_matters(table, metric, margin))
@@ -191,7 +191,7 @@ def table(
     if selection := _of_paper(words, where):
         made = [sheets.sheet_of(*of_table) for of_table in fill.fill_tables(selection)[1]]
     else:
-        made = [one.sheet() for one in pivot(_chosen(words, where), rows, columns, metric)]
+        made = [one.sheet() for one in pivot(runs_table.chosen(_words(words, where)), rows, columns, metric)]
     return _frame([record for sheet in made for record in sheet.records or ()])
 
 
@@ -224,7 +224,7 @@ def figure(
         from ssl_bench.papers.sheets import drawn
 
         return drawn(selection)
-    return draw(_chosen(words, where), x, lines, y, metric)
+    return draw(runs_table.chosen(_words(words, where)), x, lines, y, metric)
 
 
 def draw(table: DataFrame, x: Name, lines: Name, y: Name, metric: Name) -> Figure:
@@ -246,11 +246,6 @@ def _of_paper(words: Words, where: Where) -> Selection | None:
     conditions = [text for text in texts if runs_table.read_condition(text)]
     names = [text for text in texts if text not in conditions]
     return Selection.read(names, False, conditions) if names and not selects_runs(names, conditions) else None
-
-
-def _chosen(words: Words, where: Where) -> DataFrame:
-    """The runs that words and conditions select."""
-    return runs_table.chosen(_words(words, where))
 
 
 def _words(words: Words, where: Where = None) -> list[str]:
@@ -285,7 +280,7 @@ def curves(words: Words = None, where: Where = None) -> DataFrame:
     Raises:
         ConfigError: there is no such run, or none has a row.
     """
-    chosen, recorded = _chosen(words, where), list[dict[str, Any]]()
+    chosen, recorded = runs_table.chosen(_words(words, where)), list[dict[str, Any]]()
     names = runs_table.varying(chosen)
     for row in chosen.to_dict("records"):
         of_run = {"run_id": row["run_id"], "label": runs_table.words_of(row, names), "seed": row["seed"]}

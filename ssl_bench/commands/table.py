@@ -53,8 +53,7 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
     parser.epilog = f"{ABOUT_NUMBERS} {HELP}"
     options = parser.read(arguments)
     of_runs = options.what_matters or options.columns == "epoch"  # curves over the training
-    options.drawn = of_runs or options.out or command == "figure"
-    if not options.drawn:
+    if not (of_runs or options.out or command == "figure"):
         print(text_of(_sheets(options), options.format or "rich"), end="")
         return 0
     if options.format or options.claims:

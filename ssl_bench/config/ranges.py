@@ -17,12 +17,11 @@ from ssl_bench.config.identity import leaves
 from ssl_bench.errors import InvalidValue
 
 msgspec: Any
-Meta: Any
 try:
     import msgspec
-    from msgspec import Meta
-except ImportError:  # PairLoss needs torch alone: its parts check their numbers themselves, and nothing their types
-    msgspec, Meta = None, dict
+except ImportError:  # PairLoss needs torch alone: its parts check their numbers themselves, and nothing checks types
+    msgspec = types.SimpleNamespace(Meta=dict, convert=lambda value, hint: value, ValidationError=ValueError)
+Meta: Any = msgspec.Meta
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -68,8 +67,6 @@ def converted(value: Any, hint: Any, key: str) -> Any:
     Raises:
         InvalidValue: naming ``key`` and what to set it to.
     """
-    if msgspec is None:
-        return value
     try:
         made = msgspec.convert(value, hint)
     except msgspec.ValidationError as error:

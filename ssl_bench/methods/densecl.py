@@ -93,10 +93,7 @@ class DenseCL(Siamese):
         positives = unit(key_r).gather(0, match)
         pooled = Embedded(unit(z), unit(key), z, ids)
         dense = Embedded(unit(r), positives, r, ids, stored=unit(key_r.mean(0, keepdim=True)))
-        return [
-            Term(pooled, weight=1 - self.weight),
-            Term(dense, "dense", self.weight, cells=len(r)),
-        ]
+        return [Term(pooled, weight=1 - self.weight), Term(dense, "dense", self.weight, cells=len(r))]
 
 
 def _by_cell(outputs: Outputs) -> Outputs:

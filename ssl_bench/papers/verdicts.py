@@ -14,7 +14,7 @@ from ssl_bench.papers.claims import ClaimVerdict, PaperClaim, Tested, failed, ve
 from ssl_bench.record.printing import Sheet, SheetEntry
 
 DROPPED = "dropped"  # in place of a verdict
-HEADINGS = ("claim", "verdict", "effect [interval], asked", "control", "n", "hours")
+HEADINGS = ("claim", "verdict", "measured [interval], must be", "control run", "seeds", "hours")
 
 
 @dataclass(frozen=True)

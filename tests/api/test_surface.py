@@ -3,11 +3,10 @@
 import base64
 import io
 import os
-import re
 import subprocess
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,61 +89,42 @@ def test_a_loss_needs_torch_alone() -> None:
     assert [finite for _, finite in values] == ["True"] * 3
 
 
-# ---- the tutorial as a notebook, run by a kernel: what its cells show of a training, of tables and of figures
-
-
-TUTORIAL = Path(build_docs.__file__).parent / "examples" / "tutorial.md"
-CALLS = ("train(", "groupby", "compare(runs", 'figure("grid', ").figure(", "show_views")
-
-
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Any]]]:
-    """The outputs of the cells, by their code; fewer steps, runs and photos than those of the reader."""
-    nbformat, nbclient = map(pytest.importorskip, ("nbformat", "nbclient"))  # of the extra dev
-    page = re.sub("epochs=20", "max_steps=1", TUTORIAL.read_text())
-    page = page.replace("seed=0,1,2,3,4", "seed=0,1").replace("optimizer.lr=0.03,0.1,0.3", "optimizer.lr=0.1")
-    book, folder = build_docs.notebook(page), tmp_path_factory.mktemp("notebook")
-    photos(folder / "photos", "cats", "dogs", count=60)
-    cells = [f"ssl_bench.train({[*SMALL, 'max_steps=1', 'evaluate=knn', 'seed=0,1']}, name='mine', jobs=2)"]
-    cells += ["ssl_bench.compare('grid', where={'optimizer.lr': 0.1}).figure()", "ssl_bench.show_views(['seed=1'])"]
-    book.cells += map(nbformat.v4.new_code_cell, cells)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-        place = {"metadata": {"path": str(folder)}}
-        nbclient.NotebookClient(book, timeout=300, kernel_name="python3", resources=place).execute()
-    yield {cell["source"]: cell["outputs"] for cell in book.cells if cell["cell_type"] == "code"}
-
-
-def shown(outputs: list[Any]) -> Any:
-    """What the last line of a cell shows, by its type."""
-    (answer,) = [output for output in outputs if output["output_type"] == "execute_result"]
-    return answer["data"]
-
-
-def picture(outputs: list[Any]) -> PIL.Image.Image:
-    content = base64.b64decode(shown(outputs)["image/png"])
-    assert content.startswith(b"\x89PNG")
-    return PIL.Image.open(io.BytesIO(content)).convert("RGB")
+# ---- the tutorial as a notebook, run by a kernel: what its cells show of tables and of figures
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.filterwarnings("ignore")  # of the client of notebooks
-def test_the_tutorial_is_a_notebook_that_shows_tables_and_pictures(outputs: dict[str, list[Any]]) -> None:
-    of_cells = {name: next(cell for code, cell in outputs.items() if name in code) for name in CALLS}
-    said = "".join(output.get("text", "") for output in of_cells["train("])
-    assert "2 of 2  seed=" in said and "2 runs: 2 trained" in said, said
-    page = shown(of_cells["train("])["text/html"]
-    assert page.count("<td>finished</td>") == 2 and page.count("<th>knn/top1</th>") == 1
-    assert "<th>mean</th>" in shown(of_cells["groupby"])["text/html"]
-    text = shown(of_cells["compare(runs"])["text/plain"]
-    assert "knn/top1, percent: " in text and "largest difference" in text
-    for name in ('figure("grid', ").figure("):
-        drawn = picture(of_cells[name])
+def test_the_tutorial_is_a_notebook_that_shows_tables_and_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fewer steps, runs and photos than those of the reader, and with three further cells."""
+    nbformat, nbclient = map(pytest.importorskip, ("nbformat", "nbclient"))  # of the extra dev
+    page = (
+        (Path(build_docs.__file__).parent / "examples" / "tutorial.md").read_text().replace("epochs=20", "max_steps=1")
+    )
+    page = page.replace("seed=0,1,2,3,4", "seed=0,1").replace("optimizer.lr=0.03,0.1,0.3", "optimizer.lr=0.1")
+    book = build_docs.notebook(page)
+    cells = [f"ssl_bench.train({[*SMALL, 'max_steps=1', 'evaluate=knn', 'seed=0,1']}, name='mine', jobs=2)"]
+    cells += ["ssl_bench.compare('grid', where={'optimizer.lr': 0.1}).figure()", "ssl_bench.show_views(['seed=1'])"]
+    book.cells += map(nbformat.v4.new_code_cell, cells)
+    photos(tmp_path / "photos", "cats", "dogs", count=60)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    place = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(book, timeout=300, kernel_name="python3", resources=place).execute()
+    outputs = [output for cell in book.cells for output in cell.get("outputs", ())]
+    printed = "".join(output.get("text", "") for output in outputs)
+    assert "2 runs: 2 trained" in printed and "report.html: " in printed and "export/card/README.md" in printed
+    means, text, lines, table, bars, views = [o["data"] for o in outputs if o["output_type"] == "execute_result"]
+    assert "<th>mean</th>" in means["text/html"] and "largest difference" in text["text/plain"]
+    assert table["text/html"].count("<td>finished</td>") == 2 and table["text/html"].count("<th>knn/top1</th>") == 1
+    for drawn in map(picture, (lines, bars)):
         assert min(drawn.size) > 300 and len(set(drawn.getdata())) > 20
-    assert picture(of_cells["show_views"]).tobytes() == ssl_bench.show_views(["seed=1"]).tobytes()
-    printed = "".join(output.get("text", "") for cell in outputs.values() for output in cell)
-    assert "card" in printed and "report.html" in printed
+    assert picture(views).tobytes() == ssl_bench.show_views(["seed=1"]).tobytes()
+
+
+def picture(shown: Mapping[str, str]) -> PIL.Image.Image:
+    return PIL.Image.open(io.BytesIO(base64.b64decode(shown["image/png"]))).convert("RGB")
 
 
 # ---- views by name against the views of a run
