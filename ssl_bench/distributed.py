@@ -31,11 +31,11 @@ _statistics: Any = None  # the group for sums of batch statistics under DDP; Non
 def alone() -> Iterator[None]:
     """Compute the block as on one process."""
     global _alone
-    kept, _alone = _alone, True
+    former, _alone = _alone, True
     try:
         yield
     finally:
-        _alone = kept
+        _alone = former
 
 
 def active() -> bool:
@@ -152,9 +152,9 @@ class Votes:
         self._last: tuple[Tensor, Any] | None = None
 
     def __call__(self, number: int) -> int:
-        """The largest number of all ranks in the last call, 0 in the first; ``number`` itself on one process.
+        """The maximum over the ranks of the numbers of the call before this one, 0 in the first call.
 
-        No rank waits for the votes of this call.
+        So no rank waits for the numbers of this call. On one process it is ``number`` itself.
         """
         if self._group is None:
             return number

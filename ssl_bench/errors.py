@@ -26,7 +26,7 @@ class RunError(Exception):
 
 
 class InvalidValue(ConfigError, ValueError):
-    """A value that a part cannot work with.
+    """A value outside the range of an argument or a key.
 
     Every constructor raises it, with the name of its own argument, for a value outside the range that its ``Args``
     state; ``config/build.py`` puts the group before that name. Callers without a configuration can catch it as a

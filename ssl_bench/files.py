@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 OUT_OF_REACH = {errno.EIO, errno.ESTALE, errno.EINTR, errno.ETIMEDOUT}
 PAUSES = (0.05, 0.2, 1.0, 4.0, 0.0)  # seconds after each try
 NO_RECORD = "or was not written by ssl-bench"  # is what is wrong in a file
-LARGEST_FILE = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
+LARGEST_RECORD_BYTES = 2**26  # of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
 TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{16}\.tmp", re.DOTALL)
 
 
@@ -90,7 +90,7 @@ def writing() -> Iterator[None]:
 
 
 def usual_outputs() -> Path:
-    """The results folder of commands that are not told another one."""
+    """The results folder of commands without ``paths.outputs``: ``SSL_BENCH_OUTPUTS``, or ``outputs``."""
     return given_path(os.environ.get("SSL_BENCH_OUTPUTS") or "outputs")
 
 
@@ -155,18 +155,18 @@ def write(path: Path, fill: Callable[[BinaryIO], Any], before: Callable[[], None
     Args:
         before: called right before the renaming.
     """
-    fresh = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
     try:
         with _with_file_name(path):
-            with open(fresh, "wb") as file:
+            with open(temporary, "wb") as file:
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
             before()
             _check(path)
-            retry(lambda: os.replace(fresh, path), path)
+            retry(lambda: os.replace(temporary, path), path)
     except BaseException as error:
-        remove(fresh)
+        remove(temporary)
         if isinstance(error, FileNotFoundError):  # who may write here now has removed the temporary file
             _check(path)
         raise
@@ -212,7 +212,7 @@ def _with_file_name(path: Path) -> Iterator[None]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file that nobody misses if it stays."""
+    """Remove a file if possible: an error of the file system is ignored, and the file then remains."""
     with contextlib.suppress(OSError, FileSystemUnavailable):
         retry(lambda: path.unlink(missing_ok=True), path)
 
@@ -279,7 +279,7 @@ def read_with(path: str | Path, read: Callable[[BinaryIO], Result], largest: flo
     return retry(once, path)
 
 
-def read_bytes(path: str | Path, largest: float = LARGEST_FILE) -> bytes:
+def read_bytes(path: str | Path, largest: float = LARGEST_RECORD_BYTES) -> bytes:
     """Content of a regular file; an OSError if it cannot be read or has more than ``largest`` bytes."""
     return read_with(path, lambda file: file.read(), largest)
 
@@ -356,7 +356,10 @@ def read_json(
 def examined(
     path: str | Path, kind: Any = Any, parse: Callable[[bytes], Any] = parse_json, of_a_run: bool = False
 ) -> tuple[Any, str]:
-    """Content of a file, and what is wrong in it: one of them is None or empty, both if it cannot be read."""
+    """The content of a file, and why it is damaged.
+
+    The content of a damaged file is None, and so is that of a file that cannot be read; only the first has a reason.
+    """
     try:
         content = parse(read_bytes(of_run(path) if of_a_run else path))
     except OSError as error:  # otherwise there is no file that could be read
@@ -395,12 +398,12 @@ def read_json_lines(path: Path, wrong: Callable[[Any], str] = lambda value: "") 
 
 
 def say_damaged(path: str | Path, wrong: str = NO_RECORD) -> None:
-    """Say that a file is damaged, and ``wrong`` is what is wrong in it."""
+    """Print that a file is damaged, why (``wrong``), and that it counts as missing."""
     say_once(printable(f"ssl-bench: {damage(path, wrong)}: it counts as missing"), f"{os.path.abspath(path)} {wrong}")
 
 
 def damage(path: str | Path, wrong: str) -> str:
-    """That a file is damaged, and what is wrong in it, in words."""
+    """The sentence that a file is damaged, and why."""
     return f"{path} is damaged, {wrong}" if wrong == NO_RECORD else f"{path} is damaged ({wrong})"
 
 

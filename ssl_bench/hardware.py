@@ -47,7 +47,7 @@ def visible_gpus(device: str = "auto") -> list[str]:
 
 
 def cores_per_process() -> int:
-    """Cores of this process if the processes of its run share those of this machine, at least 1."""
+    """The cores of this machine divided by the processes of the run on it, at least 1."""
     return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 

@@ -1,4 +1,4 @@
-"""The signals that stop a run. Their handler keeps the number, and the run reads it where it can stop."""
+"""The signals that stop a run. A handler stores the signal's number, and the run reads it after each step."""
 
 import contextlib
 import logging

@@ -192,27 +192,27 @@ def write(target: Target, splits: Mapping[str, Source], out: Path, key: str, pic
     _require_own(out, key)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".embed.", dir=out, ignore_cleanup_errors=True) as temporary:
-        images, fresh, made = Joined([*splits.values()]), Path(temporary), features(target, splits)
-        files.write(fresh / FEATURES, lambda file: np.save(file, made))
+        images, folder, made = Joined([*splits.values()]), Path(temporary), features(target, splits)
+        files.write(folder / FEATURES, lambda file: np.save(file, made))
         classes = (label.nonzero() if label.ndim else [label] for label in images.labels)
         labels = [" ".join(target.names_of({int(c) for c in of_image if c >= 0})) for of_image in classes]
         table = {"image": [images.path_of(i) for i in range(len(labels))], "label": labels}
         table["split"] = [split for split, part in splits.items() for _ in range(len(part))]
-        files.write_text(fresh / "images.csv", pandas.DataFrame(table, dtype=object).to_csv(index=False))
+        files.write_text(folder / "images.csv", pandas.DataFrame(table, dtype=object).to_csv(index=False))
         if pictures:
-            print(write_picture(fresh, torch.from_numpy(made), images, labels.__getitem__, target.seed), flush=True)
-        names = [*sorted(os.listdir(fresh)), RECORD]
-        files.write_json(fresh / RECORD, {"network": [digest(target.network)], "files": names})
+            print(write_picture(folder, torch.from_numpy(made), images, labels.__getitem__, target.seed), flush=True)
+        names = [*sorted(os.listdir(folder)), RECORD]
+        files.write_json(folder / RECORD, {"network": [digest(target.network)], "files": names})
         stop_if_asked()
         _require_own(out, key)
         files.write_json(out / RECORD, {"files": NAMES})  # should this call be killed before the last file
         for name in NAMES:  # a picture that this call has not drawn would show other features
-            os.replace(fresh / name, out / name) if (fresh / name).exists() else files.remove(out / name)
+            os.replace(folder / name, out / name) if (folder / name).exists() else files.remove(out / name)
     return made
 
 
 def _require_own(out: Path, key: str) -> None:
     """Refuse a folder with a file of these names that no earlier call has written; ``key`` names the folder."""
-    own = (files.read_json(out / RECORD, dict[str, list[str]], named=False) or {}).get("files", ())
-    foreign = [name for name in NAMES if name not in own and os.path.lexists(out / name)]
+    written = (files.read_json(out / RECORD, dict[str, list[str]], named=False) or {}).get("files", ())
+    foreign = [name for name in NAMES if name not in written and os.path.lexists(out / name)]
     require(not foreign, key, out, f"another folder: {', '.join(foreign)} in this one was not written by this command")

@@ -1,8 +1,8 @@
 """Weights from elsewhere, and evaluation of frozen features: nearest neighbours, a linear probe, alignment, uniformity.
 
 Features and labels are tensors or arrays of numpy; all go to the device of the first. The computation is in float32,
-also inside ``torch.autocast`` and of features in half precision, or in float64 where that is said. On several ranks
-every rank passes the same features and gets the same result.
+also inside ``torch.autocast`` and for features in half precision; a function that computes in float64 says so. On
+several ranks every rank passes the same features and gets the same result.
 
 Shapes: N training images; Q queries; D width; C classes; B images with two views.
 """
@@ -75,9 +75,9 @@ def knn(
     Raises:
         InvalidValue: shapes or numbers that do not fit.
     """
-    bank, classes, asked, count, *test_y = _read(features, labels, queries, query_labels)
+    bank, classes, vectors, count, *test_y = _read(features, labels, queries, query_labels)
     settings = conf.checked(knn, k=k, temperature=temperature)
-    return _classified(knn_predict(asked, bank, classes, **settings, num_classes=count), settings, count, test_y)
+    return _classified(knn_predict(vectors, bank, classes, **settings, num_classes=count), settings, count, test_y)
 
 
 def linear_probe(
@@ -196,8 +196,8 @@ def load_weights(network: nn.Module, file: str | os.PathLike[str], which: Which 
         which: ``trained`` or ``momentum``, if a file has both; None: the one that its method evaluates.
 
     Returns:
-        Which tensors are loaded, and which are not used, in a sentence; for the export of a run that was trained on
-        images of another type than uint8, also how it normalises them.
+        A sentence that names the tensors that were loaded and those that were not; for the export of a run that was
+        trained on images of another type than uint8, also how the images must be normalised.
 
     Raises:
         ConfigError: the file cannot be read, or does not have this network; nothing is loaded.

@@ -1,4 +1,4 @@
-"""Read what runs have left: tables of runs, figures, the rows of a run, its trained backbone."""
+"""Read runs: tables and comparisons of runs, figures, the rows of their metrics, and trained backbones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Name = str | None  # of a setting, a value or a metric; None: the one that sugge
 
 @contextlib.contextmanager
 def _in_python() -> Iterator[None]:
-    """Let a refusal name the argument of a function, as ``to=x``, where that of a command has ``--to x``."""
+    """Name the argument of the function, ``to=x``, in a refusal that names the flag of the command, ``--to x``."""
     try:
         yield
     except ConfigError as refusal:
@@ -46,9 +46,9 @@ def runs(words: Words = None, where: Where = None, *, all: bool = False) -> Data
         table.groupby(["loss", "batch_size"])["knn/top1"].agg(["mean", "std", "count"])
 
     The columns are ``run_id``, ``experiment``, the main groups (``loss``, ``negatives``, ``temperature``,
-    ``batch_size``, ``framework``, ``dataset``), what else varies, ``seed``, the main metrics (accuracies in [0, 1]) of
-    finished runs, the keys of ``where``, ``state``, ``seconds``, ``warnings`` and ``path``. What a
-    run does not have is None, or NaN among numbers.
+    ``batch_size``, ``framework``, ``dataset``), the other settings in which the runs differ, ``seed``, the main metrics
+    of finished runs (accuracies in [0, 1]), the keys of the conditions, ``state``, ``seconds``, ``warnings`` and
+    ``path``. A value that a run does not have is None, or NaN in a column of numbers.
 
     Args:
         words: the runs, by what ``ssl-bench status`` takes: the name of an experiment, the run_id of a run or its first

@@ -15,12 +15,12 @@ REPORT = "report it with check.json"
 
 
 class Verdict(enum.Enum):
-    """Meaning of a figure: ``known`` figures have nothing to be compared with."""
+    """Meaning of a number; a ``measured`` one has no bound with which it could be compared."""
 
     GOOD = "good"
     SLOW = "slow"
     WRONG = "wrong"
-    KNOWN = "known"
+    MEASURED = "measured"
     SKIPPED = "skipped"
 
 
@@ -39,7 +39,7 @@ class Answer:
 
     name: str
     figure: str
-    verdict: Verdict = Verdict.KNOWN
+    verdict: Verdict = Verdict.MEASURED
     reason: str = ""
     advice: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)

@@ -68,24 +68,24 @@ def maker(target: str, keys: Mapping[str, Any]) -> Make:
     Raises:
         ConfigError: it cannot be imported or made, or cannot be called with two views.
     """
-    own: Any = None
+    user: Any = None
 
     def make(cold: bool = False, tiled: bool = False) -> Any:
-        paired = own is None or (inspect.isclass(own) and issubclass(own, Loss))  # computed by PairLoss
-        taken = ["temperature"] if paired else inspect.signature(own).parameters
-        given: dict[str, Any] = {key: COLDEST for key in ("temperature", "tau") if cold and key in taken} | dict(keys)
+        paired = user is None or (inspect.isclass(user) and issubclass(user, Loss))  # computed by PairLoss
+        names = ["temperature"] if paired else inspect.signature(user).parameters
+        given: dict[str, Any] = {key: COLDEST for key in ("temperature", "tau") if cold and key in names} | dict(keys)
         if paired:
             given = {"temperature": 0.1, "cosines": "tiled" if tiled else "auto"} | given
             of_pair = {key: given.pop(key) for key in ("temperature", "cosines")}
-            return PairLoss(own(**given), **of_pair) if own else PairLoss(target, **of_pair, **given)
-        loss = own(**given) if inspect.isclass(own) else partial(own, **given)
+            return PairLoss(user(**given), **of_pair) if user else PairLoss(target, **of_pair, **given)
+        loss = user(**given) if inspect.isclass(user) else partial(user, **given)
         module: Any = loss if isinstance(loss, nn.Module) else nn.Module()
         if module is not loss:
             module.forward = loss
         return module
 
     try:
-        own = _imported(target) if ":" in target else None
+        user = _imported(target) if ":" in target else None
         inspect.signature(make().forward).bind(None, None)
     except ConfigError:
         raise
@@ -145,20 +145,20 @@ def measure(
 
 def _value(loss: Any, ids: Tensor, labels: Tensor, z1: Tensor, z2: Tensor) -> Tensor:
     """The loss of two views, which gets the numbers of the images and their classes if it takes them."""
-    taken = set(inspect.signature(loss.forward).parameters)
+    names = set(inspect.signature(loss.forward).parameters)
     if isinstance(loss, PairLoss) and "labels" not in loss.loss.needs:
-        taken.remove("labels")
-    value = loss(z1, z2, **{key: given for key, given in {"ids": ids, "labels": labels}.items() if key in taken})
+        names.remove("labels")
+    value = loss(z1, z2, **{key: given for key, given in {"ids": ids, "labels": labels}.items() if key in names})
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
         raise TypeError("return one number with its gradient, the mean over the anchors of this rank")
     return value.reshape(())
 
 
-def deviations(found: Measured, right: Measured, bound: float | None = None) -> list[Deviation]:
+def deviations(measured: Measured, right: Measured, bound: float | None = None) -> list[Deviation]:
     """How far value and gradient are from the right ones; beside ``bound`` nothing but rounding is allowed."""
     bound = bound or (EXACT if right.value.dtype == torch.float64 else SINGLE)
-    value = distance("the value", found.value, right.value, bound, least=1.0)
-    return [value, distance("the gradient", found.gradient, right.gradient, bound)]
+    value = distance("the value", measured.value, right.value, bound, least=1.0)
+    return [value, distance("the gradient", measured.gradient, right.gradient, bound)]
 
 
 def finite(name: str, measured: Measured, zero: bool = False) -> Deviation:
@@ -196,8 +196,8 @@ def answers(target: str, keys: Mapping[str, Any]) -> Iterator[Answer]:
         mean = Measured(*(torch.stack(numbers).mean(0) for numbers in zip(*(part for part, _ in parts), strict=True)))
         if ranks == 1:
             whole = mean
-        found = [finite("value or gradient", mean, zero=True), *deviations(mean, whole)]
-        yield answer_of(f"ranks {ranks}", found, "results", ON_RANKS)
+        results = [finite("value or gradient", mean, zero=True), *deviations(mean, whole)]
+        yield answer_of(f"ranks {ranks}", results, "results", ON_RANKS)
         yield from parts[0][1]
 
 

@@ -25,4 +25,4 @@ def section(setting: Setting) -> Iterator[Answer]:
         reason, _, advice = str(error).rpartition(": ")
         yield Answer("devices", figure, Verdict.WRONG, reason, advice)
     else:
-        yield Answer("devices", figure, Verdict.GOOD if cuda else Verdict.KNOWN)
+        yield Answer("devices", figure, Verdict.GOOD if cuda else Verdict.MEASURED)

@@ -12,34 +12,34 @@ from ssl_bench.check.answer import Answer
 from ssl_bench.record.printing import plain
 
 COLUMNS = (8, 22, 52)  # characters of section, name and figure
-Found = tuple[str, Answer]  # an answer with its section
+SectionAnswer = tuple[str, Answer]  # an answer with its section
 
 
-def text(found: Found) -> str:
+def text(result: SectionAnswer) -> str:
     """An answer on the terminal: one line, and one below it if there is a reason or an advice."""
-    section, answer = found
+    section, answer = result
     words = zip((section, answer.name, answer.figure), COLUMNS, strict=True)
     first = "  ".join([*(f"{word:<{width}}" for word, width in words), answer.verdict.value])
     second = " -> ".join(filter(None, (answer.reason, answer.advice)))
     return f"{first}\n{'':<{COLUMNS[0]}}    {second}" if second else first
 
 
-def summary(results: Sequence[Found]) -> str:
+def summary(results: Sequence[SectionAnswer]) -> str:
     """Number of answers of each verdict."""
     counts = Counter(answer.verdict.value for _, answer in results)
     return f"{len(results)} checks: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"
 
 
-def findings(results: Sequence[Found]) -> list[dict[str, Any]]:
+def findings(results: Sequence[SectionAnswer]) -> list[dict[str, Any]]:
     """The answers as JSON can hold them: NaN and infinity as text."""
-    found = list[dict[str, Any]]()
+    rows = list[dict[str, Any]]()
     for section, answer in results:
         values = {name: str(x) if x != plain(x) else x for name, x in answer.values.items()}
-        found.append({"section": section, **vars(answer), "verdict": answer.verdict.value, "values": values})
-    return found
+        rows.append({"section": section, **vars(answer), "verdict": answer.verdict.value, "values": values})
+    return rows
 
 
-def save(outputs: Path, command: str, gpus: int, started: datetime.datetime, results: Sequence[Found]) -> Path:
+def save(outputs: Path, command: str, gpus: int, started: datetime.datetime, results: Sequence[SectionAnswer]) -> Path:
     """Write ``check.json`` into a new folder of ``outputs/checks``; return its path.
 
     Raises:

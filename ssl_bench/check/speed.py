@@ -80,10 +80,10 @@ def training(name: str, batch: int, device: torch.device, *overrides: str) -> Tr
 
 def on_random_images(config: dict[str, Any], side: int, device: torch.device) -> Training:
     """A run with random images of ``side`` pixels in memory in place of its own."""
-    kept = ("size", "channels", "num_classes", "mean", "std")
+    copied_keys = ("size", "channels", "num_classes", "mean", "std")
     target = f"{RandomDataset.__module__}.{RandomDataset.__name__}"
     dataset = {"_target_": target, "side": side, "count": 4 * config["batch_size"]["size"]}
-    dataset |= {key: value for key, value in config["dataset"].items() if key in kept}
+    dataset |= {key: value for key, value in config["dataset"].items() if key in copied_keys}
     # max_steps may be fewer than are timed.
     return Training(config | {"dataset": dataset, "images_on": "device", "max_steps": None}, device)
 
@@ -115,7 +115,7 @@ def step_answer(name: str, setting: Setting) -> Answer:
         if not out_of_memory(error):
             raise
         reason = f"the memory of the device is too small for a step of {batch} images"
-        return Answer(name, "does not fit", Verdict.KNOWN, reason, f"set batch_size.chunk to {batch // 2} or less")
+        return Answer(name, "does not fit", Verdict.MEASURED, reason, f"set batch_size.chunk to {batch // 2} or less")
     finally:
         release_memory(device)
     figure = f"{rate:,.{0 if rate >= 10 else 2}f} images/s (batch {batch}, {run.precision.name})"

@@ -85,11 +85,11 @@ class Excluded:
 
     Attributes:
         bits: [V, B, ceil(C / 8)] packed booleans (:mod:`ssl_bench.objective.bits`).
-        left: how many candidates of an anchor count, a tensor [] or a number.
+        count: how many candidates of an anchor count, a tensor [] or a number.
     """
 
     bits: Tensor
-    left: Tensor | int
+    count: Tensor | int
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ class Pool(Keyed):
     @property
     def count(self) -> Tensor | int:
         if self.excluded is not None:
-            left = self.excluded.left
-            return left.expand(1, self.q.shape[1]) if isinstance(left, Tensor) else left
+            count = self.excluded.count
+            return count.expand(1, self.q.shape[1]) if isinstance(count, Tensor) else count
         if self.image_ids is None:
             return self.keys.shape[-2]
         anchor_ids, key_ids = self.image_ids[0], self.image_ids[1].sort().values

@@ -59,14 +59,14 @@ class Loss(nn.Module, ABC):
         """
         return {}
 
-    def update(self, ids: Tensor, fresh: dict[str, Tensor]) -> None:
+    def update(self, ids: Tensor, new_values: dict[str, Tensor]) -> None:
         """Remember the values of :meth:`for_update` of all ranks; called once after each step, without gradient.
 
         Args:
             ids: [B] images of this rank, none of them on two ranks or twice on one.
         """
-        everywhere = gather(ids) if fresh else ids
-        for name, values in fresh.items():
+        everywhere = gather(ids) if new_values else ids
+        for name, values in new_values.items():
             buffer = self.get_buffer(name)
             buffer.index_copy_(0, everywhere, gather(values).to(buffer.dtype))
 
@@ -87,7 +87,7 @@ def softplus(u: Tensor) -> Tensor:
 def unscaled_softplus(u: Tensor) -> Tensor:
     """softplus(u) / sg sigmoid(u) of any shape [...], in value and gradient: InfoNCE without its multiplier sigmoid(u).
 
-    The gradient is that of u itself and is taken from u: where sigmoid(u) underflows, the quotient has none.
+    The gradient is that of u itself and comes through u: where sigmoid(u) underflows, the quotient has none.
     """
     v = u.detach().clamp(min=-30)  # below, the quotient is 1 to 13 digits
     return softplus(v) / v.sigmoid() + (u - u.detach())
@@ -102,8 +102,8 @@ def debiased(u: Tensor, contrast: Contrast, tau: Tensor, tau_plus: float) -> Ten
     if tau_plus == 0:
         return u
     log_k = contrast.count.log()
-    taken = (log_k + math.log(tau_plus) - u).clamp(max=-torch.finfo(u.dtype).eps)  # log of the share of exp(u)
-    return torch.maximum(u + (-taken.expm1()).log() - math.log1p(-tau_plus), log_k - (1 + contrast.pos) / tau)
+    log_share = (log_k + math.log(tau_plus) - u).clamp(max=-torch.finfo(u.dtype).eps)  # log of the share of exp(u)
+    return torch.maximum(u + (-log_share.expm1()).log() - math.log1p(-tau_plus), log_k - (1 + contrast.pos) / tau)
 
 
 def unnormalised(contrast: Contrast) -> Tensor:

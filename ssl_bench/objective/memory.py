@@ -46,15 +46,15 @@ class Memory(nn.Module):
         return self.vectors[ids]
 
     @torch.no_grad()
-    def update(self, ids: Tensor, fresh: Tensor) -> None:
+    def update(self, ids: Tensor, new: Tensor) -> None:
         """Update the vectors of the images of all ranks.
 
         Args:
             ids: [B] images of this rank, none of them on two ranks or twice on one.
-            fresh: [V, B, D] unit vectors of V views, applied one after the other, the last view first: the order of the
+            new: [V, B, D] unit vectors of V views, applied one after the other, the last view first: the order of the
                 backward passes in CLD's code.
         """
-        ids, fresh = gather(ids), gather(fresh, dim=1)
-        for view in fresh.flip(0):
+        ids, new = gather(ids), gather(new, dim=1)
+        for view in new.flip(0):
             moved = self.momentum * self.vectors[ids] + (1 - self.momentum) * view
             self.vectors.index_copy_(0, ids, normalize(moved, dim=1))

@@ -19,11 +19,11 @@ from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.sampling import StepGenerator, draw_excluded, without_replacement
 from ssl_bench.objective.schedule import Count, Name, Progress
 
-FEW = 8  # the chosen keys are listed if they are an eighth of the candidates or fewer; else the others are marked
+LISTED_UP_TO_ONE_IN = 8  # candidates: of fewer chosen ones their numbers are listed, else the others are marked
 
 
 class Negatives(nn.Module, ABC):
-    """Candidates for a batch, the choice among them, and what is kept for the next batch.
+    """Candidates for a batch, the choice among them, and what is stored for the next batch.
 
     Attributes:
         gives: what a loss may list in its ``needs``; ``labelled``: the candidates have the classes of their images.
@@ -169,14 +169,14 @@ def _chosen(
     images, device = share * world(), contrast.pos.device
     if k >= pool:
         return contrast
-    if not shared and FEW * k > pool:
+    if not shared and LISTED_UP_TO_ONE_IN * k > pool:
         return _marked(contrast, k, pool, own_keys, draws)
     local_rows = slice(rank() * share, (rank() + 1) * share)
     index = []
     for view in range(views):
         # Drawn for rows of the global batch: the same for any number of ranks.
-        rows, kept = (1, slice(None)) if shared else (images, local_rows)
-        drawn = without_replacement(rows, pool, k, draws.generators(device, view), kept)
+        rows, local = (1, slice(None)) if shared else (images, local_rows)
+        drawn = without_replacement(rows, pool, k, draws.generators(device, view), local)
         chosen = drawn.expand(share, -1).int()  # [B, k] in [0, pool)
         for own_key in own_keys:
             chosen = chosen + (chosen >= own_key[:, None])  # skip the key of the anchor's own image
@@ -251,17 +251,17 @@ class Queue(Negatives):
         return contrast.excluding(bits.pack(age >= k).expand(*contrast.pos.shape, -1), k)
 
     def update(self, e: Embedded, progress: Progress) -> None:
-        fresh = gather(e.keys.detach(), dim=1).flatten(0, 1)  # [V N, D]
+        keys = gather(e.keys.detach(), dim=1).flatten(0, 1)  # [V N, D]
         if self.varies:
-            order = torch.rand(len(fresh), generator=self.draws.generator(fresh.device), device=fresh.device).argsort()
-            fresh = fresh[order[: self.k]]
-        if self.k < len(fresh):
-            drawn = without_replacement(1, len(fresh), self.k, self.draws.generators(fresh.device))
-            self.keys.copy_(fresh[drawn[0]])
+            numbers = torch.rand(len(keys), generator=self.draws.generator(keys.device), device=keys.device)
+            keys = keys[numbers.argsort()[: self.k]]
+        if self.k < len(keys):
+            drawn = without_replacement(1, len(keys), self.k, self.draws.generators(keys.device))
+            self.keys.copy_(keys[drawn[0]])
         else:
-            rows = (self.place + torch.arange(len(fresh), device=fresh.device)) % self.k
-            self.keys.index_copy_(0, rows, fresh)
-            self.place.add_(len(fresh)).remainder_(self.k)
+            rows = (self.place + torch.arange(len(keys), device=keys.device)) % self.k
+            self.keys.index_copy_(0, rows, keys)
+            self.place.add_(len(keys)).remainder_(self.k)
 
 
 class MemoryBank(Negatives):

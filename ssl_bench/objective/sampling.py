@@ -14,9 +14,9 @@ from ssl_bench.objective import bits
 from ssl_bench.objective.bits import np
 from ssl_bench.seeding import stream
 
-BLOCK = 2**20  # random bytes of a sequence
-GPU_BLOCK = 2**24  # random numbers that a GPU draws at once: 64 MB, and a few times as much to choose from them
-PIECE = 2**18  # of these, used at once: they and what is computed from them stay in a core's cache
+BLOCK_BYTES = 2**20  # random bytes of one sequence
+GPU_BLOCK_NUMBERS = 2**24  # random, which a GPU draws at once: 64 MB, and a few times as much to choose from them
+NUMBERS_AT_ONCE = 2**18  # of a CPU: they and what is computed from them stay in a core's cache
 
 Generators = Callable[[int], torch.Generator]  # of each block of rows, by its number
 
@@ -73,25 +73,25 @@ class StepGenerator(nn.Module):
 
 
 def _by_block(
-    draw: Callable[[int, torch.Generator], Tensor], rows: int, length: int, kept: slice, generators: Generators
+    draw: Callable[[int, torch.Generator], Tensor], rows: int, length: int, local: slice, generators: Generators
 ) -> Iterator[Tensor]:
-    """Draw the numbers [r, ...] of the ``kept`` rows, block by block, ``length`` numbers for each row.
+    """Draw the numbers [r, ...] of the rows ``local``, block by block, ``length`` numbers for each row.
 
-    A GPU draws ``GPU_BLOCK`` numbers at once, and a rank only the blocks that its rows are in. On a CPU all rows are
+    A GPU draws ``GPU_BLOCK_NUMBERS`` at once, and a rank only the blocks that its rows are in. On a CPU all rows are
     one block.
 
     Args:
         draw: makes the numbers of so many rows with a generator.
     """
-    start, stop, _ = kept.indices(rows)
-    height = rows if bits.in_numpy(generators(0).device) else max(1, GPU_BLOCK // length)
+    start, stop, _ = local.indices(rows)
+    height = rows if bits.in_numpy(generators(0).device) else max(1, GPU_BLOCK_NUMBERS // length)
     for first in range(start - start % height, stop, height):
         numbers = draw(min(height, rows - first), generators(first // height))
         yield numbers[max(0, start - first) : stop - first]
 
 
-def without_replacement(rows: int, pool: int, k: int, generators: Generators, kept: slice = slice(None)) -> Tensor:
-    """Draw ``k`` different integers in [0, pool) for each of the ``kept`` rows, uniform, in no order: [kept, k].
+def without_replacement(rows: int, pool: int, k: int, generators: Generators, local: slice = slice(None)) -> Tensor:
+    """Draw ``k`` different integers in [0, pool) for each of the rows ``local``, uniform, in no order: [local, k].
 
     They are int64, on the device of the generators. For small ``k`` these are the first different values of a longer
     sequence drawn with replacement, at a cost that does not depend on the pool; the sequence is too short once in 10^20
@@ -100,7 +100,7 @@ def without_replacement(rows: int, pool: int, k: int, generators: Generators, ke
     """
     if 2 * k > pool:
         uniform = lambda n, source: torch.rand(n, pool, generator=source, device=source.device)  # noqa: E731
-        blocks = _by_block(uniform, rows, pool, kept, generators)
+        blocks = _by_block(uniform, rows, pool, local, generators)
         return torch.cat([numbers.topk(k, sorted=False).indices for numbers in blocks])
     # Draws until the k-th new value: a sum of geometric variables of success (pool - i) / pool.
     new = [(pool - i) / pool for i in range(k)]
@@ -113,7 +113,7 @@ def without_replacement(rows: int, pool: int, k: int, generators: Generators, ke
         return torch.randint(pool, (n, length), generator=source, device=source.device, dtype=dtype)
 
     parts = []
-    for drawn in _by_block(integers, rows, length, kept, generators):
+    for drawn in _by_block(integers, rows, length, local, generators):
         order = _sort(drawn << low | torch.arange(length, dtype=dtype, device=drawn.device))  # by value, then by index
         repeated = (order[:, 1:] >> low) == (order[:, :-1] >> low)
         order = (order & ((1 << low) - 1)) << high | order >> low
@@ -129,10 +129,10 @@ def draw_excluded(
     k: Tensor | int,
     own_columns: Sequence[Tensor],
     generators: Generators,
-    kept: slice,
+    local: slice,
     most: int | None = None,
 ) -> Tensor:
-    """Draw ``k`` different columns of ``width`` for each of the ``kept`` rows and each view; mark all others.
+    """Draw ``k`` different columns of ``width`` for each of the rows ``local`` and each view; mark all others.
 
     The draws are uniform, and their time does not depend on ``k``. A GPU, or a CPU if ``k`` changes, gives every column
     a random number and chooses the ``k`` largest. Else a CPU, for which that would take most of a step, gives every
@@ -140,20 +140,20 @@ def draw_excluded(
 
     Args:
         k: a number, or with ``most`` also a tensor [] on the device of the generators.
-        own_columns: columns [kept], one of each row, that are never drawn.
+        own_columns: columns [local], one of each row, that are never drawn.
         most: the largest ``k``, if it changes: those of a smaller one are then among those of a larger one.
 
     Returns:
-        [views, kept, ceil(width / 8)] packed booleans (:mod:`ssl_bench.objective.bits`), true for the columns that were
-        not drawn, ``own_columns`` among them.
+        [views, local, ceil(width / 8)] packed booleans (:mod:`ssl_bench.objective.bits`), true for the columns that
+        were not drawn, ``own_columns`` among them.
     """
-    never = torch.stack([columns.long() for columns in own_columns], 1)  # [kept, n]
-    never = never[:, None].expand(-1, views, -1)  # [kept, views, n]
+    never = torch.stack([columns.long() for columns in own_columns], 1)  # [local, n]
+    never = never[:, None].expand(-1, views, -1)  # [local, views, n]
     generator, length, parts = generators(0), views * width, list[Any]()
     if most is not None or not bits.in_numpy(generator.device):
         uniform = lambda n, source: torch.rand(n, views, width, generator=source, device=source.device)  # noqa: E731
         done = 0
-        for numbers in _by_block(uniform, rows, length, kept, generators):
+        for numbers in _by_block(uniform, rows, length, local, generators):
             numbers.scatter_(2, never[done : done + len(numbers)], 2.0)
             drawn = numbers.topk(int(most or k), largest=False, sorted=most is not None).indices
             beyond = (torch.arange(drawn.shape[-1], device=numbers.device) >= k).expand_as(drawn)
@@ -161,15 +161,15 @@ def draw_excluded(
             done += len(numbers)
         return torch.cat(parts).transpose(0, 1)
     assert isinstance(k, int)
-    start, stop, _ = kept.indices(rows)
+    start, stop, _ = local.indices(rows)
     # A block of rows has random bytes of its own, so that a rank draws those of its rows only.
-    height = max(1, BLOCK // length)
+    height = max(1, BLOCK_BYTES // length)
     for block in range(start // height, -(-stop // height)):
         key = [generator.initial_seed(), block]
         seed = np.random.PCG64(key).advance(-(-height * length // 8)).random_raw()
         until = min(stop, (block + 1) * height)
-        for first in range(max(start, block * height), until, max(1, PIECE // length)):
-            last = min(until, first + max(1, PIECE // length))
+        for first in range(max(start, block * height), until, max(1, NUMBERS_AT_ONCE // length)):
+            last = min(until, first + max(1, NUMBERS_AT_ONCE // length))
             offset = (first - block * height) * length
             numbers = _random_bytes(key, offset, (last - first) * length).reshape(-1, width)
             columns = never[first - start : last - start].flatten(0, 1).numpy()

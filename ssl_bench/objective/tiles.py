@@ -20,20 +20,20 @@ from torch import Tensor
 from ssl_bench.objective.bits import unpack
 from ssl_bench.objective.products import products, without_tf32
 
-PANEL = 2**21  # cosines per panel: 8 MB in float32, which stay in a CPU's cache
+COSINES_PER_PANEL = 2**21  # 8 MB in float32, which stay in a CPU's cache
 # The same on a GPU, which is faster with few large kernels than with many small ones: 64 MB. The form without panels
 # stores about five such matrices, little beside the activations of a step.
-GPU_PANEL = 2**24
+GPU_COSINES_PER_PANEL = 2**24
 # An excluded candidate has a logit of PENALTY / tau, which is raised to LOWEST below the largest: its share of the sum
 # is 1e-35, less than rounding in float64. An exponential that underflows would cost a CPU ten times as much.
 PENALTY, LOWEST = -1e20, -80.0
-MARKED = 64  # rows that are marked at once on a CPU, which copies bytes as floats before it adds them
+ROWS_PER_MASK = 64  # rows that are marked at once on a CPU, which copies bytes as floats before it adds them
 # On a CPU, :func:`reduced` calls its function on so many parts of a panel: autograd keeps several tensors of a part,
 # which stay in its cache. On a GPU a panel is one part: of eight, each would be a kernel too small for it.
-PARTS = 8
-ROWS = 32  # fewest anchors per panel if it reads all candidates: with a million of them, reading is what costs
+PARTS_PER_PANEL = 8
+FEWEST_ANCHORS = 32  # of a panel that reads all candidates: with a million of them, reading is what costs
 # Reading a chosen key costs about as much as this many cosines of a matrix product (float32, D = 128, CPU).
-READ = 36
+COST_OF_READING_A_KEY = 36
 
 
 Reduction = Callable[..., Tensor]
@@ -197,15 +197,15 @@ class _Reduced(torch.autograd.Function):
 
 def panel(q: Tensor) -> int:
     """Number of cosines in a panel on the device of ``q`` [...]; if there are no more, they are computed at once."""
-    return GPU_PANEL if q.is_cuda else PANEL
+    return GPU_COSINES_PER_PANEL if q.is_cuda else COSINES_PER_PANEL
 
 
 def _panels(q: Tensor, keys: Tensor, choice: Choice) -> Iterator[slice]:
     """Rows of each panel."""
-    width, fewest = len(keys), ROWS  # C numbers per anchor
+    width, fewest = len(keys), FEWEST_ANCHORS  # C numbers per anchor
     if choice.index is not None:
         fewest = 1
-        if _reads(keys, choice.index):
+        if _cheaper_to_read(keys, choice.index):
             width = choice.index.shape[1] * q.shape[1]  # K x D numbers
     height = max(fewest, panel(q) // max(1, width))
     for start in range(0, len(q), height):
@@ -215,14 +215,14 @@ def _panels(q: Tensor, keys: Tensor, choice: Choice) -> Iterator[slice]:
 def _parts(rows: slice, cosines: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Rows and cosines of each part of a panel."""
     start = rows.start
-    for part in cosines.chunk(1 if cosines.is_cuda else PARTS):
+    for part in cosines.chunk(1 if cosines.is_cuda else PARTS_PER_PANEL):
         yield slice(start, start + len(part)), part
         start += len(part)
 
 
-def _reads(keys: Tensor, index: Tensor) -> bool:
+def _cheaper_to_read(keys: Tensor, index: Tensor) -> bool:
     """Whether the chosen candidates are so few that reading them costs less than computing all cosines."""
-    return index.shape[1] * READ < len(keys)
+    return index.shape[1] * COST_OF_READING_A_KEY < len(keys)
 
 
 def _column(value: Tensor, rows: slice) -> Tensor:
@@ -239,7 +239,7 @@ def _cosines(q: Tensor, keys: Tensor, choice: Choice, rows: slice) -> Tensor:
     if choice.index is None:
         return q[rows] @ keys.T
     chosen = choice.index[rows].long()  # [r, K]
-    if _reads(keys, choice.index):
+    if _cheaper_to_read(keys, choice.index):
         return (keys[chosen] @ q[rows, :, None])[..., 0]
     return (q[rows] @ keys.T).gather(1, chosen)
 
@@ -257,7 +257,7 @@ def _masked_cosines(q: Tensor, keys: Tensor, choice: Choice, rows: slice) -> Ten
     if choice.image_ids is not None:
         cosines.masked_fill_(choice.image_ids[0][rows, None] == choice.image_ids[1], float("-inf"))
     if choice.excluded is not None:
-        height = len(cosines) if cosines.is_cuda else MARKED
+        height = len(cosines) if cosines.is_cuda else ROWS_PER_MASK
         for part, packed in zip(cosines.split(height), choice.excluded[rows].split(height), strict=True):
             part.add_(unpack(packed, len(keys)).view(torch.uint8), alpha=PENALTY)
     return cosines
@@ -276,7 +276,7 @@ def _add_gradients(
     """From the gradient by the cosines of a panel, write that by its anchors, and add that by the keys."""
     if choice.index is not None:
         chosen = choice.index[rows].long()
-        if _reads(keys, choice.index):
+        if _cheaper_to_read(keys, choice.index):
             by_q[rows] = (by_cosines[:, None] @ keys[chosen])[:, 0]
             if by_keys is not None:
                 by_keys.index_add_(0, chosen.flatten(), (by_cosines[..., None] * q[rows, None]).flatten(0, 1))

@@ -115,11 +115,11 @@ def _table(run: Run, names: Mapping[Key, str], targets: Mapping[str, str]) -> st
 
 def _evaluations(run: Run, names: Mapping[Key, str]) -> dict[str, Any]:
     """The settings of what has evaluated the network, each by the beginning of the names of its numbers."""
-    found = dict[str, Any]()
+    settings = dict[str, Any]()
     for entry in (entry for entry in run.evaluations if entry["metrics"] and not entry["network"]):
         its = (names[metric, entry["id"], entry.get("images")].rpartition("/")[0] for metric in entry["metrics"])
-        found[min(its, key=len)] = settings_of_evaluation(entry["evaluator"], entry["settings"])
-    return found
+        settings[min(its, key=len)] = settings_of_evaluation(entry["evaluator"], entry["settings"])
+    return settings
 
 
 def _without_folders(node: Any) -> Any:

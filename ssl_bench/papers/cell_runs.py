@@ -79,18 +79,20 @@ def finished(outputs: Path) -> dict[str, list[Run]]:
     return recipes
 
 
-def trained(found: Trained, config: Mapping[str, Any]) -> list[Run]:
-    """Those of the runs that have the recipe of a configuration and as many images as it says.
+def trained(by_recipe: Trained, config: Mapping[str, Any]) -> list[Run]:
+    """The runs with the recipe of a configuration that were trained on as many images as it names.
 
-    A run counts the images that it trains on, a composed configuration also those that it sets apart (``held_out``).
+    The configuration of a run has the number of images that it was trained on; the number in a composed configuration
+    still includes the images that ``held_out`` sets apart.
     """
     images, apart = config["dataset"].get("train_images"), sum(config["dataset"].get("held_out") or ())
     trains_on = None if images is None else images - apart
-    return [run for run in found.get(recipe_id(config), []) if run.config["dataset"].get("train_images") == trains_on]
+    of_recipe = by_recipe.get(recipe_id(config), [])
+    return [run for run in of_recipe if run.config["dataset"].get("train_images") == trains_on]
 
 
 class Results:
-    """The finished runs of a results folder, found by the cells that they fill.
+    """The finished runs of a results folder, looked up by the cells that they fill.
 
     Args:
         cells: the cells that will be asked for. Those of whose dataset there is no run are not composed.
@@ -121,8 +123,8 @@ class Results:
             return chosen
         for seed in self._seeds:
             config = composed.config(seed)
-            found = [_as_asked(run, config) for run in trained(self._trained, config)]
-            chosen += [run for run in found if value(run, cell.metric) is not None][:1] or found[:1]
+            copies = [_as_asked(run, config) for run in trained(self._trained, config)]
+            chosen += [run for run in copies if value(run, cell.metric) is not None][:1] or copies[:1]
         return chosen
 
     def values(self, cell: Cell) -> dict[int, float]:

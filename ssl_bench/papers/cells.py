@@ -152,13 +152,13 @@ def merge(*parts: Sequence[str]) -> list[str]:
 
     ``~temperature`` removes the overrides of that group before it.
     """
-    kept: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     for override in (o for part in parts for o in part):
         if override.startswith("~"):
-            kept = {key: o for key, o in kept.items() if key.split(".")[0] != override[1:]}
+            by_key = {key: o for key, o in by_key.items() if key.split(".")[0] != override[1:]}
             continue
         key = override.split("=", 1)[0]
-        if kept.get(key) != override:
-            kept.pop(key, None)
-            kept[key] = override
-    return list(kept.values())
+        if by_key.get(key) != override:
+            by_key.pop(key, None)
+            by_key[key] = override
+    return list(by_key.values())

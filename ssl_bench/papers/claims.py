@@ -136,11 +136,11 @@ class PaperClaim(Table):
     def findings(self, values: Callable[[Cell], Mapping[int, float]]) -> list[Tested]:
         """Apply each criterion to the values of the cells, by seed."""
         tested = {criterion: judge(criterion, criterion.numbers(values)) for criterion in self.criteria}
-        asked = [finding for finding in tested.values() if not finding.criterion.control]
-        asked.sort(key=lambda finding: (finding.verdict is ClaimVerdict.NOT_RUN, finding.p))
+        others = [finding for finding in tested.values() if not finding.criterion.control]
+        others.sort(key=lambda finding: (finding.verdict is ClaimVerdict.NOT_RUN, finding.p))
         error, decided = ERROR, True
-        for rank, finding in enumerate(asked):
-            error = ERROR / (len(asked) - rank) if decided else error
+        for rank, finding in enumerate(others):
+            error = ERROR / (len(others) - rank) if decided else error
             judged = judge(finding.criterion, finding.numbers, error)
             tested[finding.criterion] = judged
             decided = judged.verdict in (ClaimVerdict.SHOWN, ClaimVerdict.CONTRADICTED)

@@ -33,7 +33,7 @@ class Filled:
     Attributes:
         values: of the finished runs on disk.
         measured: of the runs that are committed with the package.
-        lacking: the metric that the finished runs do not have, in words; empty if they have it or there are none.
+        lacking: says which metric the finished runs do not have; empty if they have it, or if there are no runs.
         remarks: footnotes of our number: what its mean mixes, and warnings of the runs.
     """
 

@@ -26,7 +26,7 @@ class PlannedRuns:
         composition: the composed configuration; None if there can be no run.
         unavailable: why there can be no run; empty if there can.
         done: directories of the finished runs, by their seeds.
-        recorded: a cell is filled by what is recorded during the training.
+        recorded: whether a cell needs values that are recorded during the training.
     """
 
     overrides: list[str]
@@ -63,8 +63,8 @@ class PlannedRuns:
 def plan(selection: Selection, progress: Progress = lambda requests, count: requests) -> list[PlannedRuns]:
     """The runs of the selected cells; cells with the same runs stand together.
 
-    First come those of cells that what is recorded during a training fills: another cell may need the same network, and
-    its training is not repeated.
+    The runs that record values during the training come first (``knn/top1@best``): another cell may need the same
+    network without these values, and the training is then not repeated.
 
     Raises:
         ConfigError: the selection or an override does not fit.
@@ -80,11 +80,11 @@ def plan(selection: Selection, progress: Progress = lambda requests, count: requ
             if name not in of_key.cells:
                 of_key.cells.append(name)
     _compose(planned.values(), selection, progress)
-    found = finished(selection.outputs)
+    runs_by_recipe = finished(selection.outputs)
     for its_runs in planned.values():
         configs = {seed: its_runs.composition.config(seed) for seed in its_runs.seeds} if its_runs.composition else {}
         for seed, config in configs.items():
-            if folders := [run.folder for run in trained(found, config) if is_complete(run.folder, config)]:
+            if folders := [run.folder for run in trained(runs_by_recipe, config) if is_complete(run.folder, config)]:
                 its_runs.done[seed] = folders
     return sorted(planned.values(), key=lambda its_runs: not its_runs.recorded)
 
@@ -92,7 +92,7 @@ def plan(selection: Selection, progress: Progress = lambda requests, count: requ
 def _compose(planned: Iterable[PlannedRuns], selection: Selection, progress: Progress) -> None:
     """Compose the runs. Those that cannot be composed are unavailable; with further settings it is an error."""
     possible = [its_runs for its_runs in planned if not its_runs.unavailable]
-    for several in (possible[:1], possible):  # an error in all of them is found in the first
+    for several in (possible[:1], possible):  # an error in all of them is runs_by_recipe in the first
         requests = [tuple(its_runs.overrides) for its_runs in several]
         composed = compositions(requests, progress, selection.folder)
         for its_runs in several:

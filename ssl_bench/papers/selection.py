@@ -95,7 +95,7 @@ class Selection:
 
     @property
     def changes(self) -> list[str]:
-        """The settings of what every cell computes, with ``scale=reduced`` if one of them changes the training.
+        """The settings that change the training or the evaluation of every cell, with ``scale=reduced`` for a training.
 
         Raises:
             ConfigError: the scale is unknown.
@@ -108,7 +108,7 @@ class Selection:
 
     @property
     def of_machine(self) -> list[str]:
-        """The settings that say where and how the runs are carried out."""
+        """The settings on which the weights do not depend, such as ``devices`` and ``paths.data``."""
         return [setting for setting in self.settings if _group(setting) in NOT_IN_RUN_ID - {"evaluate", "launcher"}]
 
     @property

@@ -21,7 +21,7 @@ from ssl_bench.papers.claims import PaperClaim
 from ssl_bench.papers.keys import PAPER_KEYS, check_keys
 from ssl_bench.papers.read_table import read_claim, read_table
 
-LARGEST = 2**20  # bytes of a file, which takes seconds; those of this package have up to 34,000
+LARGEST_FILE_BYTES = 2**20  # which take seconds; the files of this package have up to 34,000
 
 
 def directory() -> Path:
@@ -94,13 +94,13 @@ def read(path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
 
 @cache
 def _read(path: Path, changed: files.Mark) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
-    return parse(files.read_bytes(path, LARGEST), path)
+    return parse(files.read_bytes(path, LARGEST_FILE_BYTES), path)
 
 
 def dropped(names: tuple[str, ...] = ()) -> dict[str, str]:
     """The claims that have left the files of some papers, or of all, each with the reason."""
-    found = [path_of(paper)[0] for paper in names or paths()]
-    of_papers = [(path.stem, anchors.parse(path.read_bytes()).get("dropped") or {}) for path in found]
+    paths_of_papers = [path_of(paper)[0] for paper in names or paths()]
+    of_papers = [(path.stem, anchors.parse(path.read_bytes()).get("dropped") or {}) for path in paths_of_papers]
     return {f"{paper}/{claim}": why for paper, of in of_papers for claim, why in of.items()}
 
 

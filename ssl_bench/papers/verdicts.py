@@ -43,8 +43,8 @@ class Judged:
     @property
     def main(self) -> Tested:
         """The finding of a printed row: a control that failed, or the first criterion with the claim's verdict."""
-        asked = [finding for finding in self.findings if not finding.criterion.control]
-        return [*failed(self.findings), *(finding for finding in asked if finding.verdict is verdict(asked))][0]
+        others = [finding for finding in self.findings if not finding.criterion.control]
+        return [*failed(self.findings), *(finding for finding in others if finding.verdict is verdict(others))][0]
 
     @property
     def numbers(self) -> str:

@@ -144,7 +144,7 @@ def test_a_batch_that_does_not_fit_says_what_to_set(setting: Setting, monkeypatc
 
     monkeypatch.setattr(Stepper, "compute", full)
     answer = speed.step_answer("resnet18 32px", setting)
-    assert (answer.figure, answer.verdict) == ("does not fit", Verdict.KNOWN)
+    assert (answer.figure, answer.verdict) == ("does not fit", Verdict.MEASURED)
     assert answer.advice == "set batch_size.chunk to 8 or less"
 
 
@@ -153,7 +153,7 @@ def test_the_versions_here_and_a_gpu_that_torch_was_not_built_for(
 ) -> None:
     versions, devices = machine.section(setting)
     assert versions.values["torch"] == torch.__version__.split("+")[0] and versions.values["cores"] >= 1
-    assert devices.verdict is Verdict.KNOWN
+    assert devices.verdict is Verdict.MEASURED
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Tesla V100")

@@ -187,7 +187,7 @@ def test_a_rank_on_a_gpu_draws_the_rows_of_one_process(k: int, grows: bool, monk
     """Drawn as on GPUs, in blocks; ten ranks of four rows each."""
     rows, views, width = 40, 2, 38
     monkeypatch.setattr(bits, "in_numpy", lambda device: False)
-    monkeypatch.setattr(sampling, "GPU_BLOCK", 3 * views * width)
+    monkeypatch.setattr(sampling, "GPU_BLOCK_NUMBERS", 3 * views * width)
 
     def found(kept: slice) -> list[Tensor]:
         own = [torch.arange(rows)[kept] % width]

@@ -84,8 +84,8 @@ def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
 
 @pytest.fixture(autouse=True)
 def several_panels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "PANEL", PANEL)
-    monkeypatch.setattr(tiles, "ROWS", 1)
+    monkeypatch.setattr(tiles, "COSINES_PER_PANEL", PANEL)
+    monkeypatch.setattr(tiles, "FEWEST_ANCHORS", 1)
 
 
 @pytest.mark.parametrize("choice", CHOICES)

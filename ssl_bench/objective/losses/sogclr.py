@@ -27,7 +27,7 @@ from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
 
-LARGEST = 3.0  # of the gradient of a temperature
+LARGEST_SLOPE = 3.0  # of the gradient of a temperature
 
 
 class SogCLR(Loss):
@@ -124,6 +124,6 @@ class ISogCLR(SogCLR):
         log_g, log_u = self._averages(contrast, tau)
         mean = contrast.sum(lambda s, t, lse: s * (s / t - lse).exp(), tau, contrast.lse(tau))  # sum_k p_k s_k
         slope = (log_u + self.rho - (log_g - log_u).exp() * mean / tau).mean(0)  # [B]
-        slope = self._remembered("slopes", contrast)[0].lerp(slope.clamp(-LARGEST, LARGEST), self.beta)
+        slope = self._remembered("slopes", contrast)[0].lerp(slope.clamp(-LARGEST_SLOPE, LARGEST_SLOPE), self.beta)
         taus = (tau[0] - self.eta * slope).clamp(self.tau_min, self.tau_max)
         return super().for_update(contrast, tau) | {"taus": taus, "slopes": slope}
