@@ -113,10 +113,14 @@ def compare(
         seed: the column of the seed in a table.
 
     Returns:
-        With ``by`` a row for each comparison, as :func:`runs`, with the columns ``where``, ``of``, ``to``, ``n``,
-        ``mean``, ``to_mean``, ``difference``, ``low`` and ``high`` (which hold together with those of the other rows),
-        ``single_low`` and ``single_high`` (95%, of this row alone), ``varies``,
-        ``verdict``. Without it a :class:`WhatMatters`.
+        With ``by`` a row for each comparison: ``where`` (the settings of its runs, or all cells), ``of`` and ``to``
+        (the two values), ``n`` (runs of the value that has fewer), ``seeds`` (that both values have), ``mean`` and
+        ``to_mean``, ``difference``, ``low`` and ``high`` (of its interval, which holds together with those of the other
+        rows), ``single_low`` and ``single_high`` (of a 95% interval of this row alone), ``varies`` (``seeds`` or
+        ``images``, whichever adds more to the interval), ``verdict``, ``cells`` (over which it is a mean), ``vary``
+        (whether these cells differ by more than chance), ``by_seed`` (whether a seed moves the difference alike in all
+        of them), ``differ`` (other settings in which the runs differ) and ``commands`` (which train missing runs).
+        Without ``by`` a :class:`WhatMatters`.
 
     Raises:
         ConfigError: there is nothing to compare, or the margin is not positive.

@@ -3,8 +3,6 @@
 Shapes: V anchor views; B images on this rank; D width; F features of the backbone.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,15 +55,15 @@ class WithNetworks(nn.Module, ABC):
     groups: int = 1
     views: int = 2
     more_views: ClassVar[bool] = False
-    needs_views: ClassVar[Mapping[type[Views], str]] = MappingProxyType({})
+    needs_views: ClassVar[Mapping[type["Views"], str]] = MappingProxyType({})
     trains: ClassVar[bool] = True
     projects: ClassVar[bool] = True
 
     @abstractmethod
-    def trained_outputs(self, batch: Batch) -> Outputs:
+    def trained_outputs(self, batch: "Batch") -> Outputs:
         """Outputs of the trained networks for a batch, with gradient."""
 
-    def momentum_outputs(self, batch: Batch) -> Outputs:
+    def momentum_outputs(self, batch: "Batch") -> Outputs:
         """Outputs of the momentum network, and other constants made of the views: without gradient."""
         return {}
 
@@ -82,10 +80,10 @@ class Method(WithNetworks):
         return [self.encoder]
 
     @abstractmethod
-    def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
+    def objective(self, outputs: Outputs, batch: "Batch", progress: Progress, diagnostics: bool) -> StepResult:
         """Compute the loss and, with ``diagnostics``, all diagnostics; ``batch`` may come without its views."""
 
-    def forward(self, batch: Batch, progress: Progress, diagnostics: bool = False) -> StepResult:
+    def forward(self, batch: "Batch", progress: Progress, diagnostics: bool = False) -> StepResult:
         """Run the networks and the objective at ``progress`` in [0, 1] of the training."""
         outputs = self.trained_outputs(batch) | self.momentum_outputs(batch)
         return self.objective(outputs, batch, progress, diagnostics)

@@ -3,8 +3,6 @@
 Shapes: V anchor views; B images on this rank.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -108,13 +106,13 @@ class Contrastive(Method):
     def networks(self) -> list[nn.Module]:
         return list(self.framework.children())
 
-    def trained_outputs(self, batch: Batch) -> Outputs:
+    def trained_outputs(self, batch: "Batch") -> Outputs:
         return self.framework.trained_outputs(batch)
 
-    def momentum_outputs(self, batch: Batch) -> Outputs:
+    def momentum_outputs(self, batch: "Batch") -> Outputs:
         return self.framework.momentum_outputs(batch)
 
-    def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
+    def objective(self, outputs: Outputs, batch: "Batch", progress: Progress, diagnostics: bool) -> StepResult:
         losses, values, for_update = [], dict[str, Tensor](), ForUpdate({}, {})
         # Half precision ends here: unit vectors, cosines and logits are float32 (or float64, where that was asked for).
         with torch.autocast(batch.ids.device.type, enabled=False):
@@ -125,7 +123,7 @@ class Contrastive(Method):
         return StepResult(losses[0] if len(losses) == 1 else torch.stack(losses).sum(), values, for_update)
 
     def _of_term(
-        self, term: Term, batch: Batch, progress: Progress, diagnostics: bool, for_update: ForUpdate
+        self, term: Term, batch: "Batch", progress: Progress, diagnostics: bool, for_update: ForUpdate
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a term [] and its diagnostics; add to ``for_update`` what :meth:`update` needs of it."""
         part, e = self._part(term.name), term.e
