@@ -34,8 +34,8 @@ class InvalidValue(ConfigError, ValueError):
 
     Args:
         key: name of the argument or key, such as ``tau``.
-        value: what it was set to.
-        remedy: what to set it to; it follows the words "set <key> to".
+        value: the refused value.
+        remedy: the values that are allowed; the words follow "set <key> to".
     """
 
     def __init__(self, key: str, value: object, remedy: str) -> None:

@@ -344,7 +344,7 @@ def read_json(
 
     Args:
         named: say in a sentence that a file is damaged.
-        of_a_run: as a link that leaves its folder it counts as damaged.
+        of_a_run: it is a file of a run, and counts as damaged if it is a link that leaves the run's folder.
         parse: the value of another kind of text, or a ValueError.
     """
     content, wrong = examined(path, kind, parse, of_a_run)

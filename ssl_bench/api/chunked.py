@@ -33,11 +33,10 @@ def chunked(
     Args:
         encoder: maps [n, ...] to vectors [n, D]; if it is a DistributedDataParallel, the gradients of the encoder and
             of the loss are averaged over the ranks once, at the end.
-        loss: of the vectors [B, D] of each view, such as a :class:`PairLoss` or any function that takes as many
-            tensors as there are views; it is called once.
+        loss: a function of as many tensors [B, D] as there are views, such as a :class:`PairLoss`; it is called once.
         views: [B, ...] each.
         chunk: images per pass, a divisor of B.
-        scale: of the loss before the backward pass, such as ``scaler.scale`` of a GradScaler.
+        scale: function of the loss before the backward pass, such as ``scaler.scale`` of a GradScaler.
 
     Returns:
         The loss [], without gradient. Gradients are added to ``grad`` of the parameters.

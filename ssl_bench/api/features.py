@@ -70,7 +70,7 @@ def knn(
         queries: [Q, D], likewise.
         query_labels: [Q] from 0 to C - 1; None: there is no accuracy.
         k: number of neighbours, from 1 to N.
-        temperature: of the votes, positive.
+        temperature: the temperature of the votes, positive.
 
     Raises:
         InvalidValue: shapes or numbers that do not fit.
@@ -92,7 +92,7 @@ def linear_probe(
 
     Args:
         features, labels, queries, query_labels: as of :func:`knn`.
-        seed: of the held-out tenth and of the order of the images.
+        seed: the seed of the held-out tenth and of the order of the images.
         options: ``lrs``, ``epochs``, ``batch_size``, ``momentum``, ``weight_decay`` (one or several) and ``hold_out``
             of LinearProbe.
 
@@ -123,7 +123,7 @@ def alignment_uniformity(z1: Any, z2: Any, gamma: float = 2.0, t: float = 2.0) -
     Args:
         z1, z2: [B, D], of any length, finite, two views of B >= 2 images.
         gamma: power of the distance of positives, positive (alpha in the paper).
-        t: of the Gaussian kernel, in (0, 100].
+        t: the factor t of the Gaussian kernel exp(-t |f - f'|^2), in (0, 100].
 
     Returns:
         E |f - g|^gamma over the positives, in [0, 2^gamma]; and log E exp(-t |f - f'|^2) over the pairs of distinct
@@ -191,7 +191,7 @@ def load_weights(network: nn.Module, file: str | os.PathLike[str], which: Which 
     run.
 
     Args:
-        network: of timm, of torchvision or your own.
+        network: a network of timm or of torchvision, or your own.
         file: .safetensors, or one of ``torch.save``, or a folder that timm has written.
         which: ``trained`` or ``momentum``, if a file has both; None: the one that its method evaluates.
 

@@ -73,9 +73,9 @@ class PairLoss(nn.Module):
             rank's own, and must not be in a DistributedDataParallel that broadcasts buffers.
         cosines: ``dense`` stores all cosines; ``tiled`` computes them in panels that are never stored; ``auto`` is
             tiled where they are many, and dense inside ``torch.compile``.
-        similarity: what takes the place of the cosine in s / tau: ``cosine``, ``arctanh`` or ``student``
+        similarity: the function of the cosine that is s in s / tau: ``cosine``, ``arctanh`` or ``student``
             (:mod:`ssl_bench.objective.similarity`).
-        seed: of a queue's first keys and of all draws, the same on all ranks.
+        seed: the seed of a queue's first keys and of all draws, the same on all ranks.
         options: arguments of the loss (``alpha`` of eqco, ``sigma`` of dclw, ``weight``, ...) and of the negatives
             (``k``, ``instances``, ...). Their defaults are those of conf/. The width ``dim`` of the keys is taken from
             the first vectors unless it is given.

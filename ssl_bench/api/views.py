@@ -77,7 +77,7 @@ class BatchViews:
 
         Args:
             images: uint8 [B, C, H, W], C 1 or 3, on any device, which computes them; or an array of numpy.
-            generator: of the random parameters; None: torch's global one, which ``torch.manual_seed`` sets.
+            generator: generator of the random parameters; None: torch's global one, which ``torch.manual_seed`` sets.
 
         Returns:
             float32 [B, C, size, size] for each view.

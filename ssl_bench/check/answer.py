@@ -30,10 +30,10 @@ class Answer:
 
     Attributes:
         name: unique in its section, such as ``simclr bf16``.
-        figure: what was measured, in words: ``18 GB/s``.
-        verdict: what it means.
+        figure: the measured value with its unit: ``18 GB/s``.
+        verdict: its meaning.
         reason: why the verdict is not good, with the bound that was missed.
-        advice: what to do about it.
+        advice: a remedy.
         values: the numbers behind the figure, by name; they are kept in ``check.json``.
     """
 

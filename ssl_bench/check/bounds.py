@@ -1,4 +1,4 @@
-"""How far a result may be from float64: number formats, and the comparison of tensors by their norms."""
+"""Bounds on the error against float64: number formats, and the comparison of tensors by their norms."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class NumberFormat:
 
     Attributes:
         name: fp64, fp32, tf32, fp16 or bf16.
-        precision: of a run in this format.
+        precision: the precision of a run in this format.
     """
 
     name: str
@@ -54,10 +54,10 @@ def formats(device: torch.device) -> list[NumberFormat]:
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far a result is from the reference.
+    """The distance of a result from the reference.
 
     Attributes:
-        name: of the result.
+        name: name of the result.
         error: norm of its error.
         bound: largest error that rounding explains, in the same unit; 0: the result must be equal.
     """

@@ -121,7 +121,7 @@ def measure(
     Args:
         part: the images of this rank.
         resumed: before each batch a new loss loads the ``state_dict``.
-        in_chunks: by :func:`ssl_bench.chunked`, and the cosines of a PairLoss in tiles.
+        in_chunks: compute by :func:`ssl_bench.chunked`, and the cosines of a PairLoss in tiles.
     """
     loss: Any = None
     half = data[0].z.dtype == torch.bfloat16
@@ -155,7 +155,7 @@ def _value(loss: Any, ids: Tensor, labels: Tensor, z1: Tensor, z2: Tensor) -> Te
 
 
 def deviations(measured: Measured, right: Measured, bound: float | None = None) -> list[Deviation]:
-    """How far value and gradient are from the right ones; beside ``bound`` nothing but rounding is allowed."""
+    """The errors of value and gradient; ``bound``: the largest relative error, None: that of rounding."""
     bound = bound or (EXACT if right.value.dtype == torch.float64 else SINGLE)
     value = distance("the value", measured.value, right.value, bound, least=1.0)
     return [value, distance("the gradient", measured.gradient, right.gradient, bound)]

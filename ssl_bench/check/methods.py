@@ -64,9 +64,9 @@ class Step64:
     """A step in float64 on the CPU: the reference of all formats.
 
     Attributes:
-        name: what is chosen: ``loss=dcl``.
-        method: in float32 on the CPU.
-        gradients: by the name of the parameter.
+        name: the tested option: ``loss=dcl``.
+        method: the method in float32 on the CPU.
+        gradients: the gradients in float64, by the name of the parameter.
     """
 
     name: str

@@ -55,7 +55,7 @@ def steps(setting: Setting) -> Iterator[Answer]:
 
 
 def replay(folder: Path, device: torch.device, *overrides: str) -> list[Deviation] | str:
-    """How far replayed steps are from eager ones, as a share of their change; or why they cannot be replayed.
+    """The distance of replayed steps from eager ones, as a share of their change; or why no step can be replayed.
 
     Replays and eager steps may round sums in another order. The bound is the one by which a run accepts a recording.
     """

@@ -53,7 +53,7 @@ class RandomDataset(Dataset):
     """A dataset without files.
 
     Args:
-        side: of the stored images; ``size`` is that of the views.
+        side: side of the stored images in pixels; ``size`` is the side of the views.
         count: number of images.
     """
 

@@ -18,7 +18,7 @@ from ssl_bench.hardware import available_cores
 from ssl_bench.surroundings import without_gpus
 
 if TYPE_CHECKING:
-    from ssl_bench.check.report import Found
+    from ssl_bench.check.report import SectionAnswer
 
 KEYS = ("device", "paths.outputs")
 
@@ -88,12 +88,12 @@ def _loss(options: Any) -> int:
     return wrong
 
 
-def _printed(results: "Iterator[Found]", options: Any) -> "tuple[list[Found], int]":
+def _printed(results: "Iterator[SectionAnswer]", options: Any) -> "tuple[list[SectionAnswer], int]":
     """Print answers as they come; return them, and 1 if one is wrong."""
     from ssl_bench.check import report
     from ssl_bench.check.answer import Verdict
 
-    output, found = sys.stderr if options.json else sys.stdout, list["Found"]()
+    output, found = sys.stderr if options.json else sys.stdout, list["SectionAnswer"]()
     for result in results:
         found.append(result)
         print(report.text(result), file=output, flush=True)

@@ -95,8 +95,8 @@ class Method(WithNetworks):
         calls this method of its base class last.
 
         Args:
-            for_update: from the step's StepResult.
-            progress: of the training, as for the forward.
+            for_update: the field of this name in the step's StepResult.
+            progress: progress of the training in [0, 1], as for the forward.
         """
         for module in self.modules():
             if isinstance(module, StepGenerator):
@@ -109,7 +109,7 @@ class Method(WithNetworks):
 
         Args:
             devices: number of ranks.
-            images: of the global batch, or of a chunk of it.
+            images: number of images of the global batch, or of a chunk of it.
 
         Raises:
             InvalidValue: naming framework.groups.
@@ -137,8 +137,8 @@ class Term:
 
     Attributes:
         e: its anchors and their positives.
-        name: in the framework's ``further``; empty for the first term.
-        weight: of the term in the loss.
+        name: a key of the framework's ``further``; empty for the first term.
+        weight: weight of the term in the loss.
         bank: candidates of its own; None: those of the option ``negatives``.
         temperature: one of its own; None: that of the option ``temperature``.
         cells: anchors of an image in a view: V is as many times the number of views.
@@ -177,8 +177,8 @@ class Framework(WithNetworks):
         """Update momentum network and memory, without gradient; called as the method's :meth:`Method.update`.
 
         Args:
-            e: of the first term.
-            progress: of the training, as for the forward.
+            e: anchors and positives of the first term.
+            progress: progress of the training in [0, 1], as for the forward.
         """
 
     def check(self, images: int) -> None:

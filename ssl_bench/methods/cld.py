@@ -42,8 +42,8 @@ class CrossLevel(nn.Module):
         backbone, head: the networks; D is the width of the head's output.
         clusters: C, 2 or more.
         cld_tau: temperature of the term, positive; None: that of the option ``temperature``.
-        weight: of the term, 0 or more; with 0 there is none.
-        iterations: of k-means, at least 1.
+        weight: weight of the term, 0 or more; with 0 there is no term.
+        iterations: steps of k-means, at least 1.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class MoCoCLD(Siamese):
     """MoCo with CLD: two views are queries, the key of a third view is the positive of both, CLD is of the queries.
 
     Args:
-        momentum: of the moving average that makes the keys.
+        momentum: momentum of the moving average that makes the keys.
         clusters, cld_tau, weight, iterations: as in :class:`CrossLevel`.
         norm, groups: as in :class:`ssl_bench.methods.siamese.Siamese`.
     """

@@ -58,7 +58,8 @@ class Contrastive(Method):
         reduction: ``mean`` over the anchors of all views (most PyTorch codes); ``sum`` over the views of the mean over
             the images (Google's SimCLR, MACL's code), which is twice as much for two views.
         tiled: whether cosines are computed in panels that are never stored; None: where they are many.
-        views: of an image; those that the framework does not take are positives of the first two, not anchors.
+        views: number of views of an image; views that the framework does not take are positives of the first two, and
+            no anchors.
         similarity: function of the cosine that is s in s / tau (:mod:`ssl_bench.objective.similarity`).
         positives: None: the other view.
 
@@ -206,7 +207,7 @@ def check_needs(
         views: the requirements that the views meet, as :attr:`Framework.gives`.
         parts: loss, negatives, temperature and positives, by these names.
         lacks: those that are not met whatever the negatives, with what to set, as :attr:`Framework.lacks`.
-        remedies: what to set for other needs, in place of what ``NEEDS`` says.
+        remedies: for other needs the settings to change, in place of those that ``NEEDS`` names.
 
     Raises:
         MissingNeed: naming the part.
@@ -247,7 +248,7 @@ class MissingNeed(ValueError):
 
     Attributes:
         group: group of the configuration whose part has the need.
-        remedy: what to set; None: what ``NEEDS`` says.
+        remedy: the setting to change; None: the one that ``NEEDS`` names.
     """
 
     def __init__(self, group: str, need: str, remedy: str | None = None) -> None:

@@ -52,7 +52,7 @@ class DenseCL(Siamese):
 
     Args:
         backbone, head: the networks; the head of the cells has the hidden width and the output width of ``head``.
-        weight: of the term of the cells, from 0 to 1.
+        weight: weight of the term of the cells, from 0 to 1.
         momentum, norm, groups: as in :class:`ssl_bench.methods.siamese.Siamese`.
     """
 

@@ -20,7 +20,7 @@ def kmeans(x: Tensor, clusters: int, iterations: int) -> tuple[Tensor, Tensor]:
 
     Args:
         clusters: C, at most N.
-        iterations: of labels and means, 1 or more.
+        iterations: number of times that labels and means are computed, 1 or more.
     """
     means = x.detach()[:clusters]
     for _ in range(iterations - 1):

@@ -38,7 +38,7 @@ class NPID(Framework):
     Args:
         instances: images to pre-train on.
         memory_momentum: the share of the old vector in the new one, in [0, 1].
-        seed: of the first vectors, which are the same on any number of ranks.
+        seed: seed of the first vectors, which are the same on any number of ranks.
         norm, groups: of the batch statistics, as in :class:`ssl_bench.methods.base.Method`.
     """
 

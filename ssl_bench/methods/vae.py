@@ -52,7 +52,7 @@ class Decoder(nn.Module):
     Args:
         latents: width of the latents.
         width: channels before the last convolution; twice as many for each halving of the side, at most 512.
-        channels, size: of the image; if ``size`` is not 2^n times the first side, the rest is cut off.
+        channels, size: channels and side of the image; if the side is not 2^n times the first one, the rest is cut off.
     """
 
     def __init__(self, latents: int, width: int, channels: int, size: int) -> None:
@@ -82,11 +82,11 @@ class VAE(Method):
         backbone: the network that is evaluated, by the mean of the latents.
         head: linear, with two outputs for each latent.
         width, channels, size: as in :class:`Decoder`.
-        mean, std: of the views' normalisation, one value for each normalised channel.
+        mean, std: those of the views' normalisation, one value for each normalised channel.
         beta: weight of the divergence (Higgins et al. 2017); 1: the evidence lower bound.
         constants: whether channels beyond those of ``mean``, each constant over an image, count ``once`` or at every
             ``pixel``.
-        seed: of e, which is drawn for the global batch of each step.
+        seed: seed of the noise e, which is drawn for the global batch of each step.
         norm, groups: of the batch statistics, as in :class:`Method`.
 
     Raises:

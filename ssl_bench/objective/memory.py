@@ -26,7 +26,7 @@ class Memory(nn.Module):
         instances: N.
         dim: D.
         momentum: m in [0, 1], the share of the old vector.
-        seed: of the initial vectors, which are the same on all ranks.
+        seed: seed of the initial vectors, which are the same on all ranks.
     """
 
     vectors: Tensor

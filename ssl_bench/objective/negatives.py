@@ -26,8 +26,9 @@ class Negatives(nn.Module, ABC):
     """Candidates for a batch, the choice among them, and what is stored for the next batch.
 
     Attributes:
-        gives: what a loss may list in its ``needs``; ``labelled``: the candidates have the classes of their images.
-        needs: what the framework must give.
+        gives: requirements that a loss may list in its ``needs``; ``labelled``: the candidates have the classes of
+            their images.
+        needs: requirements on the framework.
         varies: whether K depends on the progress of the training.
     """
 
@@ -111,7 +112,7 @@ class RandomK(Negatives):
         views: ``all``: out of the 2N - 2 of both views (SimCLR in "Less can be more" and EqCo); ``cross``: out of the
             N - 1 in the positive's view (ReLIC there); ``own``: out of the N - 1 in the anchor's own view.
         shared: one draw for all anchors instead of one each (SiMo's code).
-        seed: of the draws, which are the same on any number of ranks.
+        seed: seed of the draws, which are the same on any number of ranks.
         final, schedule, milestones: as in :class:`ssl_bench.objective.schedule.Count`.
 
     Raises:
@@ -209,7 +210,7 @@ class Queue(Negatives):
     Args:
         k: keys in the queue, at least 1; at the start, if there is a schedule.
         dim: width D of a key.
-        seed: of the first keys and of the draws; the queue is the same on all ranks.
+        seed: seed of the first keys and of the draws; the queue is the same on all ranks.
         final, schedule, milestones: as in :class:`ssl_bench.objective.schedule.Count`.
 
     Attributes:
@@ -271,11 +272,11 @@ class MemoryBank(Negatives):
     :meth:`ssl_bench.objective.memory.Memory.update`.
 
     Args:
-        k: of the other images for each anchor, drawn uniformly without replacement at every step; None: all of them.
-        momentum: of the average, in [0, 1], the share of the old key.
+        k: number of other images for each anchor, drawn uniformly without replacement at every step; None: all of them.
+        momentum: the share of the old key in the average, in [0, 1].
         dim: width D of a key.
         instances: images to pre-train on.
-        seed: of the first keys and of the draws, which are the same on any number of ranks.
+        seed: seed of the first keys and of the draws, which are the same on any number of ranks.
     """
 
     gives = frozenset({"negatives", "aligned"})

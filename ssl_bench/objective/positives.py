@@ -18,9 +18,9 @@ class Positives(nn.Module, ABC):
     """The positives of a batch, and what is kept for the next batch.
 
     Attributes:
-        gives: what a loss may list in its ``needs``.
+        gives: requirements that a loss may list in its ``needs``.
         takes: properties of the framework that are lost with these positives.
-        needs: what negatives and loss must give.
+        needs: requirements on negatives and loss.
     """
 
     gives: frozenset[str] = frozenset()

@@ -33,7 +33,7 @@ def card(
     Args:
         config: resolved configuration of the run.
         results: content of its ``results.json``; None if it has not finished.
-        facts: what else the card says about the weights, by name.
+        facts: further facts about the weights, by name.
         load: sentences about how to load the weights in the card's folder, each with its lines of Python.
     """
     run = Run(None, results["config"] if results else config, results or {})

@@ -54,7 +54,7 @@ class Cell:
         overrides: arguments of `ssl-bench train`, without the seed.
         paper: the reported number, accuracies in percent; None if it is not known.
         provenance: where that number comes from, one of :data:`ssl_bench.papers.read_table.PROVENANCE`.
-        missing: what this package cannot do yet for the cell; empty for nothing.
+        missing: a feature that the cell needs and this package lacks; empty for none.
         x: the column's value on the x axis of a figure.
     """
 

@@ -26,7 +26,7 @@ ROUNDING = 1e-15  # deviation of numbers that are equal up to rounding
 
 
 class ClaimVerdict(Enum):
-    """Of a criterion or a claim."""
+    """The verdict on a criterion or on a claim."""
 
     SHOWN = "shown"
     CONTRADICTED = "contradicted"
@@ -58,7 +58,7 @@ class Criterion:
         says: the comparison in words.
         limit: where the mean over the seeds must lie, in words.
         limits: the ends of this open interval.
-        statistic: of STATISTICS, which makes one number of several cells, in their order.
+        statistic: a key of STATISTICS: the function that makes one number of several cells, in their order.
         of: the cells.
         minus: the cells whose number is subtracted, seed by seed; empty for none.
         control: the claim is undecided unless this is shown.
@@ -93,7 +93,8 @@ class Tested:
     """A criterion with the numbers of its seeds.
 
     Attributes:
-        error: of each end of the interval from ``low`` to ``high``, which is NaN for fewer than two seeds.
+        error: probability that one end of the interval from ``low`` to ``high`` is wrong.
+        low, high: NaN for fewer than two seeds.
         p: the error at which the interval would end at the nearest limit.
     """
 

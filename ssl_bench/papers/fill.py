@@ -31,8 +31,8 @@ class Filled:
     """A cell with its measured values, accuracies in percent.
 
     Attributes:
-        values: of the finished runs on disk.
-        measured: of the runs that are committed with the package.
+        values: the numbers of the finished runs on disk.
+        measured: the numbers that are committed with the package.
         lacking: says which metric the finished runs do not have; empty if they have it, or if there are no runs.
         remarks: footnotes of our number: what its mean mixes, and warnings of the runs.
     """

@@ -32,7 +32,7 @@ def read_table(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[st
     """A table.
 
     Args:
-        path: of the file.
+        path: path of the file.
         paper: the content of the file.
         node: the table's part of it.
 

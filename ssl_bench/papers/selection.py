@@ -48,7 +48,7 @@ class Selection:
         whole: a name may be a paper, which is all of its tables; no name at all is every table.
         row, column: a name, a pattern or words of a name; None selects all.
         settings: the arguments ``key=value`` other than ``row`` and ``col``.
-        folder: of ``--config-dir``, with further options.
+        folder: the folder of ``--config-dir``, with further options.
     """
 
     names: tuple[str, ...]
