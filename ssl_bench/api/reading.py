@@ -244,12 +244,11 @@ def draw(table: DataFrame, x: Name, lines: Name, y: Name, metric: Name) -> Figur
 
 def _of_paper(words: Words, where: Where) -> Selection | None:
     """The tables of papers that words select; None: they select runs."""
-    from ssl_bench.papers.selection import Selection, selects_runs
+    from ssl_bench.papers.selection import selected
 
     texts = _words(words, where)
-    conditions = [text for text in texts if runs_table.read_condition(text)]
-    names = [text for text in texts if text not in conditions]
-    return Selection.read(names, False, conditions) if names and not selects_runs(names, conditions) else None
+    settings = [text for text in texts if runs_table.read_condition(text)]
+    return selected([text for text in texts if text not in settings], settings) if texts else None
 
 
 def _words(words: Words, where: Where = None) -> list[str]:

@@ -14,7 +14,7 @@ from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, output, sh
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables, verdicts
 from ssl_bench.papers.fill import fill_tables, results_for
-from ssl_bench.papers.selection import HELP, Selection, selects_runs
+from ssl_bench.papers.selection import HELP, Selection, selected
 from ssl_bench.papers.sheets import drawn, whole
 from ssl_bench.record.printing import FORMS, Sheet, text_of
 from ssl_bench.results.pivot import pivot
@@ -53,31 +53,28 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
     parser.epilog = f"{ABOUT_NUMBERS} {HELP}"
     options = parser.read(arguments)
     of_runs = options.what_matters or options.columns == "epoch"  # curves over the training
+    words = options.names, options.overrides, options.all or options.claims, options.config_dir
+    selection = None if of_runs else selected(*words)
     if not (of_runs or options.out or command == "figure"):
-        print(text_of(_sheets(options), options.format or "rich"), end="")
+        print(text_of(_sheets(options, selection), options.format or "rich"), end="")
         return 0
     if options.format or options.claims:
         raise ConfigError("--format and --claims: leave them out of a figure; each claim has one under its name")
     names = [re.sub(r"(.*/)?([^/]+)\.ya?ml(?=/|$)", r"\2", name) for name in options.names] or ["figures"]
     path = output(options.out, f"{'-'.join(names).replace('/', '-')}.png", OWN["Software"].encode())
     require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
-    figure, own = _figure(options, of_runs or _selects_runs(options)), OWN if path.suffix == ".png" else {}
+    figure, own = _figure(options, selection), OWN if path.suffix == ".png" else {}
     files.write(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=own))
     print(path)
     return 0
 
 
-def _selects_runs(options: Namespace) -> bool:
-    return not options.all and not options.claims and selects_runs(options.names, options.overrides)
-
-
-def _sheets(options: Namespace) -> list[Sheet]:
+def _sheets(options: Namespace, selection: Selection | None) -> list[Sheet]:
     """The tables of runs, of papers or of claims that are to be printed."""
-    if _selects_runs(options):
+    if selection is None:
         return [
             one.sheet() for one in pivot(_runs(options), options.y or options.rows, options.columns, options.metric)
         ]
-    selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     if options.claims:
         require(not selection.changes, "--claims", " ".join(selection.changes), "no settings: claims have their own")
         claims = verdicts.claims_of(selection.names)
@@ -88,10 +85,10 @@ def _sheets(options: Namespace) -> list[Sheet]:
     return [whole(table, cells, results, selection.call(table), selection.changes) for table, cells in filled]
 
 
-def _figure(options: Namespace, of_runs: bool) -> Any:
+def _figure(options: Namespace, selection: Selection | None) -> Any:
     """The figure of runs or of a paper."""
-    if not of_runs:
-        return drawn(Selection.read(options.names, options.all, options.overrides, options.config_dir), show_progress)
+    if selection is not None:
+        return drawn(selection, show_progress)
     from ssl_bench.api.reading import draw
     from ssl_bench.results.matters import what_matters
 

@@ -25,20 +25,6 @@ row=NAME and col=NAME select rows and columns: by the exact name, by a pattern (
 with scale=reduced, which fill no cell of the paper."""
 
 
-def selects_runs(names: Sequence[str], conditions: Sequence[str]) -> bool:
-    """Whether words of a command, and its arguments ``key=value``, select runs, and no tables of papers."""
-    papers = tables.paths()
-    outputs = Selection.read((), False, conditions).outputs
-
-    def of_runs(word: str) -> bool:
-        if Path(word).is_dir() or (outputs / word).is_dir() or re.search("[<>]", word):
-            return True
-        return outputs.is_dir() and "/" not in word and word not in papers and not word.endswith((".yaml", ".yml"))
-
-    on_runs = [word for word in conditions if not word.startswith(("row=", "col=", "paths.outputs="))]
-    return all(map(of_runs, names)) and bool(names or on_runs)
-
-
 @dataclass(frozen=True)
 class Selection:
     """Tables by name, and rows and columns of them.
@@ -165,6 +151,22 @@ class Selection:
         """Folder of the results."""
         given = self.setting("paths.outputs")
         return given_path(given) if given else usual_outputs()
+
+
+def selected(
+    names: Sequence[str], settings: Sequence[str], whole: bool = False, folder: Path | None = None
+) -> Selection | None:
+    """The tables of papers that words of a command and its arguments ``key=value`` select; None: they select runs."""
+    selection, papers = Selection.read(names, whole, settings, folder), tables.paths()
+
+    def of_runs(word: str) -> bool:
+        if Path(word).is_dir() or (selection.outputs / word).is_dir() or re.search("[<>]", word):
+            return True
+        in_outputs = selection.outputs.is_dir() and "/" not in word
+        return in_outputs and word not in papers and not word.endswith((".yaml", ".yml"))
+
+    conditions = [word for word in settings if not word.startswith(("row=", "col=", "paths.outputs="))]
+    return None if not whole and all(map(of_runs, names)) and (names or conditions) else selection
 
 
 def _group(override: str) -> str:
