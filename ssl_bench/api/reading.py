@@ -189,11 +189,11 @@ def table(
     Raises:
         ConfigError: there is no such setting or metric, no run is finished, or too much else varies.
     """
-    from ssl_bench.papers import fill, sheets
+    from ssl_bench.papers.sheets import printed
     from ssl_bench.results.pivot import pivot  # with numpy
 
     if selection := _of_paper(words, where):
-        made = [sheets.sheet_of(*of_table) for of_table in fill.fill_tables(selection)[1]]
+        made = printed(selection)
     else:
         made = [one.sheet() for one in pivot(runs_table.chosen(_words(words, where)), rows, columns, metric)]
     return _frame([record for sheet in made for record in sheet.records or ()])

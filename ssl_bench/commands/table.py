@@ -13,9 +13,9 @@ from ssl_bench import files
 from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, output, show_progress, taken_outputs
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables, verdicts
-from ssl_bench.papers.fill import fill_tables, results_for
+from ssl_bench.papers.fill import results_for
 from ssl_bench.papers.selection import HELP, Selection, selected
-from ssl_bench.papers.sheets import drawn, whole
+from ssl_bench.papers.sheets import drawn, printed
 from ssl_bench.record.printing import FORMS, Sheet, text_of
 from ssl_bench.results.pivot import pivot
 from ssl_bench.results.table import chosen
@@ -72,17 +72,15 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
 def _sheets(options: Namespace, selection: Selection | None) -> list[Sheet]:
     """The tables of runs, of papers or of claims that are to be printed."""
     if selection is None:
-        return [
-            one.sheet() for one in pivot(_runs(options), options.y or options.rows, options.columns, options.metric)
-        ]
+        rows = options.y or options.rows
+        return [one.sheet() for one in pivot(_runs(options), rows, options.columns, options.metric)]
     if options.claims:
         require(not selection.changes, "--claims", " ".join(selection.changes), "no settings: claims have their own")
         claims = verdicts.claims_of(selection.names)
         results = results_for(selection, [cell for claim in claims for cell in claim.cells], show_progress)
         judged = [verdicts.judge(claim, results) for claim in claims]
         return [verdicts.sheet(judged, options.format in (None, "rich"), tables.dropped(selection.names))]
-    results, filled = fill_tables(selection, show_progress)
-    return [whole(table, cells, results, selection.call(table), selection.changes) for table, cells in filled]
+    return printed(selection, show_progress)
 
 
 def _figure(options: Namespace, selection: Selection | None) -> Any:

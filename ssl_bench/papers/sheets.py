@@ -131,6 +131,12 @@ def _record(filled: Filled, best: Best) -> dict[str, Any]:
     return {name: plain(value) for name, value in record.items()}
 
 
+def printed(selection: Selection, progress: Progress = lambda requests, count: requests) -> list[Sheet]:
+    """The selected tables, filled with the results on the disk, as :func:`whole` prints them."""
+    results, filled = fill_tables(selection, progress)
+    return [whole(table, cells, results, selection.call(table), selection.changes) for table, cells in filled]
+
+
 def drawn(selection: Selection, progress: Progress = lambda requests, count: requests) -> Any:
     """The selected tables, filled with the results on the disk, as :func:`figure` draws them.
 
