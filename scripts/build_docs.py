@@ -123,7 +123,9 @@ def write(folder: Path) -> None:
         text = path.read_text(encoding="utf-8").replace(".md)", ".html)")  # links between these pages
         guides[path.stem.capitalize()] = markdown2.markdown(text, extras=["fenced-code-blocks"])
     tutorial = (Path(__file__).parent / "examples" / "tutorial.md").read_text(encoding="utf-8")
-    (folder / "tutorial.ipynb").write_text(nbformat.writes(notebook(tutorial)), encoding="utf-8")
+    (folder / "tutorial.ipynb").write_text(
+        nbformat.writes(notebook(tutorial.replace(".md)", ".html)"))), encoding="utf-8"
+    )
     for title, body in guides.items():
         (folder / f"{title.lower()}.html").write_text(PAGE.format(title=title, body=body), encoding="utf-8")
 
