@@ -30,7 +30,7 @@ from tests.conftest import no_pictures
 T = TypeVar("T")
 # Modules that the server imports before it forks; scipy is for some tests. None of them may start a thread.
 PRELOADED = ["tests.preloaded", "ssl_bench.launch.run", "ssl_bench.networks.backbones", "scipy.stats"]
-PRELOADED += ["torch._dynamo", "ssl_bench.train", "sklearn.datasets", "matplotlib.figure", "wandb", "wandb.sdk.launch"]
+PRELOADED += ["torch._dynamo", "ssl_bench.train", "sklearn.datasets", "matplotlib.figure"]
 multiprocessing.set_forkserver_preload(PRELOADED)
 
 

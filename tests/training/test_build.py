@@ -128,7 +128,7 @@ def test_each_run_is_refused_as_by_itself() -> None:
 
 @pytest.mark.parametrize("missing", [["dataset=cifar10"], ["dataset=imagenet"], ["devices=1024", "batch_size=b1024"]])
 def test_what_another_machine_may_have_is_refused_on_this_one_only(missing: list[str]) -> None:
-    config = compose.load([*missing, "paths.data=nowhere"])
+    config = compose.load([*missing, "paths.data=nowhere", "backbone=resnet_digits", "backbone.width=4"])
     assert refusals([config], here=False) == [None]
     (error,) = refusals([config], here=True)
     assert str(error).startswith(missing[0].partition("=")[0])
