@@ -204,8 +204,8 @@ def _latex(sheet: Sheet) -> str:
 
     spared = sheet.spared[: max(0, len(sheet.columns) - WIDEST_LATEX)]
     places = [place for place, name in enumerate(sheet.columns) if name not in spared]
-    kept = [[of[place] for place in places] for of in (sheet.columns, *sheet.rows)]
-    sheet = replace(sheet, columns=kept[0], rows=kept[1:], commands=[])
+    rows_shown = [[row[place] for place in places] for row in sheet.rows]
+    sheet = replace(sheet, columns=[sheet.columns[place] for place in places], rows=rows_shown, commands=[])
     (headings, *rows), below = _marked(sheet, _tex, "\\textbf{{{}}}", "\\rlap{{$^{{{}}}$}}")
     words = [place < sheet.left or name in sheet.words for place, name in enumerate(sheet.columns)]
     sides = "".join("rl"[of_words] for of_words in words)
