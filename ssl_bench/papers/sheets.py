@@ -198,7 +198,7 @@ def _curves(table: Table, filled: Sequence[Filled], head: str) -> Panel:
         if measured and not claim:
             lines.append(through_means(i, [*measured], values, look))
         elif measured:
-            of_seeds = {"halves": [half_width(of) for of in values], "values": values}  # the intervals that decide
+            of_seeds = {"error": [half_width(of) for of in values], "values": values}  # the intervals that decide
             own: Any = {} if label in looks else of_seeds
             lines.append(Line(i, [*measured], [*map(fmean, values)], looks.get(label, look), **own))
         elif not paper:
@@ -215,7 +215,7 @@ def _curves(table: Table, filled: Sequence[Filled], head: str) -> Panel:
     runs = max((len(one.values or one.measured) for one in filled), default=0)
     bars = f"and {1 - 2 * ERROR:.0%} interval" if claim else "± pooled deviation"
     title = f"mean {bars} of {runs} seeds" if runs > 1 else None
-    short = all(len(line.look["label"]) < 28 for line in lines)
+    short = all(len(line.style["label"]) < 28 for line in lines)
     # Below the axis and its label it hides nothing.
     legend = {"title": title, "ncols": 1 + short, "loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
     return partial(plot, lines=lines, axes=axes, doubling=table.doubling, legend=legend)

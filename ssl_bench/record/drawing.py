@@ -1,7 +1,7 @@
-"""All that matplotlib draws: figures of panels, which their callers give as plain data.
+"""Draw every figure of the package with matplotlib, from plain data.
 
 Matplotlib is imported when a figure is drawn, and used without pyplot: no window, no global state. The colours are
-those of Okabe and Ito, which are distinct for every kind of colour vision; lines differ in dashes and markers too.
+those of Okabe and Ito, which people with any colour vision can tell apart; lines differ in dashes and markers too.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3}
-# A name of a user is no formula.
+# A dollar sign in a name does not begin a formula.
 STYLE |= {"text.parse_math": False, "legend.frameon": False, "axes.titlesize": 9, "figure.titlesize": 9}
 PERCENT = "(%)"  # in the label of an axis of shares, which ends within 0 and 100
-PLACES = "0a1b2c3d4e5f6-7x8-9-"  # of the digits of Regions in the colour map tab20, whose pairs are dark and light
-Settings = Mapping[str, Any]  # of matplotlib
-Panel = Callable[[Any], None]  # draws in axes: one of the functions below with its data
+TAB20 = "0a1b2c3d4e5f6-7x8-9-"  # a digit of Regions has the colour of its place here in the colour map tab20
+Settings = Mapping[str, Any]  # keyword arguments of matplotlib
+Panel = Callable[[Any], None]  # draws in matplotlib's axes: one of the functions below with its data
 
 
 @dataclass(frozen=True)
@@ -38,49 +38,54 @@ class Line:
     """Points, joined by a line in the colour, dashes and markers of its number.
 
     Attributes:
-        x, y: of the points [P].
-        look: settings of another look, and the ``label`` in the legend.
-        halves: half of the length of the error bars, of all or of each [P]; None: there are none.
-        band: there is a band in place of the error bars.
-        values: those of which each y is the mean, drawn as small points [P, any number]; empty: none are drawn.
-        aside: by how many points (1/72 inch) the line is moved to the right, since error bars of several lines would
-            cover each other. The range of the axes is that of the line where it is not moved. None: it is not moved.
+        number: selects colour, dashes and marker.
+        x, y: coordinates of the points [P].
+        style: arguments of ``Axes.plot``, which replace those of the number; ``label`` is the text in the legend.
+        error: length of an error bar above and below its point, one number or one for each point [P]; None: no bars.
+        band: draw a band in place of error bars.
+        values: the values whose mean y is, drawn as small points [P, any number]; empty: draw none.
+        shift: points (1/72 inch) by which the line is moved to the right, so that the error bars of several lines do
+            not cover each other; None: not moved. The axes end where they would end without the shift.
     """
 
     number: int
     x: Sequence[float] | np.ndarray
     y: Sequence[float] | np.ndarray
-    look: Settings = field(default_factory=dict)
-    halves: Any = None
+    style: Settings = field(default_factory=dict)
+    error: Any = None
     band: bool = False
     values: Sequence[Sequence[float]] | np.ndarray = ()
-    aside: float | None = None
+    shift: float | None = None
 
     def draw(self, axis: Any) -> Any:
-        """Draw it in a panel; return what stands for it in a legend."""
+        """Draw the line in some axes; return the artist that stands for it in a legend."""
         turn, n = divmod(self.number, len(COLOURS))
-        look = {"color": COLOURS[n], "marker": MARKERS[n], "linestyle": DASHES[(n + turn) % len(DASHES)], **self.look}
-        ends = [] if self.halves is None else [np.subtract(self.y, self.halves), np.add(self.y, self.halves)]
-        points = [(x, y) for x, values in zip(self.x, self.values, strict=False) for y in values]
-        if self.aside is not None:
+        style = {"color": COLOURS[n], "marker": MARKERS[n], "linestyle": DASHES[(n + turn) % len(DASHES)], **self.style}
+        ends = [] if self.error is None else [np.subtract(self.y, self.error), np.add(self.y, self.error)]
+        every = self.style.get("markevery", 1)
+        points = [(x, y) for x, ys in zip(self.x[::every], self.values[::every], strict=False) for y in ys]
+        if self.shift is not None:
             from matplotlib.transforms import offset_copy
 
-            look["transform"] = offset_copy(axis.transData, axis.figure, self.aside, units="points")
+            style["transform"] = offset_copy(axis.transData, axis.figure, self.shift, units="points")
             for y in (self.y, *ends):
                 axis.update_datalim([*zip(self.x, y, strict=True), *points])
         if points:
             small = {"linestyle": "", "marker": ".", "markersize": 4, "alpha": 0.5, "markevery": None, "label": None}
-            axis.plot(*zip(*points, strict=True), **{**look, **small})
+            axis.plot(*zip(*points, strict=True), **{**style, **small})
         if self.band:
-            axis.fill_between(self.x, *ends, color=look["color"], alpha=0.2, linewidth=0)
+            axis.fill_between(self.x, *ends, color=style["color"], alpha=0.2, linewidth=0)
         if self.band or not ends:
-            return axis.plot(self.x, self.y, **look)[0]
-        return axis.errorbar(self.x, np.asarray(self.y), self.halves, **{"capsize": 3, **look})
+            return axis.plot(self.x, self.y, **style)[0]
+        return axis.errorbar(self.x, np.asarray(self.y), self.error, **{"capsize": 3, **style})
 
 
 def pooled(samples: Sequence[Sequence[float]] | np.ndarray) -> float | None:
-    """The standard deviation within all samples [P, any number] together; None if none has two values."""
-    squares, degrees = sum(np.var(of) * len(of) for of in samples), sum(len(of) - 1 for of in samples)
+    """Standard deviation of the values [P, any number] around the mean of their sample, pooled over the samples.
+
+    None if no sample has two values.
+    """
+    squares, degrees = sum(np.var(one) * len(one) for one in samples), sum(len(one) - 1 for one in samples)
     return float(np.sqrt(squares / degrees)) if degrees else None
 
 
@@ -88,58 +93,56 @@ def through_means(
     number: int,
     x: Sequence[float] | np.ndarray,
     samples: Sequence[Sequence[float]] | np.ndarray,
-    look: Settings,
+    style: Settings,
     **more: Any,
 ) -> Line:
-    """A line through the means of samples [P, any number], with their pooled deviation and their values."""
-    deviation = pooled(samples)
-    return Line(
-        number, x, [*map(np.mean, samples)], look, deviation, values=() if deviation is None else samples, **more
-    )
+    """A line through the means of samples [P, any number], with their values and their pooled deviation as error."""
+    values = () if (deviation := pooled(samples)) is None else samples
+    return Line(number, x, [*map(np.mean, samples)], style, deviation, values=values, **more)
 
 
 def plot(axis: Any, lines: Sequence[Line], axes: Settings, doubling: bool = False, legend: Any = None) -> None:
     """Draw lines.
 
     Args:
-        axes: settings of the axes, such as ``title`` and ``xlabel``.
-        doubling: the x axis has powers of two.
-        legend: settings of the legend; None: there is none.
+        axes: arguments of ``Axes.set``, such as ``title`` and ``xlabel``.
+        doubling: the x axis is logarithmic, with powers of two.
+        legend: arguments of ``Axes.legend``; None: draw none.
     """
     drawn = [line.draw(axis) for line in lines]
     if doubling:
         axis.set_xscale("log", base=2)
     axis.set(**axes)
     if legend is not None:  # by itself it would leave out names that begin with _
-        axis.legend(drawn, [line.look["label"] for line in lines], **legend)
+        axis.legend(drawn, [line.style["label"] for line in lines], **legend)
 
 
 def of_seeds(label: str, few: int, many: int) -> str:
-    """The label of the y axis of lines whose points are means of so many seeds, or of some numbers between."""
+    """The label of the y axis of lines through means of ``few`` to ``many`` seeds."""
     seeds = f"{few} seeds" if few == many else f"{few} to {many} seeds"
     return f"{label}\nmean ± pooled deviation of {seeds}" if many > 1 else label
 
 
 def boxes(axis: Any, values: Sequence[Sequence[float]], axes: Settings) -> None:
-    """Draw values at 1, 2, and so on, each with a box whose whiskers are their ends."""
+    """Draw a box plot of each list of values, at x = 1, 2, ...; whiskers reach from the lowest to the highest value."""
     axis.boxplot(values, widths=0.5, whis=(0, 100))
-    for i, of_box in enumerate(values, 1):
-        axis.plot([i] * len(of_box), of_box, "o", color=COLOURS[0], markersize=4, alpha=0.5)
+    for x, of_box in enumerate(values, 1):
+        axis.plot([x] * len(of_box), of_box, "o", color=COLOURS[0], markersize=4, alpha=0.5)
     axis.set(**axes)
 
 
 def intervals(axis: Any, ends: Sequence[tuple[float, float, float]], strong: Sequence[bool], axes: Settings) -> None:
-    """Draw horizontal intervals below each other, from value, lower and upper end; those that are strong in colour."""
+    """Draw a row for each (value, lower end, upper end): a point with its interval, grey unless it is ``strong``."""
     for y, ((x, low, high), coloured) in enumerate(zip(ends, strong, strict=True)):
-        look: Any = {"fmt": "o", "color": COLOURS[0] if coloured else "#808080", "capsize": 3}
-        axis.errorbar([x], [y], xerr=[[x - low], [high - x]], **look)
+        style: Any = {"fmt": "o", "color": COLOURS[0] if coloured else "#808080", "capsize": 3}
+        axis.errorbar([x], [y], xerr=[[x - low], [high - x]], **style)
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set(ylim=(len(ends) - 0.5, -0.5), **axes)
     axis.grid(axis="y", visible=False)
 
 
 def heat_map(axis: Any, values: Any, texts: dict[Any, str], ends: Sequence[float], label: str, axes: Settings) -> None:
-    """Draw values [y, x] as colours between the ``ends``, with texts by their places (y, x)."""
+    """Draw values [y, x] as colours between the lowest and highest of the scale, ``ends``, and ``texts`` at (y, x)."""
     image = axis.imshow(values, origin="lower", aspect="auto", vmin=ends[0], vmax=ends[1])
     for (y, x), text in texts.items():
         colour = "white" if values[y, x] < sum(ends) / 2 else "black"
@@ -150,7 +153,7 @@ def heat_map(axis: Any, values: Any, texts: dict[Any, str], ends: Sequence[float
 
 
 def picture(axis: Any, image: Any, title: Settings, **shown: Any) -> None:
-    """Draw colours [h, w, 3] or values [h, w], by settings of ``imshow``; ``title`` is its ``label`` and look."""
+    """Draw colours [h, w, 3] or values [h, w]; ``title``: arguments of ``set_title``, ``shown``: of ``imshow``."""
     axis.imshow(image, **shown)
     axis.set_title(**title)
     axis.set(xticks=[], yticks=[], frame_on=False)
@@ -159,15 +162,16 @@ def picture(axis: Any, image: Any, title: Settings, **shown: Any) -> None:
 def figure_of(
     panels: Sequence[Panel], size: tuple[float, float], across: int = 99, title: str = "", below: Any = None, **of: Any
 ) -> Any:
-    """Draw panels row by row in our style, whatever the machine's matplotlibrc has; a notebook shows the figure.
+    """Draw panels row by row in the style of the package, whatever matplotlibrc says; a notebook shows the figure.
 
-    Lines with one label of the y axis have one range.
+    Panels of lines whose y axes have the same label have the same range there; an axis of shares ends within 0 and 100.
 
     Args:
-        size: of a panel, in inches.
-        across: the most panels in a row.
-        below: sentences; None: there is no room for any.
-        of: options of ``Figure.subplots``; with ``gridspec_kw`` texts have the room that it leaves, which is fast.
+        size: width and height of a panel, inches.
+        across: largest number of panels in a row.
+        below: sentences that stand below the panels; None: no space is kept for any.
+        of: arguments of ``Figure.subplots``; with ``gridspec_kw`` the margins are not computed from the texts, which is
+            fast.
     """
     import matplotlib.style
     from matplotlib.figure import Figure
@@ -197,7 +201,7 @@ def figure_of(
 
 
 def _take_fonts(drawn: Any) -> None:
-    """Draw characters that the usual font lacks in the first installed one that has them; name those that none has."""
+    """Use installed fonts for characters that the default font lacks; a warning names those that no font has."""
     from matplotlib.font_manager import findfont, fontManager, get_font
     from matplotlib.text import Text
 
@@ -217,14 +221,14 @@ def _take_fonts(drawn: Any) -> None:
 
 
 def as_png(drawn: Any) -> bytes:
-    """A figure as a PNG file."""
+    """The content of a PNG file of a figure."""
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
 
 
 def of_artifact(artifact: Artifact, title: str) -> Any:
-    """Figure of an artifact."""
+    """Draw an artifact of an evaluation."""
     if isinstance(artifact, Regions):
         return figure_of(_regions(artifact), (1.7, 1.9), max(2, artifact.columns), title)
     if isinstance(artifact, Curve):
@@ -237,8 +241,8 @@ def of_artifact(artifact: Artifact, title: str) -> Any:
         return figure_of(panels, (4.0, 3.2), 2, title)
     if isinstance(artifact, Histogram):
         shares = {name: [n / max(1, sum(of)) for n in (*of, of[-1])] for name, of in artifact.counts.items()}
-        looks = ({"drawstyle": "steps-post", "marker": "", "label": name} for name in shares)
-        lines = [Line(i, artifact.edges, *of) for i, of in enumerate(zip(shares.values(), looks, strict=True))]
+        styles = ({"drawstyle": "steps-post", "marker": "", "label": name} for name in shares)
+        lines = [Line(i, artifact.edges, *of) for i, of in enumerate(zip(shares.values(), styles, strict=True))]
         axes = {"xlabel": artifact.label, "ylabel": f"share of the {artifact.of}"}
         panel: Panel = partial(plot, lines=lines, axes=axes, legend={"title": artifact.groups})
     else:
@@ -249,13 +253,13 @@ def of_artifact(artifact: Artifact, title: str) -> Any:
 
 
 def _regions(regions: Regions) -> list[Panel]:
-    """The photo and its instances, and below them the maps in rows of ``columns``."""
+    """Panels of the photo and its annotated objects, and in the rows below them of the maps."""
     from PIL import Image
 
-    blank = {" " * (i + 1): ["."] for i in range(regions.columns - 2)}  # titles that nobody sees
+    blank = {" " * (i + 1): ["."] for i in range(regions.columns - 2)}  # fill the first row
     texts = {"instances (grey: crowd)": regions.instances or ["."], **blank, **regions.maps}
     images: dict[str, Any] = {"photo": Image.open(regions.photo).convert("RGB")}
     for name, lines in texts.items():
-        images[name] = [[np.nan if digit == "." else PLACES.index(digit) for digit in line] for line in lines]
+        images[name] = [[np.nan if digit == "." else TAB20.index(digit) for digit in line] for line in lines]
     shown: Any = {"cmap": "tab20", "vmin": 0, "vmax": 19, "interpolation": "nearest"}
     return [partial(picture, image=i, title={"label": n, "fontsize": "small"}, **shown) for n, i in images.items()]

@@ -117,10 +117,10 @@ def figure(found: Sequence[SeedCurve], label: str, below: Sequence[str] = ()) ->
     """Draw what :func:`curves` finds: a line for each curve, its seeds as small points, and its deviation as a band."""
     lines = list[Line]()
     for i, curve in enumerate(found):
-        look = {"label": curve.label, "markevery": max(1, len(curve.x) // 30)}
-        look["linestyle"] = DASHES[i // len(COLOURS) % len(DASHES)]
+        style = {"label": curve.label, "markevery": max(1, len(curve.x) // 30)}
+        style["linestyle"] = DASHES[i // len(COLOURS) % len(DASHES)]
         several = curve.values.shape[1] > 1
-        lines.append(through_means(i, curve.x, curve.values, look, band=several))
+        lines.append(through_means(i, curve.x, curve.values, style, band=several))
     seeds = sorted(curve.values.shape[1] for curve in found)
     axes = {"xlabel": "epoch", "ylabel": of_seeds(label, seeds[0], seeds[-1])}
     panel = partial(plot, lines=lines, axes=axes, legend={})
