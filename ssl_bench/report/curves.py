@@ -20,8 +20,8 @@ CLOCKS = {"step", "epoch", "seconds"}
 LARGEST_VALUE = 1e300  # of a value that has a point
 DIGITS = 4  # significant ones, more than a screen can show
 
-# Steps and values of the points that are kept; number of rows that have the value; number of those rows in which it is
-# NaN, infinite or beyond 1e300, which have no point.
+# Steps and values of the remaining points; number of rows with the value; number of rows in which it is NaN, infinite
+# or beyond 1e300, which have no point.
 Curve = list[Any]
 
 
@@ -60,10 +60,10 @@ def _curve(steps: Sequence[float], values: Sequence[float], most: int) -> Curve:
 
 
 def thin(values: Sequence[float], most: int) -> list[int]:
-    """Places of at most ``most`` values that keep the look of a curve, in order.
+    """The indices, in order, of at most ``most`` values with which a curve looks as it does with all.
 
-    The first and the last value stay. The others are divided into equal stretches, and of each stretch the smallest and
-    the largest value stay. So no extreme is lost.
+    These are the first and the last value, and of equal stretches between them the smallest and the largest value each,
+    so that no extreme is lost.
     """
     count = len(values)
     if count <= most:
@@ -78,7 +78,7 @@ def thin(values: Sequence[float], most: int) -> list[int]:
 
 
 def _whole(numbers: Iterable[float]) -> list[float]:
-    """Numbers that are written shorter: 3 instead of 3.0."""
+    """Numbers in their shortest form: 3 in place of 3.0."""
     return [int(number) if number.is_integer() and abs(number) < 1e15 else number for number in map(float, numbers)]
 
 
@@ -101,7 +101,7 @@ def over_seeds(table: DataFrame, most: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def _of_seeds(line: SeedCurve, most: int) -> dict[str, Any]:
-    """A curve of equally spaced epochs, of which the last one is kept."""
+    """A curve as plain data, of at most ``most`` epochs at equal distances, among them the last one."""
     kept, numbers = slice(None, None, -(-len(line.x) // most) * -1), (line.x, line.values.mean(1))
     epochs, mean = (_whole(float(f"{n:.{DIGITS}g}") for n in values[kept][::-1]) for values in numbers)
     return {"label": printable(line.label), "epochs": epochs, "mean": mean, "deviation": pooled(line.values)}

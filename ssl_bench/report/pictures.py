@@ -1,4 +1,4 @@
-"""Pictures of runs: inside the report as long as there is room for them, else links."""
+"""Pictures of runs: embedded in the report up to a total size, and linked beyond it."""
 
 import base64
 import os
@@ -10,26 +10,27 @@ from ssl_bench import files
 from ssl_bench.errors import printable
 from ssl_bench.record.runs import Run
 
-ROOM = 1_500_000  # bytes of all pictures inside a report
+EMBEDDED_BYTES = 1_500_000  # of all pictures in a report together
 FOLDER = "figures"
 
 
 def of(runs: Iterable[Run], start: Path) -> Iterable[list[dict[str, str]]]:
-    """The pictures of each run: ``name``, and ``src`` for one that is shown or ``href`` for a link.
+    """The pictures of each run: ``name``, and ``src``, the content, or ``href``, a link to the file.
 
     Args:
-        start: the folder of the report, which has the pictures as data until ROOM is used up, then links from there.
+        start: the folder in which the report will lie, where links start. Pictures are linked once EMBEDDED_BYTES are
+            used up.
     """
-    left = ROOM
+    remaining = EMBEDDED_BYTES
     for run in runs:
         links = []
         for path in _paths(run.folder / FOLDER) if run.folder else ():
             picture = {"name": printable(path.name)}
             try:
-                content = files.read_bytes(files.of_run(path), left)
-                left -= len(content)
+                content = files.read_bytes(files.of_run(path), remaining)
+                remaining -= len(content)
                 picture["src"] = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-            except OSError:  # too large for what is left, or gone
+            except OSError:  # larger than what remains, or removed meanwhile
                 picture["href"] = quote(os.fsencode(os.path.relpath(path, start)))
             links.append(picture)
         yield links

@@ -1,4 +1,4 @@
-"""Verdicts of an experiment for the report: settings that matter, and comparisons by each one, as in ``compare``."""
+"""The answers about an experiment: what matters, and a comparison by each setting, as ``compare`` has them."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ from ssl_bench.results.matters import what_matters
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-MOST_METRICS = 6  # metrics that have comparisons, those that most runs have first
+MOST_METRICS = 6  # that are compared: those that most runs have
 
 
 def of(table: DataFrame, names: Mapping[Key, str]) -> dict[str, dict[str, Any]]:
-    """Verdicts of an experiment by metric: ``left_out``, ``matters`` and ``verdicts``, with the texts of their tables.
+    """For each metric of an experiment ``left_out``, ``matters`` and ``verdicts``, with the texts of their tables.
 
     Args:
-        names: of the numbers in the report, which may tell apart what the runs of the experiment need not.
+        names: of the numbers among all runs of the report. Among those of the experiment a number may have a shorter
+            name, since fewer evaluations are to be distinguished.
     """
-    usual, settings = runs_table.usual(table)[:MOST_METRICS], runs_table.varying(table)
-    found: dict[str, dict[str, Any]] = {"left_out": {}, "matters": {}, "verdicts": {}}
+    compared_metrics, settings = runs_table.usual(table)[:MOST_METRICS], runs_table.varying(table)
+    answers: dict[str, dict[str, Any]] = {"left_out": {}, "matters": {}, "verdicts": {}}
     for key, name in runs_table.name_numbers(table["run"]).items():
-        if name not in usual or names[key] in found["left_out"]:
+        if name not in compared_metrics or names[key] in answers["left_out"]:
             continue
-        found["left_out"][names[key]] = [*map(printable, "\n".join(runs_table.left_out(table, name)).splitlines())]
-        found["matters"][names[key]] = _matters(table, name)
-        found["verdicts"][names[key]] = [sheet for by in settings if (sheet := _sheet(table, by, name))]
-    return found
+        answers["left_out"][names[key]] = [*map(printable, "\n".join(runs_table.left_out(table, name)).splitlines())]
+        answers["matters"][names[key]] = _matters(table, name)
+        answers["verdicts"][names[key]] = [sheet for by in settings if (sheet := _sheet(table, by, name))]
+    return answers
 
 
 def _matters(table: DataFrame, metric: str) -> dict[str, Any]:
     """The settings that matter, with the texts of their table; of runs that cannot be compared the title says why."""
     try:
-        told = what_matters(table, metric)
+        matters = what_matters(table, metric)
     except ConfigError as error:  # nothing varies, or settings vary together
         return {"settings": [], **_texts(Sheet([], title=str(error)))}
-    return told.data | _texts(told.sheet())
+    return matters.data | _texts(matters.sheet())
 
 
 def _sheet(table: DataFrame, by: str, metric: str) -> dict[str, Any] | None:

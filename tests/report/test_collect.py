@@ -110,7 +110,7 @@ def test_pictures_are_data_while_there_is_room_and_links_after_that(monkeypatch:
     (folders[0] / "figures" / "a.png").write_bytes(bytes(1000))
     (folders[0] / "figures" / "npc.png").rename(folders[0] / "figures" / "n c.png")
     (folders[0] / "figures" / "link.png").symlink_to("n c.png")
-    monkeypatch.setattr(pictures, "ROOM", 1000 + len(runs.PNG) - 1)  # for one of the two
+    monkeypatch.setattr(pictures, "EMBEDDED_BYTES", 1000 + len(runs.PNG) - 1)  # for one of the two
     (Path.cwd() / "elsewhere").mkdir()
     (first, *_) = ordered(collect([], OUTPUTS, Path.cwd() / "elsewhere"), folders)
     (shown, linked) = first["pictures"]
