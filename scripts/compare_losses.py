@@ -198,7 +198,7 @@ def _compared(design: Design, numbers: Numbers, tested: Tested, decided: Decided
 
 
 def simulated(design: Design, worlds: int, only: int | None) -> str:
-    """How often the procedure errs, in Markdown; ``only`` one of the four roughnesses."""
+    """The error rates of the procedure, in Markdown; ``only``: the number of one of the four roughnesses, None: all."""
     groups = [[cell.name for cell in group] for group in design.groups]
     seeds = {kind: [*map(len, of.values())] for kind, of in design.content["kinds"].items()}
     rows, told = list[list[str]](), dict[str, float]()

@@ -157,7 +157,7 @@ class Numbers:
         return math.nan if run.get("diverged") else float(run["values"][name])
 
     def missing(self, wanted: Iterable[Wanted]) -> list[Wanted]:
-        """Those that have not run."""
+        """The wanted runs that have not run."""
         return [one for one in wanted if one.text not in self.runs]
 
     def add(self, wanted: Wanted, run: Run | None) -> None:

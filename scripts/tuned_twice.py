@@ -192,7 +192,7 @@ def decide(
 
 
 def _weights(questions: Sequence[Question], names: Sequence[str]) -> np.ndarray:
-    """Those of some cells in the differences that are asked for [Q, C]."""
+    """The weight of each cell in each difference that a question asks for, [Q, C]."""
     signs = [[(name == question.of) - (name == question.minus) for name in names] for question in questions]
     return np.array(signs, dtype=float).reshape(-1, len(names))
 

@@ -64,7 +64,7 @@ def join_group(device: torch.device, timeout: float, **meeting: Any) -> None:
 
 
 def without_room(error: BaseException) -> str:
-    """Why the ranks cannot be connected if NCCL has found no room in ``/dev/shm``; empty for any other error."""
+    """The sentence on an error of NCCL that comes from a full ``/dev/shm``; empty for any other error."""
     line = next((line for line in str(error).splitlines() if "/dev/shm/nccl" in line), "")
     remedy = "Docker has 64 MB for it: start the container with --shm-size=1g or --ipc=host"
     return line and f"NCCL cannot share memory between the ranks ({line}): {remedy}"

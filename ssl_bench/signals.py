@@ -83,7 +83,7 @@ class Interrupt:
         self.ask(number)
 
     def ask(self, number: int) -> None:
-        """Stop the run as that signal does."""
+        """Stop the run as the signal ``number`` does."""
         self.number = self.number or number
 
     def agreed(self) -> int:
@@ -124,7 +124,7 @@ def raise_again() -> None:
 
 @contextlib.contextmanager
 def passed_on(processes: Callable[[], Iterable[int]]) -> Iterator[list[int]]:
-    """Pass the signals that stop runs on to processes, by their numbers; yield the signals that have come."""
+    """Pass the signals that stop runs on to processes, by their ids; yield the list of received signals."""
     received: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:

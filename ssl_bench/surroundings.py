@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 
 def without_gpus() -> None:
-    """Hide the GPUs from this process, if it has not asked for them, and from all that it starts."""
+    """Hide the GPUs from this process, which must not have used CUDA yet, and from the processes that it starts."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def of_wandb(mode: str) -> None:
-    """Keep W&B quiet unless the user says otherwise; set its mode, which the user's variables were a default of."""
+    """Keep W&B quiet unless the user's variables say otherwise, and set its mode (``tracking.mode``)."""
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ |= {"WANDB_MODE": mode, "WANDB_DISABLED": "false"}
 
