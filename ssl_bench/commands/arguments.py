@@ -1,4 +1,4 @@
-"""How the commands read a command line: argparse for words and flags, ``key=value`` for everything else."""
+"""How the commands parse a command line: argparse for words and flags, ``key=value`` for everything else."""
 
 import argparse
 import contextlib
@@ -8,42 +8,21 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import Any, NoReturn, TypeVar
 
 from ssl_bench.errors import ConfigError, RunError, one_line, require
 from ssl_bench.files import folder_of_options, given_path
 
 Main = TypeVar("Main", bound=Callable[..., int])
-WIDTH = 80  # columns of a help text
 WORDS = "an experiment, a run_id's beginning, a folder, or a condition: loss=dcl,eqco, 'loss!=dcl', 'negatives.k>4'"
-
-
-class Help(argparse.HelpFormatter):
-    """The help text of a command, of at most ``WIDTH`` columns."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=WIDTH)
-
-
-class HelpOfLines(Help):
-    """A help text whose lines stay lines; a long one continues below the second of its columns."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        lines = list[str]()
-        for line in text.splitlines():
-            columns = re.match(r" *\S.*? {2,}", line)
-            further = " " * (len(columns[0]) if columns else 4)
-            lines.append(fill(line, width, subsequent_indent=further, break_long_words=False, break_on_hyphens=False))
-        return "\n".join(lines)
 
 
 class Parser(argparse.ArgumentParser):
     """Parser of one command, whose ``overrides`` are the arguments of the form ``key=value``."""
 
     def __init__(self, command: str, description: str, **more: Any) -> None:
-        more = {"formatter_class": Help} | more
         super().__init__(f"ssl-bench {command}", description=description, allow_abbrev=False, **more)
+        self.formatter_class = functools.partial(argparse.HelpFormatter, width=80)  # type: ignore[assignment]
 
     def add_config_dir(self) -> None:
         """Add the flag ``--config-dir``, a folder with further options of the configuration."""
@@ -76,7 +55,7 @@ class Parser(argparse.ArgumentParser):
     def read_words(self, arguments: Sequence[str]) -> Any:
         """Parse arguments whose ``key=value`` are conditions on runs, but for the results folder, ``paths.outputs``."""
         options = self.read(arguments)
-        options.outputs = taken_outputs(options.overrides)
+        options.outputs = take_outputs(options.overrides)
         options.words += options.overrides
         return options
 
@@ -99,7 +78,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def expand_home(arguments: Sequence[str]) -> list[str]:
-    """The arguments with the home folder in place of ``~`` in words and values of flags, which a shell leaves in some.
+    """Replace ``~`` by the home folder in words and values of flags, where the shell has not done so.
 
     ``~key`` is an override, and so is ``key=~/value``, which the reader of the key expands.
     """
@@ -107,15 +86,15 @@ def expand_home(arguments: Sequence[str]) -> list[str]:
     return [m[1] + str(given_path(m[2])) if m else word for m, word in zip(words, arguments, strict=True)]
 
 
-def taken_outputs(overrides: list[str]) -> Path | None:
-    """The results folder that ``paths.outputs=DIR`` names, which is taken out of ``overrides``; None if none does."""
+def take_outputs(overrides: list[str]) -> Path | None:
+    """Remove ``paths.outputs=DIR`` from ``overrides`` and return DIR; None if it is not given."""
     given = [override for override in overrides if override.startswith("paths.outputs=")]
     overrides[:] = [override for override in overrides if override not in given]
     return given_path(given[-1].partition("=")[2]) if given else None
 
 
 def in_sentences(main: Main) -> Main:
-    """Let a command print what it refuses, or what a file system refuses it, as one sentence, and return its code."""
+    """Decorate a command: print its errors, and those of a file system, as one sentence; return the exit code."""
 
     @functools.wraps(main)
     def run(*arguments: Any) -> int:
@@ -132,13 +111,13 @@ def in_sentences(main: Main) -> Main:
 
 
 def output(given: Path | None, usual: str, own: bytes) -> Path:
-    """The file that a command writes: the given one, else one of a usual name, where it replaces only its own.
+    """The file that a command writes: the given one, or one of a default name, which must not be a foreign file.
 
     Args:
-        own: stands in the first 4096 bytes of a file that this command has written.
+        own: text in the first 4096 bytes of every file that this command writes.
 
     Raises:
-        ConfigError: the folder of the file does not exist, or a file of the usual name is another one.
+        ConfigError: the folder of the file does not exist, or another program wrote the file of the default name.
     """
     path = given or Path(usual)
     require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")

@@ -1,7 +1,7 @@
 """``ssl-bench check``: does this machine compute what it should, and how fast? Or, by ``--loss``: is a loss right?
 
-Each answer is a line: section, name, figure and verdict, with a reason and advice below it if it is not good. Those
-about the machine are kept in ``<paths.outputs>/checks/<host>-<time>/check.json``.
+Each answer is a line: section, name, figure and verdict; a reason and advice follow if the verdict is not good. Answers
+about the machine are stored in ``<paths.outputs>/checks/<host>-<time>/check.json``.
 """
 
 import datetime
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = Parser("check", "Does this machine compute what it should, and how fast? Or: is a loss right?")
     parser.add_argument("sections", nargs="*", metavar="SECTION", help="only these: machine, steps, ranks, ...")
-    text = "hold a loss to 1, 2 and 4 ranks, chunks, bf16, resume and extreme cosines: FILE.py:CLASS, or a name: dcl"
+    text = "check a loss on 1, 2 and 4 ranks, in chunks and bf16, after a resume, ...: FILE.py:CLASS, or dcl"
     parser.add_argument("--loss", metavar="LOSS", help=text)
     parser.add_argument("--json", action="store_true", help="print JSON, and the lines to standard error")
     parser.epilog = """device=cpu: use no GPU. paths.outputs=DIR: the results folder. With --loss, key=value are
@@ -64,8 +64,8 @@ def _machine(options: Any, command: str) -> int:
     device = torch.device("cuda", 0) if gpus else torch.device("cpu")
     setting = Setting(device, gpus or min(2, available_cores()), outputs)
     chosen = [name for name in SECTIONS if name in ["machine", *(options.sections or SECTIONS)]]
-    found, wrong = _printed(((name, answer) for name in chosen for answer in run(SECTIONS[name], setting)), options)
-    path = report.save(outputs, command, gpus, started, found)
+    answers, wrong = _printed(((name, answer) for name in chosen for answer in run(SECTIONS[name], setting)), options)
+    path = report.save(outputs, command, gpus, started, answers)
     print(path, file=sys.stderr if options.json else sys.stdout)
     if options.json:
         print(path.read_text(), end="")
@@ -82,9 +82,9 @@ def _loss(options: Any) -> int:
         for override in with_hydra.parsed(options.overrides):
             require(not override.is_sweep_override(), str(override.key_or_group), override.value(), "one value")
             keys[str(override.key_or_group)] = override.value()
-    found, wrong = _printed((("loss", answer) for answer in loss.answers(options.loss, keys)), options)
+    answers, wrong = _printed((("loss", answer) for answer in loss.answers(options.loss, keys)), options)
     if options.json:
-        print(as_json(report.findings(found)))
+        print(as_json(report.findings(answers)))
     return wrong
 
 
@@ -93,9 +93,9 @@ def _printed(results: "Iterator[SectionAnswer]", options: Any) -> "tuple[list[Se
     from ssl_bench.check import report
     from ssl_bench.check.answer import Verdict
 
-    output, found = sys.stderr if options.json else sys.stdout, list["SectionAnswer"]()
+    output, answers = sys.stderr if options.json else sys.stdout, list["SectionAnswer"]()
     for result in results:
-        found.append(result)
+        answers.append(result)
         print(report.text(result), file=output, flush=True)
-    print(report.summary(found), file=output)
-    return found, int(any(answer.verdict is Verdict.WRONG for _, answer in found))
+    print(report.summary(answers), file=output)
+    return answers, int(any(answer.verdict is Verdict.WRONG for _, answer in answers))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssl_bench.commands import weights
-from ssl_bench.commands.arguments import Parser, in_sentences, refuse, taken_outputs
+from ssl_bench.commands.arguments import Parser, in_sentences, refuse, take_outputs
 from ssl_bench.errors import ConfigError, require
 
 
@@ -18,7 +18,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("run", nargs="?", metavar="RUN", help="outputs/<name>/<run_id>, or the run_id of a run")
     parser.add_argument("--weights", metavar="FILE", help="in place of a run: FILE, timm:NAME or random, for backbone=")
     parser.add_argument("--split", choices=("train", "test"), help="of the images; both by default")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write (default: <run>/embed/<images>)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the folder that is written (default: <run>/embed/<images>)"
+    )
     parser.epilog = """Then key=value: dataset=OPTION and its keys for images, such as dataset=folder
         dataset.root=DIR, by default those of the run; device=cpu, precision=NAME, paths.data=DIR."""
     parser.add_outputs()
@@ -34,12 +36,12 @@ def main(arguments: Sequence[str]) -> int:
     from ssl_bench.signals import Interrupt
 
     config = options.weights and weights.configuration(options.weights, [*options.overrides, "evaluate=[]"])
-    found = [run_dir(config)] if config else finished_folders([options.run], taken_outputs(options.overrides))
-    folder, *others = found
+    folders = [run_dir(config)] if config else finished_folders([options.run], take_outputs(options.overrides))
+    folder, *others = folders
     require(not others, "RUN", options.run, f"one run: these are {1 + len(others)}")
     name, target, images = embed.opened(config or folder, options.overrides)
-    out, there = options.out or folder / "embed" / name, folder.resolve() / "embed" / name
-    if not options.out and (out.name != name or not name.isprintable() or out.resolve() != there):  # a foreign run's
+    out, inside = options.out or folder / "embed" / name, folder.resolve() / "embed" / name
+    if not options.out and (out.name != name or not name.isprintable() or out.resolve() != inside):  # a foreign run's
         raise ConfigError(f"dataset={name}: there can be no folder {name} in {folder}/embed: set --out to a folder")
 
     with Ending(target.device, "Set device=cpu") as end:

@@ -2,7 +2,7 @@
 
 With ``--weights FILE`` the network comes from elsewhere: :mod:`ssl_bench.commands.weights`.
 
-What a run has been evaluated with before is not computed again. The numbers are added to its ``results.json`` and its
+An evaluation that the run has already is not computed again. New metrics are added to its ``results.json`` and its
 ``metrics.jsonl``, and to W&B or TensorBoard if it is tracked there.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssl_bench.commands import train, weights
-from ssl_bench.commands.arguments import Parser, in_sentences, refuse, taken_outputs
+from ssl_bench.commands.arguments import Parser, in_sentences, refuse, take_outputs
 from ssl_bench.config import reference, with_hydra
 from ssl_bench.errors import ConfigError, RunError
 
@@ -22,7 +22,9 @@ WEIGHTS = "a network from a file, timm:NAME or random, for `backbone=...`; which
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Evaluate; 0, 1 if a run cannot be evaluated, 2 for wrong arguments."""
-    parser = Parser("evaluate", "Evaluate trained runs again: what they lack is computed, nothing is trained.")
+    parser = Parser(
+        "evaluate", "Evaluate trained runs again: only missing evaluations are computed, nothing is trained."
+    )
     parser.add_words("; its finished runs")
     usual, of_papers = reference.listed({"evaluate": with_hydra.options("evaluate")})
     parser.epilog = f"""Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators,
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
             raise ConfigError(f"{options.words[0]}: leave it out: --weights evaluates one network, and no runs")
         with weights.network(options.weights, overrides) as words:
             return train.train(words)
-    outputs = taken_outputs(overrides)
+    outputs = take_outputs(overrides)
     conditions = [word for word in overrides if not word.startswith(CHANGEABLE)]
     overrides = [word for word in overrides if word not in conditions]
     from ssl_bench.results.table import finished_folders
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def evaluate(folder: Path, overrides: Sequence[str]) -> int:
-    """Compute what a trained run lacks of the evaluations that its configuration and ``overrides`` ask for.
+    """Compute the missing ones of the evaluations that a run's configuration and ``overrides`` request.
 
     Raises:
         ConfigError: there is no run, it cannot be written, or an override does not concern the evaluation or fit it.
@@ -81,8 +83,8 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
         try:
             validate(config, 1)
         except InitialWeights:  # are needed for the baseline only
-            left = evaluations.missing(results["evaluations"], config)
-            if any(entry["network"] == "_init" for entry in left) or has_no_checkpoint(config, run):
+            missing = evaluations.missing(results["evaluations"], config)
+            if any(entry["network"] == "_init" for entry in missing) or has_no_checkpoint(config, run):
                 raise
             config = config | {"init": None}
             validate(config, 1)

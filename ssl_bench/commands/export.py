@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("export", "Write the backbone of a trained run for timm, or as a folder to share.")
     parser.add_words("; its finished runs")
     parser.add_argument("--format", choices=FORMATS, help="card: a folder for the Hugging Face hub")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to, in the run unless it is given")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder that is written (default: <run>/export)")
     options = parser.read_words(arguments)
     folders = finished_folders(options.words, options.outputs)
     require(options.out is None or len(folders) == 1, "--out", options.out, f"nothing, for {len(folders)} runs")

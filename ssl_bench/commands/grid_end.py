@@ -1,4 +1,4 @@
-"""The end of a grid: how its runs ended, and of the finished ones what ``table`` and ``compare`` print."""
+"""The end of a grid: how its runs ended, and the output of ``table`` and ``compare`` for the finished ones."""
 
 import contextlib
 from collections import Counter
@@ -23,17 +23,17 @@ ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary
 
 
 def train(grid: Grid) -> int:
-    """Say what a grid can show, carry out its runs and print how they ended; return the exit code."""
-    if told := "" if all(run.done for run in grid.runs) else can_show(grid):
-        print(told, flush=True)
+    """Print the difference that a grid can detect, carry out its runs, print how they ended; return the exit code."""
+    if sentence := "" if all(run.done for run in grid.runs) else can_show(grid):
+        print(sentence, flush=True)
     stop, code = grid.train(), summarise(grid)
     return 128 + stop if stop else code
 
 
 def can_show(grid: Grid) -> str:
-    """Say what a grid can show, by finished runs of its experiments, else by its test images; empty if that is unknown.
+    """The difference that a grid can detect, from finished runs of its experiments, else from its test images.
 
-    The number is not known of images that are not on this disk, and of evaluations on others than those trained on.
+    Empty if both are unknown: the images are not on this disk, or the runs are evaluated on another data set.
     """
     varied = [f"{key}=" for key in grid.command.swept if key != "seed"]
     levels = [len({w for run in grid.runs for w in run.overrides if w.startswith(key)}) for key in varied]
@@ -45,8 +45,8 @@ def can_show(grid: Grid) -> str:
         if one and {*ACCURATE} & {*evaluate} and not evaluate.get("on"):
             count = len(open_dataset(first["dataset"], first["paths"]["data"]).split("test"))
     folders = [folder for place in {run.folder.parent for run in grid.runs} for folder in runs.folders(place)]
-    found = runs_table.of([*map(runs.read, folders)]) if folders else None
-    return beforehand(count, levels, len(grid.runs), found)
+    table = runs_table.of([*map(runs.read, folders)]) if folders else None
+    return beforehand(count, levels, len(grid.runs), table)
 
 
 def summarise(grid: Grid) -> int:
@@ -71,13 +71,13 @@ def summarise(grid: Grid) -> int:
 
 
 def show(finished: Mapping[Path, int | None]) -> None:
-    """Print tables of the numbers of a grid's finished runs, and what matters if it varies several settings.
+    """Print tables of the metrics of finished runs, and which settings matter if the grid varies several.
 
     Args:
-        finished: the epochs of each run, by its directory, after which its numbers are shown; None: it trains nothing.
+        finished: for each run its directory, and the epoch whose metrics are shown; None: the run trains nothing.
     """
-    found = [_after(runs.read(folder), epochs) for folder, epochs in finished.items()]
-    table, sheets = runs_table.finished(runs_table.of(found)), list[Sheet]()
+    read = [_after(runs.read(folder), epochs) for folder, epochs in finished.items()]
+    table, sheets = runs_table.finished(runs_table.of(read)), list[Sheet]()
     if not len(table):
         return
     for name in runs_table.usual(table) or runs_table.numbers(table):
@@ -85,13 +85,13 @@ def show(finished: Mapping[Path, int | None]) -> None:
             sheets += [one.sheet() for one in pivot(table, None, None, name)]
     sheets = sheets or [list_of_runs(table, {}, main_metrics(table))]
     with contextlib.suppress(ConfigError):  # nothing varies, or settings vary together
-        told = what_matters(table)
-        sheets += [told.sheet()] if len(told.data["settings"]) > 1 and told.measured.metric.sign else []
+        matters = what_matters(table)
+        sheets += [matters.sheet()] if len(matters.data["settings"]) > 1 and matters.measured.metric.sign else []
     print(text_of(sheets, "rich"), end="")
 
 
 def _after(run: Run, epochs: int | None) -> Run:
-    """A run as it was after some epochs, from which it may have gone on."""
+    """A run with its results after ``epochs``, also if it was extended to more epochs since."""
     if epochs is None or not run.results:
         return run
     config = {**run.config, "epochs": epochs}

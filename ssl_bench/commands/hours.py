@@ -1,9 +1,10 @@
-"""Estimate what is left to train of some runs: their steps, and their hours on this machine.
+"""Estimate the remaining training of runs: their steps, and their hours on this machine.
 
-* By runs like these: those with equally long steps that were trained here, at the median of their speeds.
-* Else by three timed steps of each kind of run, where there is no GPU and they take some seconds.
+* From the median speed of finished runs with equally long steps that were trained on this machine.
+* Where there is no such run and no GPU: from three timed steps of each kind of run, with a part of the batch if a whole
+  step takes more than some seconds.
 
-Evaluation is not counted. Where neither can be, or the runs are carried out elsewhere, there are steps alone.
+Evaluation is not counted. Where both are impossible, or the runs are carried out elsewhere, only steps are known.
 """
 
 import contextlib
@@ -18,24 +19,26 @@ from typing import Any, NamedTuple
 from ssl_bench.config.build import build
 from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import run_dir
+from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import local_device, visible_gpus
 from ssl_bench.record import runs
+from ssl_bench.record.terminal import clock
 
-MEASURED, TIMED, HERE = "by runs like these", "by three timed steps of each kind", "on this machine"
-# Keys that the time of a step depends on most; losses, negatives and rates are not among them.
+MEASURED, TIMED, HERE = "runs like these", "three timed steps", "on this machine"
+# The keys on which the time of a step depends most; losses, negatives and rates change it little.
 OF_A_STEP = ("backbone", "head", "framework", "augment", "batch_size", "precision", "compile", "devices")
-MOST_KINDS, MOST_GFLOP = 8, 300  # of runs whose steps are timed; of a step, for a few seconds on a core
+MOST_KINDS, MOST_GFLOP = 8, 300  # of runs whose steps are timed; of a timed step, which takes seconds on a core
 
 Config = Mapping[str, Any]
 
 
 class Estimate(NamedTuple):
-    """Steps and hours that are left to train of some runs, one after another.
+    """The remaining steps and hours of runs that are trained one after another.
 
     Attributes:
         steps: of each run; None for a data set of unknown size.
-        hours: of each run; None where its images are not on this disk, or its network cannot be counted.
-        way: how the hours were found, in words; empty if no run has any.
+        hours: of each run; None if its images are not on this disk, or no step was timed.
+        way: what the hours are estimated from, in words; empty if no run has any.
     """
 
     steps: list[int | None]
@@ -43,16 +46,17 @@ class Estimate(NamedTuple):
     way: str
 
     def __str__(self) -> str:
-        known = [took for took in self.hours if took is not None]
-        took = f", about {duration(sum(known))} {self.way}" if self.way and len(known) == len(self.hours) else ""
-        took += ", one run after another" if took and len(known) > 1 else ""
-        return f"{sum(filter(None, self.steps)):,} steps of pre-training{took}"
+        hours = [took for took in self.hours if took is not None]
+        turns = ", one run after another" if len(hours) > 1 else ""
+        took = f"about {clock(3600 * sum(hours))}{turns}, without evaluation, estimated from {self.way}"
+        about = f": {took}" if self.way and len(hours) == len(self.hours) else ""
+        return f"{sum(filter(None, self.steps)):,} steps of pre-training{about}"
 
 
 def estimate(configs: Iterable[Config], here: bool = True) -> Estimate:
-    """Estimate what is left to train of runs that are started one after another.
+    """Estimate the remaining steps and hours of runs that are started one after another.
 
-    A training that several of them go on with, or only evaluate, counts once.
+    A training that several of the runs continue, or only evaluate, is counted once.
 
     Args:
         configs: resolved.
@@ -61,23 +65,18 @@ def estimate(configs: Iterable[Config], here: bool = True) -> Estimate:
     configs = [find_prepared(dict(config)) for config in configs]
     outputs = {Path(config["paths"]["outputs"]) for config in configs}
     places = {folder.name: folder for path in outputs for folder in runs.folders(path)}
-    done, left, kinds, of_kind = dict[str, int](), list[int | None](), list[str](), dict[str, Config]()
+    done, remaining, kinds, of_kind = dict[str, int](), list[int | None](), list[str](), dict[str, Config]()
     for config in configs:
         place, every = run_dir(config), steps(config)
         if place.name not in done:
             done[place.name] = int(runs.progress(places.get(place.name, place) / runs.METRICS).step or 0)
-        left.append(None if every is None else max(0, every - done[place.name]))
+        remaining.append(None if every is None else max(0, every - done[place.name]))
         done[place.name] = max(done[place.name], every or 0)
-        kinds.append(_kind(config) if left[-1] and config["dataset"].get("content", "") is not None else "")
+        kinds.append(_kind(config) if remaining[-1] and config["dataset"].get("content", "") is not None else "")
         of_kind |= {kinds[-1]: config} if kinds[-1] else {}
     seconds, way = _seconds(of_kind, places.values()) if of_kind and here else ({}, "")
-    pairs = zip(left, kinds, strict=True)
-    return Estimate(left, [n and (seconds[k] * n / 3600 if k in seconds else None) for n, k in pairs], way)
-
-
-def duration(hours: float) -> str:
-    """Hours in words, below one the minutes."""
-    return f"{hours:,.1f} h" if hours >= 1 else f"{math.ceil(60 * hours)} min"
+    pairs = zip(remaining, kinds, strict=True)
+    return Estimate(remaining, [n and (seconds[k] * n / 3600 if k in seconds else None) for n, k in pairs], way)
 
 
 def steps(config: Config) -> int | None:
@@ -92,13 +91,13 @@ def steps(config: Config) -> int | None:
 
 
 def _kind(config: Config) -> str:
-    """A text that runs with equally long steps have in common."""
+    """A text that is the same for runs with equally long steps."""
     of_images = {key: (config.get("dataset") or {}).get(key) for key in ("_target_", "size")}
     return json.dumps({key: config.get(key) for key in OF_A_STEP} | of_images, default=str)
 
 
 def _seconds(kinds: Mapping[str, Config], places: Iterable[Path]) -> tuple[dict[str, float], str]:
-    """Seconds of a step of each kind of run, as far as they can be known, and how they were found."""
+    """Seconds of a step of each kind of run, if they are known, and what they are estimated from."""
     from ssl_bench.launch.run import threads  # imports torch
 
     kinds = {kind: {**c, "threads": threads(c, run_dir(c))} for kind, c in kinds.items()}  # alone
@@ -109,33 +108,40 @@ def _seconds(kinds: Mapping[str, Config], places: Iterable[Path]) -> tuple[dict[
 
 
 def _measured(kinds: Mapping[str, Config], places: Iterable[Path]) -> dict[str, float]:
-    """Seconds of a step of those kinds of which a run was trained on such a device, or as many cores of one."""
+    """Seconds of a step, for each kind of which a run was trained on the same device and number of cores."""
     from ssl_bench.record.environment import conditions  # imports torch: only where there are hours to be said
 
-    found = dict[str, float]()
+    seconds = dict[str, float]()
     for run in map(runs.read, places):
-        if len(found) == len(kinds):
+        if len(seconds) == len(kinds):
             break
         kind = _kind(run.config) if run.finished else ""
-        if kind not in kinds or kind in found:
+        if kind not in kinds or kind in seconds:
             continue
         config = kinds[kind]
         same = {"device": conditions(local_device(0, config["device"]))["device"], "ranks": config["devices"]}
         same |= {"threads": config["threads"]} if config["threads"] else {}
         speeds = [runs.finite(row, "images_per_second") or 0.0 for row in runs.read_rows(run.folder / runs.METRICS)]
         if same.items() <= run.environment.items() and any(speeds):
-            found[kind] = config["batch_size"]["size"] / median(filter(None, speeds))
-    return found
+            seconds[kind] = config["batch_size"]["size"] / median(filter(None, speeds))
+    return seconds
 
 
 def _timed(kinds: Mapping[str, Config]) -> dict[str, float]:
-    """Seconds of a step of each kind of run; none if this machine has a GPU, or one would take too long."""
-    elsewhere = any(visible_gpus(c["device"]) or c["devices"] > 1 for c in kinds.values())
-    if elsewhere or not 0 < len(kinds) <= MOST_KINDS or max(map(gflop_of_a_step, kinds.values())) > MOST_GFLOP:
+    """Seconds of a step of each kind of run; none with a GPU, or where a step of two images takes too long."""
+    if any(visible_gpus(c["device"]) or c["devices"] > 1 for c in kinds.values()) or len(kinds) > MOST_KINDS:
         return {}
     from ssl_bench.check.speed import seconds_of_a_step
 
-    return {kind: seconds_of_a_step(dict(config)) for kind, config in kinds.items()}
+    seconds = dict[str, float]()
+    for kind, config in kinds.items():
+        size = config["batch_size"]["size"]
+        images = min(size, int(MOST_GFLOP * size / gflop_of_a_step(config)))
+        with contextlib.suppress(ConfigError):  # so few images have fewer negatives than the run
+            if images > 1:
+                few = {**config, "batch_size": {"size": images, "chunk": None}}
+                seconds[kind] = seconds_of_a_step(few) * size / images
+    return seconds
 
 
 def gflop_of_a_step(config: Config) -> float:

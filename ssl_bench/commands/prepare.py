@@ -36,5 +36,5 @@ def main(arguments: Sequence[str]) -> int:
         files.write(picture, lambda file: drawn.save(file, "PNG"))
         shown, channels = drawn_channels(dataset.channels), dataset.channels
         part = f", with the first {shown} of {channels} channels" if shown < channels else ""
-        print(f"{picture} shows {count} images of dataset={name}, each above its {len(views)} views{part}")
+        print(f"{picture}: {count} images of dataset={name}, each above its {len(views)} views{part}")
     return 0

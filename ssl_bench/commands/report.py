@@ -38,7 +38,7 @@ from ssl_bench.errors import ConfigError, require
 from ssl_bench.report import html
 from ssl_bench.report.collect import collect
 
-PAUSE, RARELY = 5.0, 10  # seconds between two looks at the runs, and times that one takes: a tenth of a core at most
+PAUSE, RARELY = 5.0, 10  # seconds between two scans of the runs, or ten times as long as a scan takes
 
 
 @in_sentences

@@ -18,7 +18,7 @@ from ssl_bench.config.build import open_dataset
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import lease
-from ssl_bench.launch.grid import Grid, check_place, possible, taken_skip
+from ssl_bench.launch.grid import Grid, check_place, possible, take_skip
 from ssl_bench.papers.plan import PlannedRuns, plan
 from ssl_bench.papers.selection import HELP, Selection
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_config_dir()
     parser.epilog = f"{HELP} seed=0,1 replaces the seeds."
     options = parser.read(arguments)
-    skip = taken_skip(options.overrides)
+    skip = take_skip(options.overrides)
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     planned = plan(selection, show_progress)
     command = Command.of([*selection.of_machine, *selection.of_launcher], options.config_dir, True)
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         print(*(f"data missing: {sentence}" for sentence in missing_data(todo)), sep="\n")
         return 0
     for folder in {folder for runs in planned for folders in runs.done.values() for folder in folders}:
-        lease.remove_left(folder)
+        lease.remove_stale(folder)
     return _train(selection, todo, command, shlex.join(["ssl-bench", "reproduce", *arguments])) if todo else 0
 
 
@@ -67,12 +67,12 @@ def _train(selection: Selection, todo: Sequence[PlannedRuns], command: Command, 
 
 
 def _leave_out_impossible(selection: Selection, planned: Sequence[PlannedRuns], skip: bool, dry_run: bool) -> None:
-    """Check the runs that are left to train; with ``skip`` those that cannot be are no longer available.
+    """Check the runs that are not trained yet; with ``skip`` those that are refused count as unavailable.
 
-    Data and devices that this machine lacks are no reason in a dry run.
+    A dry run refuses no run for data or devices that this machine lacks.
 
     Raises:
-        ConfigError: some cannot be, and they are not to be left out.
+        ConfigError: runs are refused, and ``skip`` is False.
     """
     todo = [runs for runs in planned if runs.missing]
     if not todo or (dry_run and not selection.changes + selection.of_machine):  # the cells themselves can be
@@ -88,7 +88,7 @@ def _leave_out_impossible(selection: Selection, planned: Sequence[PlannedRuns], 
 
 
 def summarise(selection: Selection, planned: Sequence[PlannedRuns], here: bool) -> None:
-    """Print which cells still need runs, how many are done or unavailable, and what the other ones cost.
+    """Print which cells need runs, how many are done or unavailable, and the steps and hours of the others.
 
     Args:
         here: they run on this machine.
@@ -96,7 +96,7 @@ def summarise(selection: Selection, planned: Sequence[PlannedRuns], here: bool) 
     available = [runs for runs in planned if runs.seeds and not runs.unavailable]
     for runs in available:
         if runs.missing:
-            print(f"{f'{len(runs.done)}/{len(runs.seeds)} seeds':>10}  {runs.cells[0]}")
+            print(f"{len(runs.done):>4} of {len(runs.seeds)} seeds done  {runs.cells[0]}")
     if done := sum(not runs.missing for runs in available):
         print(f"{done:>4} cells  done")
     for reason, count in Counter(runs.unavailable for runs in planned if runs.unavailable).items():
@@ -109,7 +109,7 @@ def summarise(selection: Selection, planned: Sequence[PlannedRuns], here: bool) 
 
 
 def missing_data(todo: Sequence[PlannedRuns]) -> Iterator[str]:
-    """Name the data that the runs need and that are not there, a sentence for each dataset."""
+    """A sentence for each data set that the runs need and that is missing."""
     for config in {json.dumps(runs.config["dataset"]): runs.config for runs in todo}.values():
         try:
             open_dataset(config["dataset"], config["paths"]["data"]).check()

@@ -1,7 +1,7 @@
-"""``ssl-bench status [WORD ...] [--watch | --json | --csv]``: the experiments and their runs, from the files alone.
+"""``ssl-bench status [WORD ...] [--watch | --json | --csv]``: experiments and their runs, read from their files.
 
-Each experiment is one line, then come the runs if they are few; of a single run also why it failed and what it warns
-of. ``--json`` prints a list of objects, one for each run and for each run that a grid has still to begin:
+Each experiment is one line; the runs follow if they are few; a single run has its warnings and the reason of its
+failure too. ``--json`` prints a list of objects, one for each run, also for runs of a grid that have not begun:
 
     folder, run_id          null if there is no directory yet
     state                   finished, busy, failed, diverged, damaged, interrupted, evaluation missing or not begun
@@ -14,9 +14,9 @@ of. ``--json`` prints a list of objects, one for each run and for each run that 
     best                    {metric: value}: the main ones of a finished run
     metrics                 {metric: value}: all of a finished run; accuracies in [0, 1]
     host, pid               of the process; only of a busy one
-    watched                 kNN accuracy of its last watching; only of a busy one
-    warnings                what it says about its result, in sentences
-    reason                  why it has failed or cannot be read, else ""
+    watched                 kNN accuracy on its sample of training images; only of a busy one
+    warnings                sentences about its result
+    reason                  why the run failed or cannot be read, else ""
 
 ``--csv`` has the same fields with the overrides joined by blanks, and in place of ``best`` and ``metrics`` a
 column for each setting, the seed, the seconds of the run and a column for each metric, of a finished run all.
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _screen(options: Namespace, console: Console, live: bool = False) -> Text:
-    """The text with experiments, runs and totals; a terminal has all runs only if they are few or asked for."""
+    """The text with experiments, runs and totals; on a terminal many runs are listed only with --runs or --sort."""
     table = chosen(options.words, options.outputs, options.sort)
     listed = bool(options.runs or options.sort) or len(table) <= LISTED or not console.is_terminal
     width = console.width if live else get_terminal_size((LONGEST, 0)).columns  # a file needs no line breaks
@@ -96,18 +96,18 @@ def _watch(options: Namespace, console: Console) -> None:
 
 def records(table: DataFrame) -> list[dict[str, Any]]:
     """The objects of ``--json``, as the head of this module has them."""
-    names, left = runs_table.name_numbers(table["run"]), time_left(table, time.time())
-    found, columns = list[dict[str, Any]](), table[["run", "run_id", "path", "state", "reason"]]
+    names, seconds_left = runs_table.name_numbers(table["run"]), time_left(table, time.time())
+    objects, columns = list[dict[str, Any]](), table[["run", "run_id", "path", "state", "reason"]]
     labels = runs_table.labels(table)
     for (place, run, run_id, path, state, reason), label in zip(columns.itertuples(), labels, strict=True):
         at, owner = run.progress, run.owner
         record = {"folder": path, "run_id": run_id, "state": state, "doing": doing(run) or None, "label": label}
         record |= {"overrides": run.overrides, "epoch": at.epoch, "epochs": run.end, "images_per_second": at.speed}
-        record |= {"eta_seconds": left.get(place), "host": owner and owner.host, "pid": owner and owner.pid}
+        record |= {"eta_seconds": seconds_left.get(place), "host": owner and owner.host, "pid": owner and owner.pid}
         record |= {"watched": owner and at.watched, "warnings": run.warnings, "reason": reason}
         record["best"] = runs_table.main(run, names)
-        found.append(record | {"metrics": {names[key]: plain(value) for key, value in run.numbers.items()}})
-    return found
+        objects.append(record | {"metrics": {names[key]: plain(value) for key, value in run.numbers.items()}})
+    return objects
 
 
 def _rows(table: DataFrame) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, output, show_progress, taken_outputs
+from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, output, show_progress, take_outputs
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables, verdicts
 from ssl_bench.papers.fill import results_for
@@ -63,8 +63,8 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
     names = [re.sub(r"(.*/)?([^/]+)\.ya?ml(?=/|$)", r"\2", name) for name in options.names] or ["figures"]
     path = output(options.out, f"{'-'.join(names).replace('/', '-')}.png", OWN["Software"].encode())
     require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
-    figure, own = _figure(options, selection), OWN if path.suffix == ".png" else {}
-    files.write(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=own))
+    figure, metadata = _figure(options, selection), OWN if path.suffix == ".png" else {}
+    files.write(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=metadata))
     print(path)
     return 0
 
@@ -98,5 +98,5 @@ def _figure(options: Namespace, selection: Selection | None) -> Any:
 
 def _runs(options: Namespace) -> Any:
     """The table of the runs that the words select."""
-    outputs = taken_outputs(options.overrides)
+    outputs = take_outputs(options.overrides)
     return chosen([*options.names, *options.overrides], outputs)

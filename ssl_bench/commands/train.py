@@ -1,4 +1,4 @@
-"""``ssl-bench train``: compose, validate, skip finished runs, train.
+"""``ssl-bench train``: compose and validate a configuration, skip finished runs, train the others.
 
 ``ssl-bench train dataset=cifar10 batch_size=b128`` is one run. With ``-m`` it is a grid:
 ``ssl-bench train -m batch_size=b64,b128 seed=0,1,2``. The same configuration always has the same directory: there a
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.commands.arguments import HelpOfLines, Parser, in_sentences
+from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config import build, with_hydra
 from ssl_bench.config.command import Command
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import lease
-from ssl_bench.launch.grid import SKIP, Grid, check_place, taken_skip
+from ssl_bench.launch.grid import SKIP, Grid, check_place, take_skip
 from ssl_bench.launch.processes import Outcome, State, under_torchrun
 from ssl_bench.record.dashboard import show_agent
 
@@ -39,7 +39,7 @@ def train(arguments: Sequence[str]) -> int:
         return grid_end.train(grid)
     (run,) = grid.runs
     if run.done and not under_torchrun():
-        lease.remove_left(run.folder)
+        lease.remove_stale(run.folder)
         show_agent(run.config, run.folder.name, run.folder)
         outcome = Outcome(State.DONE_BEFORE, folder=str(run.folder))
     else:
@@ -59,7 +59,7 @@ main = in_sentences(train)
 
 
 def composed(words: Any) -> Grid | None:
-    """The runs that the words of a command ask for, composed and checked; None if they only ask for something printed.
+    """The runs of a command, composed and checked; None for a command that only prints, such as ``--help``.
 
     Raises:
         ConfigError: the configuration of a run cannot be used.
@@ -69,9 +69,9 @@ def composed(words: Any) -> Grid | None:
         from ssl_bench.config import reference  # only where it is used
 
         with with_hydra.in_sentences(words.overrides):
-            words.parser.description = command.cfg.hydra.help.header
-            words.parser.epilog = words.help and reference.help_text(command.cfg, words.config_dir, words.all)
-            print(words.parser.format_help().rstrip() if words.help else with_hydra.as_yaml(command.cfg))
+            words.parser.usage = command.cfg.hydra.help.header
+            text = words.help and reference.help_text(command.cfg, words.config_dir, words.all)
+            print(f"{words.parser.format_help()}\n{text}" if words.help else with_hydra.as_yaml(command.cfg))
         return None
     skip = [SKIP] * words.skip
     if only := [] if command.many else skip + [f"launcher={command.launcher}"] * (command.launcher != "here"):
@@ -92,12 +92,12 @@ def composed(words: Any) -> Grid | None:
 
 
 def read(arguments: Sequence[str]) -> Any:
-    """Read the words of a command: its flags, ``overrides`` and ``skip``.
+    """Parse the arguments of a command into flags, ``overrides`` and ``skip``.
 
     Raises:
-        ConfigError: a word that is no override, or a flag without the one that it belongs to.
+        ConfigError: a word is no override, or a flag lacks the flag that it belongs to.
     """
-    parser = Parser("train", "", add_help=False, formatter_class=HelpOfLines)
+    parser = Parser("train", "", add_help=False)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the value of a key, or an option of a group")
     parser.add_argument("--help", "-h", action="store_true", help="print this text and train nothing")
     parser.add_argument("--all", action="store_true", help="with --help: all keys, and the options of all groups")
@@ -114,10 +114,9 @@ def read(arguments: Sequence[str]) -> Any:
         groups = sorted(path.parent.name for path in build.directory().glob("*/*.yaml") if path.stem == word)
         hint = f" (did you mean {groups[0]}={word}?)" if groups else ""
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
-    if options.all and not options.help:
-        raise ConfigError("--all is for --help: add --help")
     if options.json and not options.dry_run:
         raise ConfigError("--json is the form of --dry-run: add --dry-run")
-    options.skip = taken_skip(options.overrides)
+    options.help |= options.all
+    options.skip = take_skip(options.overrides)
     options.flags = [word for word in parser.split(arguments)[0] if word != "--dry-run"]
     return options

@@ -1,7 +1,7 @@
-"""``--weights FILE`` of evaluate and embed: a network from elsewhere, as a run of no epochs.
+"""``--weights FILE`` of evaluate and embed: a network that was trained elsewhere, as a run of zero epochs.
 
-FILE is a file of weights, a folder that has one, ``timm:NAME``, ``timm:FOLDER`` that timm has written, or ``random``.
-The run keeps the path and the hash of the file, and no copy.
+FILE is a file of weights, a folder with such a file, ``timm:NAME``, ``timm:FOLDER`` (written by timm), or ``random``.
+The run stores the path and the hash of the file, and no copy of it.
 """
 
 import contextlib
@@ -95,7 +95,7 @@ def _of_timm(given: str) -> tuple[Path, list[str], dict[str, Any]]:
 
 
 def _as_in_training(path: Path, view: dict[str, Any], chosen: list[str], overrides: Sequence[str]) -> list[str]:
-    """Overrides with which images and network are as in the training of the weights; not those that the user gives.
+    """Overrides that give images and network the settings of the weights' training, if the user does not set them.
 
     The numbers of a run count for images without bounds: those of uint8 keep the numbers of their own dataset.
     """

@@ -1,4 +1,4 @@
-"""Read YAML within bounds: a few lines of anchors can stand for more values than a memory holds.
+"""Parse YAML with limits: a few lines of anchors can expand to more values than fit into memory.
 
 a: &a [x, x, x, x, x, x, x, x, x]
 b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]      # 81 values; twenty such lines would be 10^19

@@ -18,7 +18,7 @@ from ssl_bench.config import plugins
 from ssl_bench.config.ranges import Share, converted, near
 from ssl_bench.errors import ConfigError, InvalidValue
 
-# What the targets of each group are subclasses of: names, since this room imports nothing of those below it.
+# The base classes of each group, by name, since this package imports none of the packages below it.
 KINDS = {
     "dataset": ["data.dataset.Dataset"],
     "augment": ["data.views.Views"],
@@ -43,7 +43,7 @@ def build(node: Any, key: str, /, **extra: Any) -> Any:
     Args:
         node: a mapping with ``_target_`` and arguments.
         key: where the node stands in the configuration, such as ``loss`` or ``evaluate.knn``.
-        extra: arguments that are no configuration values, such as modules.
+        extra: arguments that do not stand in the configuration, such as modules.
 
     Raises:
         ConfigError: a target that is unknown or not of the kind of its group; an argument that is missing, unknown or
@@ -63,10 +63,10 @@ def build(node: Any, key: str, /, **extra: Any) -> Any:
 
 
 def checked_call(node: Any, key: str, extra: Collection[str] = ()) -> tuple[Any, dict[str, Any]]:
-    """The class that a node names and its arguments, of which :func:`build` adds those of the names ``extra``.
+    """The class that a node names, and its arguments without those that :func:`build` adds, whose names are ``extra``.
 
     Raises:
-        ConfigError: as :func:`build`, but for what the constructor refuses.
+        ConfigError: as :func:`build`, except for values that only the constructor refuses.
     """
     target = find_target(node, key)
     arguments = {k: copy.deepcopy(v) for k, v in node.items() if k != "_target_"}

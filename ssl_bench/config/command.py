@@ -1,4 +1,4 @@
-"""The task of a command, from its overrides: one run or a grid, where it is carried out, and its runs."""
+"""A command as its overrides describe it: one run or a grid, its launcher, and the values of each key."""
 
 import itertools
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class Command:
 
     Attributes:
         given: the overrides, as Hydra takes them.
-        folder: with further options, of ``--config-dir``.
-        cfg: composed with the overrides that have one value; Hydra's own part is its key ``hydra``.
-        many: it is a grid.
+        folder: the folder of ``--config-dir``, with further options.
+        cfg: composed from the overrides that have one value; Hydra's own part is its key ``hydra``.
+        many: whether it is a grid.
         launcher, settings: ``here``, ``local`` or ``slurm``, with the values of its keys.
         space: the overrides of the runs by their keys, with those of an experiment's ``hydra.sweeper.params``, and
             without those of the launcher.
@@ -41,10 +41,10 @@ class Command:
 
     @classmethod
     def of(cls, overrides: Sequence[str], folder: Path | None = None, multirun: bool = False) -> "Command":
-        """Read the overrides of a command; an experiment can ask for a grid, too.
+        """Read the overrides of a command; the file of an experiment can make it a grid, too.
 
         Raises:
-            ConfigError: an override cannot be used, or has several values and is not of a grid.
+            ConfigError: an override cannot be used, or has several values and the command is no grid.
         """
         given = with_hydra.as_hydra_takes(overrides)
         with with_hydra.in_sentences(given):
@@ -69,7 +69,7 @@ class Command:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """The overrides of a single run, as they were given, without those of the launcher."""
+        """The overrides of a single run, as they were typed, without those of the launcher."""
         return tuple(override for override in self.given if not _is_of_launcher(override.partition("=")[0]))
 
     @property
@@ -81,13 +81,13 @@ class Command:
         """The overrides of each run of a grid: every combination of the values of the keys, each once.
 
         Raises:
-            ConfigError: a key has no value, or too many, or those of an interval.
+            ConfigError: a key has no value, too many values, or an interval.
         """
         values = [self._values(key, override) for key, override in self.space.items()]
         return list(dict.fromkeys(itertools.product(*values)))
 
     def _values(self, key: str, override: Override) -> list[str]:
-        """An override as overrides with one value each."""
+        """Split an override into overrides with one value each."""
         line, value = override.input_line, override.value()
         try:
             if not override.is_sweep_override():

@@ -1,4 +1,4 @@
-"""Compose the configuration of a run, and resolve it to plain values; what it names on the disk is looked for. So also
+"""Compose the configuration of a run, resolve it to plain values, and find the files that it names: for a training, and
 for a trained run that is evaluated with other settings."""
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ CHANGED = ("device", "devices", "precision", "evaluate", "paths", "dataset")  # 
 def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
     """Turn a composed configuration into a plain dict without interpolations and without Hydra's own part.
 
-    Its key ``choices`` has the option that was chosen in each group. What the user's own images and weights are is
-    found on the disk, and written into it.
+    Its key ``choices`` has the option that was chosen in each group. The hashes and sizes of the user's own images and
+    of initial weights are read from the disk and written into it.
 
     Raises:
         ConfigError: an interpolation has no value, a value is missing, a plugin cannot be used, or there are no such
@@ -110,7 +110,7 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
     """The keys of a run that is evaluated with overrides of them: ``CHANGED``.
 
     The options that ``evaluate=...`` names take the place of the run's evaluators, with values of the run where they
-    refer to other keys. Without it the run's own evaluators stay, and the overrides change their settings.
+    refer to other keys. Without ``evaluate=...`` the run keeps its evaluators, and the overrides change their settings.
 
     Raises:
         ConfigError: an option or a key does not exist, or an override cannot be read.

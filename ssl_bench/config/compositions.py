@@ -1,4 +1,4 @@
-"""Many composed configurations whose seeds are still open, kept in the user's cache folder."""
+"""Many composed configurations with a placeholder for the seed, stored in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ssl_bench import files
 from ssl_bench.config.build import directory
 from ssl_bench.errors import ConfigError
 
-INPUTS = ""  # the key of the file that holds a hash of what its configurations depend on
-SEED = 907_340_511  # stands for the seed until one is chosen
-# What is found on the disk and may change at any time: plugins, the user's own images, weights to start from.
-FOUND = ('"plugins": {', '"content": "', '"init": {')
+INPUTS = ""  # the key, in the cache file, of a hash of all that its configurations depend on
+SEED = 907_340_511  # the placeholder for the seed
+# Parts of a configuration that depend on files which may change at any time, and so are not cached.
+FROM_DISK = ('"plugins": {', '"content": "', '"init": {')
 
 Request = tuple[str, ...]  # overrides without the seed
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -28,7 +28,7 @@ Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Composition:
-    """A composed configuration whose seed is still open: its ``text`` is JSON, with ``SEED`` as the seed."""
+    """A composed configuration as JSON, in ``text``, with ``SEED`` as the seed."""
 
     text: str
 
@@ -41,7 +41,7 @@ class Composition:
 def compositions(
     requests: Iterable[Request], progress: Progress = lambda requests, count: requests, folder: Path | None = None
 ) -> dict[Request, Any]:
-    """Compose each request: a :class:`Composition`, or the ConfigError that says why. With a folder nothing is kept.
+    """Compose each request: a :class:`Composition`, or its ConfigError. With a folder nothing is cached.
 
     Args:
         progress: iterates over the new configurations, of which there are ``count``.
@@ -53,30 +53,30 @@ def compositions(
     new = [request for request, text in texts.items() if text not in cached]
     made = {request: _compose(request, folder) for request in progress(new, len(new))}
     composed = [(texts[request], one.text) for request, one in made.items() if isinstance(one, Composition)]
-    kept = {key: text for key, text in composed if folder is None and not any(part in text for part in FOUND)}
+    to_cache = {key: text for key, text in composed if folder is None and not any(part in text for part in FROM_DISK)}
     with contextlib.suppress(OSError):  # the home directory may be read-only
-        if kept:
+        if to_cache:
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_json(path, cached | kept)
+            files.write_json(path, cached | to_cache)
     return {request: Composition(cached[text]) if text in cached else made[request] for request, text in texts.items()}
 
 
 def with_seeds(runs: Iterable[Request], folder: Path | None = None) -> dict[Request, dict[str, Any]]:
-    """The configurations of those runs, by their overrides, of which three or more differ in the seed only.
+    """Configurations of runs, by their overrides, if three or more runs differ only in the seed.
 
-    They are composed once, and the seeds put in; not those in which more depends on the seed than the seed itself.
+    Such runs are composed once, and their seeds filled in; runs with other values that depend on it are left out.
     """
     from ssl_bench.config.compose import load
 
-    seeds, found = dict[Request, dict[Request, int]](), dict[Request, dict[str, Any]]()
+    seeds, configs = dict[Request, dict[Request, int]](), dict[Request, dict[str, Any]]()
     for run in runs:
         for word in (word for word in run if re.fullmatch(r"seed=(0|[1-9]\d*)", word)):
             seeds.setdefault(tuple(other for other in run if other != word), {})[run] = int(word[5:])
     several = {request: of_runs for request, of_runs in seeds.items() if len(of_runs) > 2}
     for request, one in compositions(several, folder=folder).items():
         made = {run: one.config(seed) for run, seed in several[request].items()} if isinstance(one, Composition) else {}
-        found |= made if all(made[run] == load(run, folder) for run in [*made][:1]) else {}
-    return found
+        configs |= made if all(made[run] == load(run, folder) for run in [*made][:1]) else {}
+    return configs
 
 
 def _inputs() -> str:

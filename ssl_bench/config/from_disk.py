@@ -1,7 +1,8 @@
-"""Look on the disk for what a configuration takes from there: images, and weights to start from.
+"""Read from the disk what a configuration depends on: the user's own images, prepared images, initial weights.
 
-They are written into the configuration, so that they become part of the run's identity: the user's own images and the
-weights before anything is interpolated, prepared images only into that of a run, and not into that of a table's cell.
+Their hashes and sizes are written into the configuration and so become part of the run's identity. Those of own images
+and weights are written before interpolations are resolved, those of prepared images only for a run and not for the cell
+of a table.
 """
 
 import hashlib
@@ -18,15 +19,17 @@ from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, is_own
 from ssl_bench.errors import ConfigError, InvalidValue, require, shown
 
 FILES_OF_FOLDER = ("model.safetensors", "pytorch_model.bin")  # the weights in a folder that timm has written
-AUTO = "auto"  # evaluators without those that need labels, where there are none; a stem that the images decide
+AUTO = (
+    "auto"  # evaluate=auto: without labels no evaluators that need them; backbone.stem=auto: by the size of the images
+)
 SMALL = 65  # images of fewer pixels get the small stem, as in published recipes
 
 
 def check_computed(config: Mapping[str, Any]) -> None:
-    """Refuse values of keys that are found on the disk, and that name a run or an evaluation.
+    """Refuse keys that ssl-bench computes from files and that a user has set.
 
     Args:
-        config: a configuration, or a part of it, that somebody has written.
+        config: a configuration, or a part of it, as a user has written it.
 
     Raises:
         ConfigError: naming the key.
@@ -47,9 +50,9 @@ def check_computed(config: Mapping[str, Any]) -> None:
 
 
 def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:
-    """Write what is found in the user's own images into ``cfg``, and their folder's name into ``choices``.
+    """Write the settings of the user's own images into ``cfg``, and the name of their folder into ``choices``.
 
-    A dataset with a value of ``content`` is that of a run, which is not changed.
+    A dataset that has ``content`` already belongs to a run that is read again, and is not changed.
     """
     node: Any = OmegaConf.to_container(cfg.dataset, resolve=True) if cfg.get("dataset") else {}
     if not isinstance(node, dict) or not is_own(node):
@@ -78,8 +81,10 @@ def choose_stem(cfg: DictConfig) -> None:
 
 
 def find_prepared(config: dict[str, Any], training: bool = True) -> dict[str, Any]:
-    """A resolved configuration with the hash of prepared images, if they are there: of those that it trains on unless
-    that is over, and of those of ``evaluate.on``.
+    """A resolved configuration with the hashes of prepared images, if these exist: of ``dataset`` and ``evaluate.on``.
+
+    Args:
+        training: False if the training has ended: then ``dataset`` stays as it is.
     """
     evaluate, data = config.get("evaluate"), config["paths"].get("data")
     changed = {"dataset": _prepared(config["dataset"], data)} if training else {}
@@ -90,18 +95,18 @@ def find_prepared(config: dict[str, Any], training: bool = True) -> dict[str, An
 
 
 def _prepared(node: Any, data: str) -> Any:
-    """A dataset's node with what is found in its prepared images; they may still be missing."""
+    """A dataset's node with the settings of its prepared images; unchanged if these are missing."""
     if not isinstance(node, dict) or is_own(node) or node.get("content", "") is not None:
         return node
     inner = {key: value for key, value in node.items() if key != "dataset"}
     try:
         return node | open_dataset(inner, data).settings_of_images()
-    except ConfigError:  # a run that needs them is refused later, one that is finished does not
+    except ConfigError:  # a run that needs the images is refused later; a finished run does not need them
         return node
 
 
 def leave_out(cfg: DictConfig, choices: Mapping[str, Any]) -> None:
-    """Without classes to evaluate on, leave out the evaluators of ``evaluate=auto`` that need some."""
+    """Remove the evaluators of ``evaluate=auto`` that need labels if no evaluated data set has classes."""
     if choices.get("evaluate") != AUTO:
         return
     nodes = [on or cfg.dataset for on in datasets_of(OmegaConf.to_container(cfg.evaluate, resolve=False))]  # type: ignore[arg-type]

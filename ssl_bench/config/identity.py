@@ -1,11 +1,11 @@
 """The identity of a run: a hash of everything that its weights depend on, which names its directory.
 
-What a run is evaluated with is no part of it: :func:`evaluation_id` is the identity of one evaluator and its settings.
-Numbers count by their value: 1, 1.0 and 1e0 are one, and so are 0 and -0.0.
+The evaluators of a run are not hashed: :func:`evaluation_id` is the identity of one evaluator and its settings.
+Numbers are hashed by their value: 1, 1.0 and 1e0 are equal, and so are 0 and -0.0.
 
-A run depends on its configuration and on what was found on the disk: prepared images, and the sources of plugins. The
-configuration alone is the :func:`recipe_id`: cells of tables ask for it on machines without the images. :func:`on_disk`
-is the rest.
+A run depends on its configuration and on files: prepared images, and the sources of plugins. :func:`recipe_id` is the
+hash of the configuration alone, which a machine without the images can compute for the cells of a table. The files have
+the hashes of :func:`content_hashes`.
 """
 
 import hashlib
@@ -15,25 +15,25 @@ from pathlib import Path
 from typing import Any
 
 RETIRED = {"halt_at", "fused_norm", "runs_per_gpu", "steady"}  # keys in config.yaml files of earlier versions
-# Keys that say where and how a run is carried out. They are no part of its identity, so that it can be moved and
-# resumed elsewhere.
+# Keys that say where and how a run is carried out. They are not hashed, so that a run that was moved to another machine
+# has the same identity there.
 NOT_IN_RUN_ID = {"name", "choices", "device", "devices", "threads", "launcher", "images_on", "cosines", "graph"}
 NOT_IN_RUN_ID |= {"log_every", "timeout", "checkpoint", "paths", "tracking", "compile_views", "evaluate"} | RETIRED
 RUN_ID_DIGITS = 10
 COUNTS = {"train_images", "labelled_images", "least_labels"}  # of a dataset's images
-NOT_IN_RUN_ID_OF = {"dataset": {"workers", "hashes", *COUNTS}, "init": {"path"}}  # keys of a group
-OWN = {"root", "path", "skip_broken", "dataset"}  # and of the user's own images, which have the hash ``content``
+NOT_IN_RUN_ID_OF = {"dataset": {"workers", "hashes", *COUNTS}, "init": {"path"}}  # keys of a group that are not hashed
+OWN = {"root", "path", "skip_broken", "dataset"}  # nor are these of the user's own images, whose hash is ``content``
 SOURCE = " #"  # between the version of a plugin and the hash of its source
-# Keys by which a class of this package depends on the length of the training, with the value under which it does not.
+# Keys that make a class of this package depend on the length of the training, each with the value that does not.
 SCHEDULES: dict[str, dict[str, Any]] = {
     "optimizer": {"schedule": "constant"},
     "temperature": {"slope": None, "cycles": None},
     "framework": {"final_momentum": None},
     "negatives": {"schedule": "constant"},
 }
-# All that the numbers of a network which is not trained depend on, beside its evaluators.
+# The keys on which the metrics of a network that is not trained depend, beside its evaluators.
 READ_ALONE = {"dataset", "augment", "backbone", "framework", "init", "seed", "precision", "tf32", "plugins"}
-READ_BY_LOSS = {"loss", "temperature", "batch_size"}  # and where evaluators measure a loss
+READ_BY_LOSS = {"loss", "temperature", "batch_size"}  # further keys, if an evaluator measures a loss
 # Keys of evaluators that say where their data is.
 NOT_IN_EVALUATION_ID = {"detection": {"data", "images"}}
 # Values that are not hashed: a configuration without the key is the same training.
@@ -68,7 +68,7 @@ def run_id(config: Mapping[str, Any]) -> str:
 
 
 def recipe_id(config: Mapping[str, Any]) -> str:
-    """The run_id of a configuration without what :func:`on_disk` has."""
+    """The run_id of a configuration without the hashes of :func:`content_hashes`."""
     node, plugins = config.get("dataset"), config.get("plugins")
     if isinstance(node, Mapping) and not is_own(node):
         config = {**config, "dataset": _without(node, {"content"})}
@@ -77,8 +77,8 @@ def recipe_id(config: Mapping[str, Any]) -> str:
     return run_id(config)
 
 
-def on_disk(config: Mapping[str, Any]) -> dict[str, str]:
-    """Hashes, by what they are of, of what a run depends on beside its recipe, as far as they are known."""
+def content_hashes(config: Mapping[str, Any]) -> dict[str, str]:
+    """The hashes of the prepared images (key ``images``) and of each plugin (its name) that a configuration has."""
     node, plugins = config.get("dataset"), config.get("plugins")
     hashes = {}
     if isinstance(node, Mapping) and not is_own(node) and node.get("content"):
@@ -88,7 +88,7 @@ def on_disk(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def hashed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that its run_id is a hash of."""
+    """The part of a configuration that is hashed into its run_id."""
     content: dict[str, Any] = _without(config, NOT_IN_RUN_ID | ({"epochs"} if extensible(config) else set()))
     if untrained(config):
         content = {key: value for key, value in content.items() if key in read_alone(config)}
@@ -112,7 +112,7 @@ def is_hashed(name: str) -> bool:
 
 
 def _of_dataset(node: Any) -> Any:
-    """A dataset without what its images do not depend on: the place of the user's own images, which have a hash."""
+    """A dataset without the keys that do not change its images, such as the folder of the user's own images."""
     if not isinstance(node, Mapping):
         return node
     unknown = {key for key in ("content", "held_out", "train", "test", "group") if node.get(key) is None}
@@ -130,7 +130,7 @@ def evaluation_id(name: str, evaluator: Mapping[str, Any]) -> str:
 
 
 def settings_of_evaluation(name: str, evaluator: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an evaluator without the places of its data, which count by their hashes."""
+    """The settings of an evaluator, with hashes in place of the paths of its data."""
     settings: dict[str, Any] = _without(evaluator, NOT_IN_EVALUATION_ID.get(name, set()))
     if isinstance(on := settings.get("on"), Mapping):
         settings["on"] = _of_dataset(on if is_own(on) else _without(on, {"content"}))
@@ -140,7 +140,7 @@ def settings_of_evaluation(name: str, evaluator: Mapping[str, Any]) -> dict[str,
 
 
 def datasets_of(evaluate: Mapping[str, Any]) -> list[Any]:
-    """The nodes of ``evaluate.on``, one or several; one null, if that stands for the data set of the training."""
+    """The data sets of ``evaluate.on``, one or several; [None] means the data set of the training."""
     on = evaluate.get("on")
     return list(on) if isinstance(on, list) and on else [on or None]
 
@@ -153,35 +153,31 @@ def name_of_labels(labels: Any) -> str:
 
 
 def evaluators(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The evaluators below ``evaluate``: what else stands there is no mapping, or the dataset of ``evaluate.on``."""
+    """The evaluators below ``evaluate``: its mappings but for ``on``, which is a data set."""
     return {name: evaluator for name, evaluator in node.items() if isinstance(evaluator, Mapping) and name != "on"}
 
 
 def untrained(config: Mapping[str, Any]) -> bool:
-    """Whether a network is evaluated as it is, without any step."""
+    """Whether a network is evaluated without any training step."""
     return config.get("epochs") == 0
 
 
 def read_alone(config: Mapping[str, Any]) -> Set[str]:
-    """The keys on which the numbers of an :func:`untrained` network depend, beside its evaluators."""
+    """The keys on which the metrics of an :func:`untrained` network depend, beside its evaluators."""
     return READ_ALONE | READ_BY_LOSS if config.get("loss") else READ_ALONE
 
 
 def extensible(config: Mapping[str, Any]) -> bool:
-    """Whether a training of more epochs begins with the same steps: nothing depends on the length of the whole.
+    """Whether a training of more epochs begins with the same steps, because nothing depends on the number of epochs.
 
-    Of a class of this package its keys say so (:data:`SCHEDULES`); one of a plugin may depend on it.
+    For a class of this package :data:`SCHEDULES` decides; a class of a plugin may depend on it.
     """
     for group, keys in SCHEDULES.items():
         node = config.get(group) or {}
-        if is_plugins(node) or any(node.get(key, value) != value for key, value in keys.items()):
+        of_plugin = not str(node.get("_target_", "ssl_bench.")).startswith("ssl_bench.")
+        if of_plugin or any(node.get(key, value) != value for key, value in keys.items()):
             return False
     return bool(config.get("optimizer")) and config.get("max_steps") is None
-
-
-def is_plugins(node: Mapping[str, Any]) -> bool:
-    """Whether a node names a class of a plugin."""
-    return not str(node.get("_target_", "ssl_bench.")).startswith("ssl_bench.")
 
 
 def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
-"""Settings of classifiers that follow from the number of labels that they are given.
+"""Settings of classifiers that follow from the number of labelled training images.
 
-They are computed from the configuration alone, so that the identity of an evaluation has them before any image is read,
-and a number that was made in another way is another one.
+They are computed from the configuration alone, so that they are part of the identity of an evaluation before any image
+is read.
 """
 
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from typing import Any
 from ssl_bench.config.identity import datasets_of
 from ssl_bench.files import fits
 
-PER_NEIGHBOUR = 50  # labels, where k is the default of the data set
-FEW = 20  # labels a class, in the mean: of fewer, a tenth is too few to choose by
-RARE = 5  # labels of a class: of fewer, a tenth of all may have all of them
+PER_NEIGHBOUR = 50  # labels for each neighbour of kNN, if k is the default of the data set
+FEW = 20  # labels per class, on average: with fewer a tenth of them is too small to choose a setting by
+RARE = 5  # labels of the rarest class: with fewer a random tenth of all may contain every one of them
 TUNED = "ssl_bench.evaluate.finetune.FineTune"
-EPOCHS, SHARE = (60, 30), 0.05  # of TUNED with less than that share of the labels, and with more
-DRAWN = "images"  # how images are held out if nothing else is said: a tenth, whatever their class
+EPOCHS, SHARE = (60, 30), 0.05  # epochs of TUNED with less than SHARE of the labels, and with more
+DRAWN = "images"  # the default of hold_out: a random tenth of all images
 
 
 def held_out(images: int, classes: int, least: int | None) -> str:
@@ -34,7 +34,7 @@ def held_out(images: int, classes: int, least: int | None) -> str:
 def with_labels(
     name: str, evaluator: Mapping[str, Any], on: Any, labels: Any, config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The node of an evaluator with what it takes from the number of labels; what a user has set is kept.
+    """The node of an evaluator, with the settings that follow from the number of labels unless the user has set them.
 
     A linear probe whose ``hold_out`` is null gets one; "images" is left out, so that an identity does not have it. With
     a share of the labels the k of ``knn`` is at most a fiftieth of them, if it is the default: ``dataset.knn_k``, or
@@ -67,7 +67,7 @@ def with_labels(
 
 
 def _labelled(dataset: Mapping[str, Any], labels: Any) -> int | None:
-    """How many training images have a label; None: that is not known."""
+    """How many training images have a label; None: unknown."""
     if isinstance(labels, Mapping):
         return labels.get("images")
     images, apart = dataset.get("labelled_images") or dataset.get("train_images"), dataset.get("held_out") or []

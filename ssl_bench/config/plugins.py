@@ -1,11 +1,11 @@
 """Plugins: packages and files of the user with classes that a configuration may name as it names those of ssl_bench.
 
 A file is named where its class is used: ``loss=my_losses.py:Margin`` (``shorthand.py``). A package is allowed by the
-environment variable ``SSL_BENCH_PLUGINS=my_losses,others.py``, in which a file that a command has named stands as well:
-a configuration alone never runs code of another package. ``plugins: [my_tools]`` lists packages that these depend on.
+environment variable ``SSL_BENCH_PLUGINS=my_losses,others.py``, to which a command adds the files that it names: a
+configuration alone never runs code of another package. ``plugins: [my_tools]`` lists packages that these depend on.
 
-The resolved configuration has the version of each and a hash of its source, ``{"my_losses": "1.0 #0123456789"}``: what
-has changed in the code is another run, whether its author has counted the version up or not.
+The resolved configuration has for each plugin its version and a hash of its source, ``{"mine": "1.0 #0123456789"}``:
+changed code makes another run, also if its version is the same.
 """
 
 import hashlib
@@ -27,21 +27,21 @@ _LOADED: dict[str, tuple[ModuleType, str]] = {}  # packages by name, with the ha
 
 
 def allowed() -> dict[str, Path | None]:
-    """The packages that the user allows, and the modules of one file with the place of the file."""
+    """The packages that the user allows, and the modules of one file with the path of the file."""
     given = filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(",")))
     return {Path(one).stem if one.endswith(".py") else one: Path(one) if one.endswith(".py") else None for one in given}
 
 
 def allow_file(place: str, key: str) -> str:
-    """Allow a Python file, which a command has named, from now on; return the name of its module.
+    """Allow a Python file that a command names in this process; return the name of its module.
 
     Raises:
         ConfigError: there is no such file, or Python has another module of its name.
     """
     path = given_path(place).absolute()
     require(path.is_file() and path.stem.isidentifier(), key, place, "FILE.py:CLASS of a Python file that exists")
-    found = importlib.util.find_spec(path.stem) if path.stem not in _LOADED else None
-    if found and Path(found.origin or "").absolute() != path:
+    module_spec = importlib.util.find_spec(path.stem) if path.stem not in _LOADED else None
+    if module_spec and Path(module_spec.origin or "").absolute() != path:
         raise ConfigError(f"{key}={place}: rename {path.name}: Python has another module {path.stem}")
     os.environ[VARIABLE] = ",".join(dict.fromkeys([*filter(None, os.environ.get(VARIABLE, "").split(",")), str(path)]))
     return path.stem
@@ -51,11 +51,11 @@ def versions(names: Any, config: Any) -> dict[str, str]:
     """The versions and sources of the plugins of a configuration, which are part of the identity of its runs.
 
     Args:
-        names: further packages that it depends on, or what this function returned: then they must be the same.
-        config: the configuration; the packages of its classes count, but for that of a dashboard.
+        names: further packages that it depends on; or an earlier result of this function, whose versions must be equal.
+        config: the configuration; the packages of its classes are plugins too, except for that of a dashboard.
 
     Raises:
-        ConfigError: a plugin is not allowed, cannot be imported, has no version, or another one or another source.
+        ConfigError: a plugin is not allowed, cannot be imported, or has another version or source than in ``names``.
     """
     targets = [value for key, value in leaves(config) if key.endswith("._target_") and key != "tracking._target_"]
     packages = {str(target).partition(".")[0] for target in targets} & {*allowed()}

@@ -1,9 +1,10 @@
 """Explain every key of a configuration: by the comments of the YAML files and the docstrings of the classes."""
 
 import ast
+import functools
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +13,22 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssl_bench.config import identity, with_hydra
 from ssl_bench.config.build import directory
-from ssl_bench.errors import shown
 
 OF_PAPERS = "# @paper"  # in the files of options for a figure or a table of one paper
-FIRST_WEEK = "loss dataset framework batch_size negatives temperature epochs optimizer.lr seed devices evaluate name"
-NUMBERS = {"batch_size": "batch_size.size", "temperature": "temperature.tau"}  # which these groups are shown by
 
 
 def help_text(root: DictConfig, folder: Path | None, complete: bool) -> str:
-    """The keys of a composed configuration with values and meanings, a line for each.
+    """The keys of a composed configuration with their values and meanings, in lines of at most 80 columns.
 
     Args:
         complete: all keys and the options of all groups; otherwise only the keys that a newcomer sets.
     """
-    if complete:
-        options = {group: with_hydra.options(group, folder) for group in sorted(with_hydra.groups())}
-        groups, of_papers = listed(options)
-        return f"{groups}\n\n{explained(root)}\n\nof the papers\n{of_papers}"
-    return f"the first keys to know, with their values (all others: --help --all):\n{_first_week(root)}"
-
-
-def _first_week(root: DictConfig) -> str:
-    """The keys of ``FIRST_WEEK``, each with its option or value and its meaning."""
-    choices = dict(root.hydra.runtime.choices) | {"evaluate": [*identity.evaluators(root.evaluate)]}
-    meanings, lines = _of_group("optimizer", []) | dict(_comments(directory() / "train.yaml")), list[str]()
-    for key in FIRST_WEEK.split():
-        value = OmegaConf.select(root, NUMBERS[key]) if key in NUMBERS else choices.get(key)
-        value = OmegaConf.select(root, key) if value is None else value
-        lines.append(f"{f'  {key}={shown(value)}':<26}  {meanings.get(f'defaults.{key}') or meanings[key]}")
-    return "\n".join(lines)
+    if not complete:
+        return str(root.hydra.help.template)
+    groups, of_papers = listed({group: with_hydra.options(group, folder) for group in sorted(with_hydra.groups())})
+    text, indent = f"{groups}\n\n{explained(root)}\n\nof the papers\n{of_papers}", " " * 8
+    wrap = functools.partial(textwrap.fill, width=80, subsequent_indent=indent, break_on_hyphens=False)
+    return "\n".join(map(wrap, text.splitlines()))
 
 
 def listed(options: Mapping[str, Sequence[str]]) -> tuple[str, str]:
@@ -78,7 +66,7 @@ def explained(root: DictConfig) -> str:
     for key, value, argument in _leaves(config):
         group = key.partition(".")[0]
         text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n...\n").strip()
-        line = f"{f'{key}={text}':<34}  {meanings.get(key, argument)}"
+        line = f"{key}={text}  {meanings.get(key, argument)}"
         blocks[group if group in blocks else ""].append(line.rstrip())
     return "\n".join(line for block in blocks.values() for line in block).strip()
 
@@ -93,7 +81,7 @@ def _leaves(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any,
             yield f"{path}{key}", value, arguments.get(key, "")
 
 
-@cache
+@functools.cache
 def _arguments(target: str) -> Mapping[str, str]:
     """The arguments in the docstring of a class or function of this package, which is read without importing it."""
     module, _, name = target.rpartition(".")
@@ -145,8 +133,5 @@ def _comments(path: Path) -> Iterator[tuple[str, str]]:
                 if mark and not (isinstance(value, yaml.MappingNode) and value.value):
                     yield name, comment.strip()
                 yield from of(value, f"{name}.")
-        elif isinstance(node, yaml.SequenceNode):
-            for entry in node.value:
-                yield from of(entry, prefix)
 
     yield from of(yaml.compose(text), "" if top else f"{path.parent.name}.")

@@ -1,4 +1,4 @@
-"""The types of ``conf/train.yaml``, and the check of its top-level values. Imports nothing heavy.
+"""The types of the keys of ``conf/train.yaml``, and the check of their values. Imports nothing heavy.
 
 Groups (``loss``, ``dataset`` ...) are open here: each is typed by the constructor that its ``_target_`` names, which
 ``build.py`` checks.
@@ -17,7 +17,7 @@ from ssl_bench.errors import ConfigError, require
 
 # Groups that a framework with an objective of its own leaves out.
 OPTIONAL = ("head", "loss", "negatives", "temperature")
-OF_RUN = ("folder", "config", "run_id", "facts", "lines")  # arguments of a dashboard that are no settings
+OF_RUN = ("folder", "config", "run_id", "facts", "lines")  # arguments of a dashboard that the run sets
 # Shares of the labelled images; a list of images is a mapping of its file and its hash.
 OF_LABELS = "shares of the labelled images above 0 and up to 1, such as [0.01,0.1,1.0]"
 LABELS = Annotated[list[Share | dict[str, Any]], Meta(min_length=1, description=OF_LABELS)]
@@ -35,9 +35,10 @@ LAUNCHERS: Mapping[str, Types] = {
         **dict.fromkeys(("jobs", "nodes"), Count),
         **dict.fromkeys(("tasks_per_node", "timeout_min", "signal_delay_s", "max_num_timeout"), int),
         **dict.fromkeys(("gpus_per_node", "cpus_per_task", "cpus_per_gpu", "gpus_per_task"), int | None),
-        **dict.fromkeys(("partition", "account", "qos", "constraint", "exclude", "gres", "comment"), str | None),
+        **dict.fromkeys(
+            ("partition", "account", "qos", "constraint", "exclude", "gres", "comment", "name"), str | None
+        ),
         **dict.fromkeys(("mem_per_gpu", "mem_per_cpu", "python"), str | None),
-        "name": str,
         "mem_gb": float | None,
         "stderr_to_stdout": bool,
         "setup": list[str] | None,
@@ -103,9 +104,9 @@ def check_launcher(name: str, settings: Mapping[str, Any]) -> None:
 
 
 def check_keys(node: Mapping[str, Any], types: Types = TOP_LEVEL, prefix: str = "") -> None:
-    """Refuse keys that nothing reads, and values of another type than the key's.
+    """Refuse unknown keys, and values of another type than their key's.
 
-    What stands in a group with a ``_target_`` is checked by its constructor, and all of ``tracking`` elsewhere.
+    The constructor of a ``_target_`` checks the values of its group, and :func:`check_tracking` those of ``tracking``.
 
     Raises:
         ConfigError: a key is unknown or missing, or a value has another type.
@@ -129,7 +130,7 @@ def check_keys(node: Mapping[str, Any], types: Types = TOP_LEVEL, prefix: str = 
 
 
 def _check_evaluate(node: Mapping[str, Any]) -> None:
-    """Refuse settings that are those of no evaluator: ``every``, ``watch`` and ``baselines``."""
+    """Refuse wrong values of the keys of ``evaluate`` that are no evaluators, such as ``every`` and ``labels``."""
     for key, hint in {"every": ZeroOrMore, "watch": ZeroOrMore, "baselines": list[Literal["init", "raw"]]}.items():
         converted(node.get(key), hint, f"evaluate.{key}")
     labels = converted(node.get("labels", [1.0]), LABELS, "evaluate.labels")

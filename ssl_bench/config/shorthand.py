@@ -13,14 +13,14 @@ from ssl_bench import files
 from ssl_bench.config import plugins
 from ssl_bench.config.build import KINDS, find_target, signature
 
-# The key that group=0.1 means.
+# The key of each group that a number sets: batch_size=48.
 NUMBER_KEYS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}
 IN_FILE = re.compile(r"(.+\.py):(\w+)")
-NOT_IN_FILE = {"dataset", "evaluate", "evaluate.on", "tracking"}  # groups with more than the arguments of one class
+NOT_IN_FILE = {"dataset", "evaluate", "evaluate.on", "tracking"}  # groups that take no class of a file
 
 
 def written_out(overrides: Sequence[str], datasets: Sequence[str]) -> tuple[list[str], dict[str, tuple[str, Any]]]:
-    """Overrides without short forms, and for each group with a class of a file its text and its node.
+    """Write out short forms: plain overrides, and for each group set to FILE.py:CLASS that text and its node.
 
     Args:
         datasets: the options of the group ``dataset``.
@@ -52,6 +52,6 @@ def _node(file: str, name: str, group: str) -> dict[str, Any]:
 
 
 def implied(overrides: Sequence[str]) -> list[str]:
-    """The option that has the key which was set: ``negatives=random_k`` for ``negatives.k`` without other negatives."""
+    """Options that a key implies: ``negatives.k=4`` without ``negatives=...`` implies ``negatives=random_k``."""
     keys = {override.partition("=")[0] for override in overrides}
     return ["negatives=random_k"] * ("negatives.k" in keys and "negatives" not in keys)

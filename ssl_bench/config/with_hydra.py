@@ -1,9 +1,9 @@
-"""Compose the YAML files with Hydra, and say what their interpolations, such as ``${oc.env:HOME}``, stand for.
+"""Compose the YAML files with Hydra, and define the functions of their interpolations, such as ``${oc.env:HOME}``.
 
 Hydra takes a tenth of a second for a combination of options. So each is composed once in a process, and the values of
-keys are set in copies of it, which takes a few milliseconds, by the function that Hydra sets them with. Most options
-only fill the key of their group: of 28 losses and 11 batch sizes Hydra composes 38 combinations, and the other 270 are
-put together from these. A ``folder`` is everywhere that of ``--config-dir``, which has further options.
+keys are set in copies of it, which takes a few milliseconds, by Hydra's own function. Most options only fill the key
+of their group: of 28 losses and 11 batch sizes Hydra composes 38 combinations, and the other 270 are assembled from
+these. Everywhere ``folder`` is the folder of ``--config-dir``, with further options.
 """
 
 import contextlib
@@ -30,16 +30,16 @@ from omegaconf.resolvers import oc
 from ssl_bench import files
 from ssl_bench.config import anchors, shorthand
 from ssl_bench.config.build import directory
-from ssl_bench.config.identity import leaves
+from ssl_bench.config.identity import evaluators, leaves
 from ssl_bench.config.ranges import near, one_of
-from ssl_bench.errors import ConfigError, command_line, in_one_line, reason
+from ssl_bench.errors import ConfigError, command_line, in_one_line, reason, shown
 
 READABLE = re.compile(  # by ${oc.env:NAME}: what a configuration may hold, which is written to the disk
     r"(SSL_BENCH_|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES|WANDB_(MODE|PROJECT|ENTITY|TAGS)"
 )
 
 
-# W&B's own variables, which are the defaults of tracking.*: what is set on the command line comes before them.
+# W&B's own variables, the defaults of tracking.*, which the command line overrides.
 MODES = {"online": "online", "shared": "online", "offline": "offline", "dryrun": "offline", "disabled": "off"}
 VARIABLES = ("MODE", "DISABLED", "PROJECT", "ENTITY", "TAGS", "API_KEY")
 # Keys whose values are text, which stay as they were typed: name=1e5 is a name, though Hydra would read the number
@@ -87,6 +87,8 @@ def wandb_mode() -> str:
 
 
 register = partial(OmegaConf.register_new_resolver, replace=True)
+# ${setting:seed,${seed}}: a column of the help text; of evaluate and its node the evaluators
+register("setting", lambda key, value: f"{key}={shown([*evaluators(value)] if key == 'evaluate' else value)}".ljust(24))
 register("oc.env", read_environment)
 register("add", lambda *numbers: sum(numbers))  # ${add:3,${dataset.bits}}
 # ${per_node:${devices},${.nodes},8}: eight for each device of a node
@@ -95,7 +97,7 @@ register("wandb_mode", wandb_mode)  # ${wandb_mode:}
 # ${wandb_tags:a,b}: the words between the commas
 register("wandb_tags", lambda text: ListConfig([word.strip() for word in text.split(",") if word.strip()]))
 LARGEST_OPTION = 2**18  # bytes of a YAML file, which takes ten seconds: OmegaConf makes an object of each value
-# Why an override of a key of Hydra is refused: this package reads hydra.mode and hydra.sweeper.params of experiments.
+# The remedy for an override of a key of Hydra, of which only hydra.mode and hydra.sweeper.params are read.
 HYDRAS = {
     "launcher": "write launcher=here, local or slurm, and launcher.KEY=VALUE for its settings",
     "sweeper": "leave it out: write the values of a grid as key=a,b, and search with scripts/examples/search.py",
@@ -250,7 +252,7 @@ def _times(folder: Path | None) -> tuple[tuple[str, int], ...]:
 
 
 def _fills_its_key(override: str) -> bool:
-    """Whether an option is a file that fills the key of its group and nothing else."""
+    """Whether the file of an option sets the key of its group and no other key."""
     path = directory() / f"{override.replace('=', '/')}.yaml"
     is_one = re.fullmatch(r"\w+=[\w-]+", override) and path.is_file()  # and no list of options, and no key
     return bool(is_one) and not re.search(r"^(defaults:|# *@package)", path.read_text(), re.MULTILINE)
@@ -285,7 +287,7 @@ def _check_options(folder: Path | None) -> None:
 
 
 def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
-    """A composed configuration without Hydra's own part, and the option that was chosen in each group."""
+    """Split a composed configuration into the part without Hydra's keys, and the chosen option of each group."""
     choices = dict(cfg.hydra.runtime.choices)
     with open_dict(cfg):
         del cfg["hydra"]
@@ -302,7 +304,7 @@ def as_yaml(cfg: DictConfig) -> str:
 
 @contextlib.contextmanager
 def in_sentences(overrides: Sequence[str]) -> Iterator[None]:
-    """Put what Hydra and OmegaConf raise in the block into a ConfigError."""
+    """Turn errors of Hydra and OmegaConf in the block into a ConfigError of one sentence."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, ValueError) as error:
@@ -310,7 +312,7 @@ def in_sentences(overrides: Sequence[str]) -> Iterator[None]:
 
 
 def check_overrides(overrides: Sequence[str], grid: bool = False) -> None:
-    """Refuse values of groups that are no name: Hydra would fail at some, and merge the options of a list into one.
+    """Refuse values of groups that are not the name of an option: Hydra fails at some, and merges lists of options.
 
     Args:
         grid: keys may have several values.
@@ -363,18 +365,27 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
 
 
 def _no_option(file: str, options: Sequence[str] | None) -> str:
-    """The refusal of an option that has no file; Hydra names the others of the group, or none."""
+    """The refusal of an option that has no file.
+
+    Args:
+        options: the options of the group, as Hydra names them; None: Hydra names none.
+    """
     group, _, option = file.rpartition("/")
     if file.partition("/")[0] in groups():  # experiment, of experiment/<paper>/<name>
         group, _, option = file.partition("/")
+    if group == "backbone":
+        from timm import is_model  # takes seconds
+
+        if is_model(option):
+            return f"{group}={option} is a network of timm: write backbone=timm backbone.name={option}"
     options = options or sorted(path.stem for path in (directory() / group).glob("*.yaml"))
-    return (
-        f"{group}={option}: there is no such option{near(option, options)}; set {group} to one of {', '.join(options)}"
-    )
+    number = ", or to a number" if group in shorthand.NUMBER_KEYS else ""
+    remedy = f"set {group} to one of {', '.join(options)}{number}"
+    return f"{group}={option}: there is no such option{near(option, options)}; {remedy}"
 
 
 def _no_key(key: str) -> str:
-    """The refusal of an unknown key, with what it is called here, options that have it, or keys that are similar."""
+    """The refusal of a key that is unknown or of other options: with its name here, those options, or similar keys."""
     having = dict[str, dict[str, None]]()  # keys, with the options that have them
     for path in sorted(directory().glob("*/*.yaml")):
         group, content = path.parent.name, anchors.parse(path.read_text()) or {}
@@ -382,11 +393,10 @@ def _no_key(key: str) -> str:
             having.setdefault(name, {})[path.stem] = None
     everywhere = leaves(anchors.parse((directory() / "train.yaml").read_text()) | {"hydra": {}})
     having |= {name: {} for name, _ in everywhere}
+    if of := [*having.get(key, ())][::-1]:  # dataset=folder comes before arrays
+        return f"{key}: no chosen option has this key: add {key.partition('.')[0]}={' or '.join(of)}, which has it"
     last = f".{key.rpartition('.')[2]}"
-    alike = [name for name in having if name == key or (name.endswith(last) and name.count(".") == 1)]
-    meant = FOREIGN.get(key.lower()) or " or ".join(
-        f"{name} with {name.partition('.')[0]}={' or '.join(having[name])}" if 0 < len(having[name]) <= 3 else name
-        for name in alike
-    )
+    alike = [name for name in having if name.endswith(last) and name.count(".") == 1]
+    meant = FOREIGN.get(key.lower()) or " or ".join(alike)
     hint = f" (did you mean {meant}?)" if meant else near(key, having)
     return f"there is no key {key}{hint}; `ssl-bench train --cfg job` prints them all"

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
 from ssl_bench import files
@@ -139,12 +139,12 @@ def _convert(dataset: ArrayDataset, splits: list[str], source: Path | None) -> N
         files.write(dataset.folder / f"{split}_labels.npy", partial(np.save, arr=labels))
 
 
-LEAST, GAP = 112, 4  # pixels: the smallest side of a tile, the gap between tiles
+LEAST, GAP, CAPTION = 112, 4, 20  # pixels: the smallest side of a tile, the gap between tiles, the height of a caption
 FRAME = 96  # grey level between and around images
 
 
 def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Image.Image:
-    """Draw the first ``count`` images of a training and their views."""
+    """Draw the first ``count`` images of a training and, in a row below them for each, their views, with captions."""
     step = next(Loader(images, views, count, torch.device("cpu"), seed, torch.float32).steps(0, 1))
     taken, made = step.images, [x.clone() for x in step.batch().views]
     for x, view in zip(made, views, strict=True):
@@ -157,12 +157,16 @@ def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Imag
     rows = [taken, *(in_bytes(x, low, high) for x in made)]
     side = views[0].size * -(-LEAST // views[0].size)
     channels = drawn_channels(views[0].normalize.split(step.images)[0] or len(step.images[0]))
-    page = Image.new("RGB", (count * (side + GAP), len(rows) * (side + GAP)), (FRAME,) * 3)
+    height = CAPTION + side + GAP  # of a row
+    page = Image.new("RGB", (max(count * (side + GAP), 2 * LEAST), len(rows) * height), (FRAME,) * 3)
+    for below, view in enumerate([None, *views]):
+        caption = f"view {below}: {view.size} x {view.size} pixels" if view else "images of the training"
+        ImageDraw.Draw(page).text((GAP, below * height + 2), caption, "white", font_size=14)
     for (below, row), right in product(enumerate(rows), range(count)):
         image = Image.fromarray(row[right][:channels].expand(3, -1, -1).permute(1, 2, 0).numpy())
         # Small images are magnified so that their pixels can be seen.
         how = Image.Resampling.NEAREST if max(image.size) <= side else Image.Resampling.BILINEAR
-        page.paste(ImageOps.contain(image, (side, side), how), (right * (side + GAP), below * (side + GAP)))
+        page.paste(ImageOps.contain(image, (side, side), how), (right * (side + GAP), below * height + CAPTION))
     return page
 
 

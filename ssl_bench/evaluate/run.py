@@ -53,11 +53,22 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
 
 
 def check_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> None:
-    """Call ``check`` of every evaluator with every target, and log the warnings. Raises as :func:`run_evaluators`."""
+    """Call ``check`` of every evaluator with every target, and log the warnings.
+
+    Raises:
+        ConfigError: naming the key of each evaluator that refuses a target, so that all can be set at once.
+        RunError: as :func:`run_evaluators`.
+    """
     for infix, target in targets if evaluators else ():
+        refused = list[ConfigError]()
         for name, evaluator in _fitting(evaluators, target):
-            with _refusals_of(name):
-                evaluator.check(target)
+            try:
+                with _refusals_of(name):
+                    evaluator.check(target)
+            except ConfigError as error:
+                refused.append(error)
+        if refused:
+            raise ConfigError("; ".join(map(str, refused))) if refused[1:] else refused[0]
         for sentence in evaluator_warnings(evaluators, [(infix, target)]):
             log.warning("%s", sentence)
 

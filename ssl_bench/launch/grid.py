@@ -1,8 +1,7 @@
 """A grid: the runs of a command, all composed and checked before the first one starts, and how they ended.
 
-How they ended stands in their directories, and which there were in a file (:class:`ssl_bench.record.runs.Grid`).
-``skip=impossible`` on the command line of a grid, which is no key of a configuration, leaves out the runs that cannot
-be.
+The directory of a run says how it ended; a file lists the runs of a grid (:class:`ssl_bench.record.runs.Grid`).
+The word ``skip=impossible`` of the command line, which is no key of a configuration, leaves out runs that are refused.
 """
 
 import os
@@ -24,7 +23,7 @@ from ssl_bench.config.identity import run_dir
 from ssl_bench.errors import ConfigError, printable, require
 from ssl_bench.files import given_path
 from ssl_bench.launch import lease
-from ssl_bench.launch.processes import Outcome, Run, Said, State, ranks_here, under_torchrun
+from ssl_bench.launch.processes import OnEnd, Outcome, Run, State, ranks_here, under_torchrun
 from ssl_bench.record import runs
 from ssl_bench.record.dashboard import under_agent
 from ssl_bench.record.terminal import CLEAR, clock, short
@@ -38,11 +37,11 @@ class Grid:
     """The runs of one command, in their order.
 
     Attributes:
-        command: what was asked for.
+        command: the parsed command.
         typed: the command as it was typed.
-        runs: those that can be.
-        left_out: how many cannot be.
-        ends: how those ended that were started, by their numbers.
+        runs: the runs whose configuration is not refused.
+        left_out: the number of refused runs.
+        ends: the outcome of each run that has ended, by its number.
     """
 
     command: Command
@@ -53,7 +52,7 @@ class Grid:
 
     @property
     def single(self) -> list[str]:
-        """The command of a single run, without its overrides."""
+        """The words of the command that trains one run of the grid, without its overrides."""
         return ["ssl-bench", "train", *(["--config-dir", str(self.command.folder)] if self.command.folder else [])]
 
     @cached_property
@@ -77,10 +76,10 @@ class Grid:
         return self.runs[0]
 
     def every(self, skip: bool) -> list[Run]:
-        """Add every combination of the values of the keys, those that can be.
+        """Add a run for every combination of the values of the keys.
 
         Args:
-            skip: leave out those that cannot be.
+            skip: leave out the runs that are refused.
 
         Raises:
             ConfigError: the configuration of a run cannot be used.
@@ -95,10 +94,10 @@ class Grid:
         return self.runs
 
     def run(self, overrides: tuple[str, ...], config: dict[str, Any] | None = None, label: str = "") -> Run:
-        """The run of some overrides, or why there cannot be one.
+        """The run of some overrides; its attribute ``refusal`` says why its configuration cannot be used.
 
         Args:
-            config: what they compose to, resolved, if that is known.
+            config: the resolved configuration, if it is composed already.
             label: names the run in sentences.
         """
         try:
@@ -111,28 +110,28 @@ class Grid:
         return Run(overrides, config, folder, command, label, done=runs.is_complete(folder, config))
 
     def refused(self, runs: Sequence[Run]) -> dict[int, ConfigError]:
-        """Why runs cannot be, by their place in ``runs``; those that have their results are not checked.
+        """The reasons against runs, by their place in ``runs``; finished runs are not checked.
 
-        Under Slurm they are carried out on other machines, which may have what this one lacks.
+        With Slurm other machines carry out the runs, which may have GPUs or images that this one lacks.
         """
         refused = {place: run.refusal for place, run in enumerate(runs) if run.refusal}
-        left = {place: run.config for place, run in enumerate(runs) if not (run.done or run.refusal)}
-        if left:
+        remaining = {place: run.config for place, run in enumerate(runs) if not (run.done or run.refusal)}
+        if remaining:
             from ssl_bench.training.validate import refusals  # imports torch: only if there is something to train
 
-            errors = refusals([*left.values()], self.command.launcher != "slurm", ranks_here)
-            refused |= {place: error for place, error in zip(left, errors, strict=True) if error}
+            errors = refusals([*remaining.values()], self.command.launcher != "slurm", ranks_here)
+            refused |= {place: error for place, error in zip(remaining, errors, strict=True) if error}
         return dict(sorted(refused.items()))
 
     def train(self) -> int:
-        """Carry out the runs where they were asked for; return the signal that has stopped them, or 0."""
+        """Carry out the runs as the launcher says; return the number of the signal that has stopped them, or 0."""
         since, stop, over = time.time(), 0, threading.Event()
         self.runs = [replace(run, number=number) for number, run in enumerate(self.runs)]
         for run in [run for run in self.runs if run.done]:
-            lease.remove_left(run.folder)
+            lease.remove_stale(run.folder)
             self.ends[run.number] = Outcome(State.DONE_BEFORE, folder=str(run.folder))
-        left = [run for run in self.runs if not run.done]
-        carry_out = self._how(left) if left else None
+        remaining = [run for run in self.runs if not run.done]
+        carry_out = self._how(remaining) if remaining else None
         try:
             with raised():
                 pairs = [([*run.overrides], os.path.relpath(run.folder, self.outputs)) for run in self.runs]
@@ -140,7 +139,7 @@ class Grid:
                 runs.write_grid(content, [run_dir(run.config).parent for run in self.runs])
                 threading.Thread(target=self._show, args=(over, since), daemon=True).start()
                 if carry_out:
-                    carry_out(left, since, self._said)
+                    carry_out(remaining, since, self._print_end)
         except Interrupted as interrupted:
             stop = interrupted.number
         finally:
@@ -150,7 +149,7 @@ class Grid:
             Outcome.interrupted(stop).report()
         return stop
 
-    def _how(self, left: Sequence[Run]) -> Callable[[Sequence[Run], float, Said], object]:
+    def _how(self, remaining: Sequence[Run]) -> Callable[[Sequence[Run], float, OnEnd], object]:
         """The function that carries out runs as the launcher says."""
         settings = self.command.settings
         if self.command.launcher == "slurm":
@@ -159,10 +158,10 @@ class Grid:
             return partial(in_jobs, settings, self.outputs / ".slurm")
         from ssl_bench.launch import run  # imports torch
 
-        return partial(run.at_once, run.places(left, settings)) if self.command.launcher == "local" else run.here
+        return partial(run.at_once, run.places(remaining, settings)) if self.command.launcher == "local" else run.here
 
-    def _said(self, run: Run, outcome: Outcome) -> None:
-        """Say how a run has ended."""
+    def _print_end(self, run: Run, outcome: Outcome) -> None:
+        """Print how a run has ended."""
         self.ends[run.number] = outcome
         how = short(Path(outcome.folder), run.config) if outcome.finished and outcome.folder else outcome.state.value
         how = f"done before  {how}" if outcome.state is State.DONE_BEFORE else how
@@ -170,24 +169,24 @@ class Grid:
         print(CLEAR * sys.stdout.isatty() + "  ".join(filter(None, words)), flush=True)
 
     def _show(self, over: threading.Event, began: float) -> None:
-        """Show in one line what trains and the time left: each second on a terminal, each minute anywhere else."""
+        """Print a line with the run that trains and the time left: every second on a terminal, else every minute."""
         terminal, before = sys.stdout.isatty(), len(self.ends)
         while not over.wait(1.0 if terminal else 60.0):
-            left = [run for run in self.runs if run.number not in self.ends]
-            at = [(run, runs.Run(run.folder, run.config)) for run in left]
+            remaining = [run for run in self.runs if run.number not in self.ends]
+            at = [(run, runs.Run(run.folder, run.config)) for run in remaining]
             at = [(run, its) for run, its in at if its.progress.changed > began and its.progress.loss is not None]
-            todo = len(left) - sum(its.share for _, its in at)
+            todo = len(remaining) - sum(its.share for _, its in at)
             done = len(self.runs) - before - todo
             time_left = f", about {clock(todo * (time.time() - began) / done)} left" if done > 0.02 else ""
             for run, its in at[:1]:
                 loss = f"loss {its.progress.loss:.4f}" + f" and {len(at) - 1} more" * (len(at) > 1)
-                text = f"{run.label}  {its.share:.0%}  {loss}  ({len(left)} to go{time_left})"
+                text = f"{run.label}  {its.share:.0%}  {loss}  ({len(remaining)} to go{time_left})"
                 line = f"{CLEAR}{text[: shutil.get_terminal_size().columns - 1]}" if terminal else f"{text}\n"
                 print(line, end="", flush=True)
 
 
 def check_place(command: Command, dry_run: bool) -> None:
-    """Refuse a grid where it cannot be carried out; a dry run needs no Slurm.
+    """Refuse a grid in a process that cannot start it, or without Slurm; a dry run needs no Slurm.
 
     Raises:
         ConfigError: this process is one of torchrun or of a W&B agent, or there is no Slurm.
@@ -200,8 +199,8 @@ def check_place(command: Command, dry_run: bool) -> None:
     require(command.launcher != "slurm" or dry_run or bool(shutil.which("srun")), "launcher", "slurm", remedy)
 
 
-def taken_skip(overrides: list[str]) -> bool:
-    """Whether ``skip=impossible`` is among ``overrides``, from which it is taken out.
+def take_skip(overrides: list[str]) -> bool:
+    """Remove ``skip=impossible`` from ``overrides``; return whether it was given.
 
     Raises:
         ConfigError: ``skip`` has another value.
@@ -213,21 +212,21 @@ def taken_skip(overrides: list[str]) -> bool:
 
 
 def possible(labels: Sequence[str], refused: Mapping[int, ConfigError], skip: bool, what: str = "runs") -> list[int]:
-    """The numbers of the runs of a grid that can be; the others are printed, one of each kind with its reason.
+    """The numbers of the runs that are not refused; refused runs are printed, one of each kind with its reason.
 
     Args:
         labels: names of the runs.
-        refused: why a run cannot be, by its number.
-        skip: leave them out.
+        refused: the reasons against runs, by their numbers.
+        skip: leave out the refused runs.
         what: the word for the runs.
 
     Raises:
-        ConfigError: some cannot be, and they are not to be left out, or there are no others.
+        ConfigError: runs are refused and ``skip`` is False, or all are refused.
     """
     kinds = dict[object, list[int]]()
     for number, error in refused.items():  # what to set is the same for several values
         kinds.setdefault((getattr(error, "key", ""), getattr(error, "remedy", str(error))), []).append(number)
-    texts, head = list[str](), f"{len(refused)} of {len(labels)} {what} cannot be"
+    texts, head = list[str](), f"{len(refused)} of {len(labels)} {what} are impossible"
     for first, *more in kinds.values():
         reason = str(refused[first]).removeprefix(f"{labels[first]}: ")
         texts.append(f"{printable(labels[first])}: {reason}{f' (and {len(more)} more)' * bool(more)}")

@@ -1,13 +1,13 @@
-"""Which process carries out a run: a lease on its directory, of all machines that share it.
+"""A lease on the directory of a run: of all processes, also of other machines, one carries out the run.
 
-The lease is filelock's, the file ``lease`` in the directory: one process only can make it, and its owner touches it
-every ten seconds. Another process takes it over once the owner is gone: at once if that was a process of this machine
-and has ended, else if the file has not changed for 90 seconds by the clock of the one that waits.
+The lease is filelock's, the file ``lease`` in the directory: only one process can create it, and this owner touches the
+file every ten seconds. Another process takes the lease over when the owner is gone: at once if the owner was a process
+of this machine and has ended, else when the file has not changed for 90 seconds by the clock of the waiting process.
 
-An owner that was suspended, or could not reach the file system, may find that another process has its run. What it
-still writes must not reach the files of the new one: before a file in the directory is replaced or a row is added, the
-token in the lease is compared with its own (:meth:`Claim.require`, by :func:`ssl_bench.files.guarded`). A new owner
-first removes the temporary files of all others, so that a renaming which comes after that finds no file to rename.
+An owner that was suspended, or could not reach the file system, may have lost its lease to another process. It must not
+write into the new owner's files: before a file in the directory is replaced or a row is added, the token in the lease
+is compared with the process's own token (:meth:`Claim.require`, by :func:`ssl_bench.files.guarded`). A new owner first
+removes the temporary files of former owners, so that these cannot rename them any more.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ WRITTEN = ("", "checkpoints", "figures", "hits", "labels")  # folders that a run
 
 
 class Taken(RunError):
-    """Another process has the run of this one."""
+    """Another process has the lease of the run."""
 
 
 class Claim(NamedTuple):
@@ -42,10 +42,10 @@ class Claim(NamedTuple):
     token: str
 
     def lost_to(self) -> str:
-        """The process that has the run instead of this one; empty while this one has it.
+        """The process that has the lease instead of this one; empty while this process has it.
 
         Raises:
-            FileSystemUnavailable: that cannot be known.
+            FileSystemUnavailable: the lease cannot be read.
         """
         with contextlib.suppress(FileNotFoundError):
             if f"\ntoken={self.token}\n" in files.read_bytes(self.run / LEASE).decode(errors="replace"):
@@ -53,26 +53,26 @@ class Claim(NamedTuple):
         return str(owner(self.run) or "one that has ended")
 
     def require(self) -> None:
-        """Raise :class:`Taken` if another process has the run."""
+        """Raise :class:`Taken` if another process has the lease."""
         if other := self.lost_to():
             raise Taken(f"{self.run}: another process trains it: {other}")
 
 
 @contextlib.contextmanager
 def held(run: Path, wait: bool) -> Iterator[Claim]:
-    """Hold the lease of a run, and compare it before each write to its directory.
+    """Hold the lease of a run, and compare its token before each write to the directory.
 
     Args:
-        wait: until another process that has it has ended.
+        wait: wait for the end of another process that has the lease.
 
     Raises:
-        Taken: another process has it.
+        Taken: another process has the lease.
         ConfigError: the directory cannot be written.
     """
     claim, is_over = Claim(run.absolute(), ""), threading.Event()
 
     def stop(lost: LeaseCompromise) -> None:
-        """Stop the run, which another process has; its next write raises Taken."""
+        """Stop the run, whose lease another process has; its next write raises Taken."""
         listens = callable(signal.getsignal(signal.SIGTERM))  # the run, or what passes the signal on to its ranks
         # After a refresh that failed it is still its own, as far as one can tell.
         if listens and lost.reason != "refresh-failed" and not is_over.is_set():
@@ -105,26 +105,26 @@ def _take(lease: SoftFileLease, run: Path, wait: bool) -> None:
     filelock itself takes over by exchanging two names, which NFS does not do, and leaves a file without an owner alone:
     such a lease is removed once it has expired.
     """
-    seen, since = None, 0.0
+    last_mark, since = None, 0.0
     while True:
         with contextlib.suppress(Timeout):
             files.retry(lambda: lease.acquire(timeout=0), run)
             _remove_temporary(run)
             return
-        other, there = owner(run), files.status(run / LEASE)
+        other, status = owner(run), files.status(run / LEASE)
         if other and not wait:
             raise Taken(f"{run}: another process trains it: {other}")
-        if other and seen is None:
+        if other and last_mark is None:
             print(f"{run} is being trained by {other}: waiting", flush=True)
-        if there and files.mark(there) != seen:
-            seen, since = files.mark(there), time.monotonic()
-        elif there and time.monotonic() - since > runs.LEASE_SECONDS + BEAT:
+        if status and files.mark(status) != last_mark:
+            last_mark, since = files.mark(status), time.monotonic()
+        elif status and time.monotonic() - since > runs.LEASE_SECONDS + BEAT:
             files.remove(run / LEASE)
         time.sleep(0.2)
 
 
-def remove_left(run: Path) -> None:
-    """Remove what a process has left which was killed after it had finished the run."""
+def remove_stale(run: Path) -> None:
+    """Remove the lease of a process that was killed after it had finished the run."""
     with contextlib.suppress(OSError, ConfigError, RunError):
         if files.exists(run / LEASE):
             with held(run, wait=False):
@@ -132,7 +132,7 @@ def remove_left(run: Path) -> None:
 
 
 def _remove_temporary(run: Path) -> None:
-    """Remove what other processes have left that were killed while they wrote a file, or took over the lease."""
+    """Remove the temporary files of processes that were killed while they wrote a file or took over the lease."""
     for name in WRITTEN:
         if not name or not os.path.islink(run / name):
             files.remove_temporary(run / name)

@@ -1,8 +1,8 @@
 """Runs and the processes of this program: how both end, how processes start, and which machines share a run.
 
-On Linux they are forked in milliseconds from multiprocessing's server, which imports torch once. Neither the server nor
-a process that is still starting reacts to the signals that stop a run; a terminal sends them to all. The main module of
-the program is not imported in them: a script would start its runs there again.
+On Linux processes are forked in milliseconds from multiprocessing's server, which imports torch once. A terminal sends
+its signals to the server and to starting processes too, which ignore them. The main module of the program is not
+imported in the new processes: a script would start its runs there again.
 """
 
 import contextlib
@@ -28,16 +28,16 @@ from ssl_bench.signals import STOPPED, STOPS, Interrupted, unblock
 from ssl_bench.surroundings import become
 
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
-# What the server imports, since runs do: DDP, compiled views and optimisers the second one, pictures the last two. None
-# starts a thread or asks CUDA for GPUs, after which a fork could not use them.
+# Modules that the server imports because runs do: torch._dynamo for DDP, compiled views and optimisers, the last two
+# for pictures. None starts a thread or initialises CUDA, after which a forked process could not use GPUs.
 PRELOADED = ["ssl_bench.launch.run", "torch._dynamo", "sklearn.metrics", "matplotlib.figure"]
 LOST = "has lost the others"  # in the reason of a rank that failed because another one did
 
 
 class State(StrEnum):
-    """How a command has left a run.
+    """The state of a run at the end of a command.
 
-    ``DONE_BEFORE``: there was nothing left to do. ``BUSY``: another process is training it.
+    ``DONE_BEFORE``: the run was finished already. ``BUSY``: another process is training it.
     """
 
     DONE = "trained"
@@ -72,7 +72,7 @@ class Outcome:
 
     @classmethod
     def of(cls, error: Exception | Interrupted, where: str = "") -> "Outcome":
-        """The outcome of a run that raised this error; ``where``: before the reason of one that nobody expected."""
+        """The outcome of a run that raised this error; the reason of an unexpected error begins with ``where``."""
         if isinstance(error, Interrupted):
             return cls.interrupted(error.number)
         if isinstance(error, ConfigError | RunError):
@@ -85,7 +85,7 @@ class Outcome:
 
     @classmethod
     def ended(cls, name: str, code: int) -> "Outcome":
-        """The outcome of a process that has ended without one, by its exit code as ``multiprocessing`` has it."""
+        """The outcome of a process that ended without reporting one, from its exit code in ``multiprocessing``."""
         if code in STOPPED:
             return cls.interrupted(STOPPED[code])
         how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
@@ -98,11 +98,11 @@ class Outcome:
 
     @property
     def failed_by_itself(self) -> bool:
-        """Whether it failed, and not because another rank did."""
+        """Whether the run failed for another reason than the failure of another rank."""
         return self.state is State.FAILED and LOST not in self.reason
 
     def report(self) -> None:
-        """Print why the run did not finish: rank 0 does, and one of torchrun whose reason rank 0 does not know."""
+        """Print why the run did not finish, on rank 0, and under torchrun on a rank that failed by itself."""
         name = signal.Signals(self.code - 128).name if self.state is State.INTERRUPTED else ""
         text = f"interrupted by {name}; the same command goes on" if name else f"ssl-bench: {self.reason}"
         if name or self.failed_by_itself or (self.reason and os.environ.get("RANK", "0") == "0"):
@@ -134,19 +134,19 @@ class Run:
     refusal: ConfigError | None = None
 
 
-Said = Callable[[Run, Outcome], object]
+OnEnd = Callable[[Run, Outcome], object]
 Work = Callable[[], Outcome]
 
 
 class Process:
-    """A process that does some work, whose value is the outcome, and ends.
+    """A process that calls a function, sends the outcome that it returns, and ends.
 
     Args:
-        name: of it, in sentences.
-        work: can be pickled.
-        stop: the signal that it gets when this process has ended, however that ended.
-        env: variables of the environment that it has beside those of this process.
-        cores: that it may use; none: all that this process may.
+        name: name of the process in sentences.
+        work: the function, which can be pickled.
+        stop: the signal that the process gets when this process has ended for any reason.
+        env: environment variables in addition to those of this process.
+        cores: the cores that the process may use; none: all cores of this process.
     """
 
     def __init__(self, name: str, work: Work, stop: int, env: dict[str, str], cores: Collection[int] = ()) -> None:
@@ -167,7 +167,7 @@ class Process:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def end(self) -> Outcome:
-        """Wait for the end of the process; return how it has ended."""
+        """Wait for the end of the process; return its outcome."""
         outcome: Outcome | None = None
         with contextlib.suppress(EOFError):
             outcome = self._outcome.recv()
@@ -176,7 +176,7 @@ class Process:
 
 
 def _work(result: Connection, work: Work, stop: int, env: dict[str, str], cores: Collection[int]) -> None:
-    """Be a process."""
+    """The main function of a :class:`Process`."""
     os.setpgrp()  # the process that started it passes on the signals of a terminal
     if cores:
         os.sched_setaffinity(0, cores)
@@ -207,8 +207,9 @@ def end_with_parent(number: int) -> None:
 
 
 def nodes() -> tuple[int, int, str]:
-    """The number of machines of this job of submitit, which starts it once on each, that of this one among them, and
-    the address where the ranks of several meet; a single one outside Slurm.
+    """The number of nodes of this Slurm job, the index of this node, and the address of the ranks' rendezvous.
+
+    (1, 0, "") outside Slurm or on a single node.
     """
     if os.environ.get("SUBMITIT_EXECUTOR") != "slurm" or os.environ.get("SLURM_JOB_NUM_NODES", "1") == "1":
         return 1, 0, ""

@@ -1,8 +1,8 @@
-"""Carry out runs: one in this process or in its ranks, or a list of them, here or in other processes.
+"""Carry out runs: one in this process or in its ranks, or a list of runs, here or in other processes.
 
-A run has one directory, one lease and its checkpoints, so that any number of processes can go over one list: those of a
-command, the jobs of an array, or the same command started twice. Each takes the next run that is neither finished nor
-taken, until none is left. Of the ranks of a run, started here or by an outer torchrun, rank 0 has the lease.
+A run has one directory, one lease and its checkpoints, so that any number of processes can work on one list: those of a
+command, the jobs of an array, or the same command started twice. Each process takes the next run that is not finished
+and whose lease is free, until there is none. Of the ranks of a run, rank 0 has the lease.
 """
 
 import atexit
@@ -29,7 +29,7 @@ from ssl_bench.distributed import broadcast, join_group, leave, rank, without_ro
 from ssl_bench.errors import ConfigError, RunError, require
 from ssl_bench.hardware import available_cores, cores_per_process, local_device, release_memory, visible_gpus
 from ssl_bench.launch import lease
-from ssl_bench.launch.processes import LOST, Outcome, Process, Run, Said, State, nodes, ranks_here, under_torchrun
+from ssl_bench.launch.processes import LOST, OnEnd, Outcome, Process, Run, State, nodes, ranks_here, under_torchrun
 from ssl_bench.record import runs
 from ssl_bench.record.runs import CONFIG, FAILURE, RESULTS, is_complete
 from ssl_bench.record.terminal import logging_to
@@ -38,7 +38,7 @@ from ssl_bench.surroundings import stay_on_this_machine
 from ssl_bench.training.engine import train
 
 Config = dict[str, Any]
-# Errors of gloo, which has no class for them, in a collective whose other ranks are gone.
+# Parts of gloo's error messages, which have no class, in a collective whose other ranks have ended.
 LOSING = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
 LESS_MEMORY = "Set batch_size.chunk, a smaller batch_size.size or more devices"
 THREADS = torch.get_num_threads()  # of a process in which nothing has set them
@@ -50,14 +50,14 @@ Place = tuple[dict[str, str], set[int]]  # environment variables and cores of a 
 
 
 class Ending(contextlib.AbstractContextManager["Ending"]):
-    """Context manager that makes an error of its block, or a signal, the outcome of a run, so that others go on.
+    """Context manager that turns an error or a signal in its block into the outcome of a run, so that other runs go on.
 
     Args:
-        device: that computes in the block.
-        remedy: what to set if its memory is too small.
+        device: the device that computes in the block.
+        remedy: what to set if the memory of the device is too small.
 
     Attributes:
-        outcome: set it in the block, if not ``DONE``.
+        outcome: ``DONE``, unless the block sets another one.
     """
 
     def __init__(self, device: torch.device | str = "this machine", remedy: str = "") -> None:
@@ -89,13 +89,13 @@ def out_of_memory(error: BaseException) -> bool:
 def carry_out(
     run: Run, wait: bool, quiet: bool = False, since: float = math.inf, begin: Begin = lambda run: None
 ) -> Outcome:
-    """Carry out a run, with its lease, and return how it ended; failures and signals, too.
+    """Carry out a run with its lease, and return its outcome, also after a failure or a signal.
 
     Args:
-        wait: until another process that is training it has ended; otherwise it is ``BUSY`` then.
+        wait: wait for another process that is training the run; otherwise the outcome is ``BUSY`` then.
         quiet: print nothing, because other runs share this terminal.
-        since: a run that has failed after this time, in seconds of the epoch, is not tried again.
-        begin: called once the run is that of this process and before it trains.
+        since: a run that has failed after this time, in seconds since 1970, is not tried again.
+        begin: called when this process has the lease, before the training.
     """
     folder = None
     with Ending() as end, raised():
@@ -124,9 +124,9 @@ def carry_out(
 
 
 def threads(config: Mapping[str, Any], folder: Path) -> int | None:
-    """CPU threads of each process of a run on this machine, on which bits depend; None where GPUs compute.
+    """CPU threads of each process of a run on this machine, on which rounding depends; None where GPUs compute.
 
-    They are those that were set, or that the run began with, so that it goes on with its bits from any launcher.
+    A run uses the key ``threads`` or the number it was started with, also when it is resumed by another launcher.
     """
     given: int | None = config["threads"]
     if given or visible_gpus(config["device"]):
@@ -138,16 +138,16 @@ def threads(config: Mapping[str, Any], folder: Path) -> int | None:
 
 
 def keep_failure(outcome: Outcome, folder: Path, config: Config) -> None:
-    """Keep the reason of a failed run, whose lease this process holds, and the time in seconds of the epoch."""
+    """Write ``failed.json`` of a run whose lease this process has: the reason, and the time in seconds since 1970."""
     with contextlib.suppress(OSError, files.FileSystemUnavailable):  # which is reported anyway
         if not is_complete(folder, config):  # else an error came after the results, which stand
             files.write_json(folder / FAILURE, {"reason": outcome.reason, "time": time.time()})
 
 
 def failed_since(folder: Path, then: float) -> Outcome | None:
-    """How a run has failed since a time, in seconds of the epoch; None if it has not."""
-    there = files.status(folder / FAILURE)
-    return Outcome.failed(runs.read(folder).failure) if there and there.st_mtime > then else None
+    """The outcome of a run that has failed after ``then``, in seconds since 1970; None if it has not."""
+    status = files.status(folder / FAILURE)
+    return Outcome.failed(runs.read(folder).failure) if status and status.st_mtime > then else None
 
 
 # ---- its ranks
@@ -161,14 +161,14 @@ def launch(
     claim: lease.Claim | None = None,
     device: torch.device | None = None,
 ) -> Outcome:
-    """Carry out a validated run, of which this process has the lease, and wait for it.
+    """Carry out a validated run whose lease this process has, and wait for its end.
 
     Args:
-        folder: of the run, with its run_id as the name.
+        folder: the directory of the run, whose name is its run_id.
         command: as for :func:`ssl_bench.training.engine.train`.
         quiet: print nothing.
-        claim: on the run; None: that of the rank 0 of another process.
-        device: of this process, as a rank; None: the run has no ranks yet.
+        claim: the lease of the run; None: rank 0, another process, has it.
+        device: the device of this rank; None: no ranks are started yet.
     """
     if device is None and under_torchrun():
         return join(partial(launch, config, folder, command, quiet, claim))
@@ -194,8 +194,8 @@ def join(task: "partial[Outcome]", meeting: str = "env://") -> Outcome:
 
     Args:
         task: a call of :func:`launch`, without the device.
-        meeting: where the ranks meet: the URL of a file for ranks of one machine, of rank 0 for those of several; as
-            torchrun has told this process.
+        meeting: the URL by which ranks find each other: a file on one machine, the address of rank 0 on several, or
+            ``env://`` under torchrun.
     """
     config, folder, *_ = task.args
     number, local, beside = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
@@ -222,20 +222,20 @@ def join(task: "partial[Outcome]", meeting: str = "env://") -> Outcome:
 
 
 def in_ranks(work: Callable[[], Outcome], first: int, beside: int, count: int) -> Outcome:
-    """Call ``work`` in a process for each rank of this machine, and wait for all; this process passes on its signals.
+    """Call ``work`` in a process for each rank of this machine, wait for all, and pass signals on to them.
 
-    Once one has failed, the others have 30 seconds to end, and are killed then. The outcome of a rank that failed by
-    itself says why, not that of one that only lost another.
+    Once a rank has failed, the others have 30 seconds to end and are killed then. The outcome is that of the rank that
+    failed first, not of a rank that only lost its connection.
 
     Args:
-        first, beside: the ranks of this machine, of ``count``.
+        first, beside: the first rank of this machine, and how many of the ``count`` ranks it has.
     """
     shared = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(beside)}
     team = list[Process]()
     with passed_on(lambda: [one.process.pid for one in team]) as received, contextlib.suppress(ProcessException):
         for local in range(beside):
-            own = {"RANK": str(first + local), "LOCAL_RANK": str(local)}
-            team.append(Process(f"rank {first + local}", work, signal.SIGKILL, shared | own))
+            ids = {"RANK": str(first + local), "LOCAL_RANK": str(local)}
+            team.append(Process(f"rank {first + local}", work, signal.SIGKILL, shared | ids))
         if received:  # during the start: again, to all
             signal.raise_signal(received[0])
         processes = ProcessContext([one.process for one in team], [""] * beside)
@@ -249,30 +249,30 @@ def in_ranks(work: Callable[[], Outcome], first: int, beside: int, count: int) -
 # ---- a list of runs
 
 
-def here(runs: Sequence[Run], since: float, said: Said, waits: bool = True, begin: Begin = lambda run: None) -> None:
-    """Carry out the runs of a list in this process, last those that other processes train, until a signal comes.
+def here(runs: Sequence[Run], since: float, on_end: OnEnd, waits: bool = True, begin: Begin = lambda run: None) -> None:
+    """Carry out the runs of a list in this process until a signal comes; runs that other processes train come last.
 
     Args:
-        since: when the command began, in seconds of the epoch: a run that has failed since is not tried again.
-        said: called with each outcome.
-        waits: for what other processes train, and takes over what they leave.
+        since: when the command began, in seconds since 1970: a run that has failed since is not tried again.
+        on_end: called with each outcome.
+        waits: wait for runs that other processes train, and take over those that they do not finish.
         begin: called before a run trains.
     """
-    left = [(run, False) for run in runs]
-    while left:
+    remaining = [(run, False) for run in runs]
+    while remaining:
         raise_again()
-        run, last = left.pop(0)
+        run, last = remaining.pop(0)
         outcome = carry_out(run, last, True, since, begin)
         if outcome.state is not State.BUSY:
-            said(run, outcome)
+            on_end(run, outcome)
         elif waits and not last:
-            left.append((run, True))
+            remaining.append((run, True))
         if outcome.state is State.INTERRUPTED:
             break
 
 
 def places(runs: Sequence[Run], settings: Mapping[str, Any]) -> list[Place]:
-    """The GPUs of each of the processes that carry out runs at the same time, or its share of the cores without GPUs.
+    """The GPUs of each process that carries out runs, or without GPUs its share of the cores.
 
     Args:
         settings: ``launcher``.
@@ -283,10 +283,10 @@ def places(runs: Sequence[Run], settings: Mapping[str, Any]) -> list[Place]:
     jobs, runs_per_gpu = settings["jobs"], settings["runs_per_gpu"]
     devices, device = max(run.config["devices"] for run in runs), runs[0].config["device"]
     if gpus := visible_gpus(device):
-        room = len(gpus) * runs_per_gpu // devices
-        jobs = jobs or room
-        why = f"{room} or less: {len(gpus)} GPUs, {devices} for a run, launcher.runs_per_gpu={runs_per_gpu}"
-        require(jobs <= room, "launcher.jobs", jobs, why)
+        most = len(gpus) * runs_per_gpu // devices
+        jobs = jobs or most
+        why = f"{most} or less: {len(gpus)} GPUs, {devices} for a run, launcher.runs_per_gpu={runs_per_gpu}"
+        require(jobs <= most, "launcher.jobs", jobs, why)
         every = gpus * runs_per_gpu  # a second run comes to a GPU after each has one
         return [({"CUDA_VISIBLE_DEVICES": ",".join(every[i * devices :][:devices])}, set()) for i in range(jobs)]
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -295,20 +295,20 @@ def places(runs: Sequence[Run], settings: Mapping[str, Any]) -> list[Place]:
     return [({}, {*(mine + mine)[i * share % max(1, len(mine)) :][:share]}) for i in range(jobs)]
 
 
-def at_once(among: Sequence[Place], runs: Sequence[Run], since: float, said: Said) -> None:
-    """Carry out runs in processes of this machine, as many at a time as there are places, each with its GPUs or cores.
+def at_once(among: Sequence[Place], runs: Sequence[Run], since: float, on_end: OnEnd) -> None:
+    """Carry out runs in processes of this machine, one at each of the places, which are GPUs or cores.
 
-    One that is killed leaves the run that it trained as failed, and the others go on. A run that is sent a signal saves
-    its state; if this process is killed, too. A run that another process trains comes last, when the others are done.
+    If a process is killed, its run has failed, and the other runs go on. After a signal to this process, or its death,
+    every run saves its state. A run that another command trains comes last, when the others are done.
 
     Raises:
         Interrupted: a signal came.
     """
-    left, free, at = [(run, False) for run in runs], [*among], dict[Any, tuple[Process, Run, Place]]()
+    remaining, free, at = [(run, False) for run in runs], [*among], dict[Any, tuple[Process, Run, Place]]()
     with passed_on(lambda: [process.process.pid for process, _, _ in at.values()]) as received:
-        while at or (left and not received):
-            while left and free and not received:
-                (run, waits), place = left.pop(0), free.pop(0)
+        while at or (remaining and not received):
+            while remaining and free and not received:
+                (run, waits), place = remaining.pop(0), free.pop(0)
                 task = partial(carry_out, run, waits, True, since)
                 process = Process("the process of the run", task, signal.SIGTERM, *place)
                 at[process.process.sentinel] = process, run, place
@@ -319,10 +319,10 @@ def at_once(among: Sequence[Place], runs: Sequence[Run], since: float, said: Sai
                 free.insert(0, place)
                 outcome = process.end()
                 if outcome.state is State.BUSY:
-                    left.append((run, True))
+                    remaining.append((run, True))
                     continue
                 if outcome.state is State.FAILED and not outcome.folder and (run.folder / CONFIG).exists():  # it died
                     keep_failure(outcome, run.folder, run.config)
-                said(run, outcome)
+                on_end(run, outcome)
     if received:
         raise Interrupted(received[0])

@@ -1,4 +1,4 @@
-"""The workers of a grid as an array of Slurm jobs, by submitit, which go on once Slurm has requeued them."""
+"""Carry out a grid by an array of Slurm jobs, with submitit; jobs that Slurm has requeued resume their runs."""
 
 import itertools
 import os
@@ -17,7 +17,7 @@ from submitit.core.utils import UncompletedJobError
 from submitit.helpers import Checkpointable
 
 from ssl_bench.errors import ConfigError, one_line
-from ssl_bench.launch.processes import Outcome, Run, Said, State, nodes
+from ssl_bench.launch.processes import OnEnd, Outcome, Run, State, nodes
 from ssl_bench.launch.run import carry_out, failed_since, here
 from ssl_bench.record.runs import is_complete
 
@@ -25,7 +25,7 @@ SBATCH = {"name": "job_name", "timeout_min": "time", "tasks_per_node": "ntasks_p
 
 
 class _Worker(Checkpointable):  # type: ignore[misc]
-    """Goes over the runs in a Slurm job, which is started once on each of its nodes, and again after a requeue."""
+    """Carries out runs in a Slurm job, which starts it once on each of its nodes, and again after a requeue."""
 
     def __call__(self, runs: Sequence[Run], since: float) -> dict[int, Outcome]:
         job = JobEnvironment()
@@ -44,15 +44,15 @@ class _Worker(Checkpointable):  # type: ignore[misc]
 
 
 def _on_each_node(runs: Sequence[Run], since: float, waits: bool) -> dict[int, Outcome]:
-    """Go over the runs; the first of several nodes chooses each run and tells the others its number.
+    """Carry out the runs; the first of several nodes chooses each run and sends its number to the others.
 
     Args:
-        waits: for runs with a lease; of a job that was requeued since its node has failed, it may be its own one.
+        waits: wait for runs whose lease is taken, since after a node has failed it may be this job's own lease.
     """
     (count, index, rendezvous), ends = nodes(), dict[int, Outcome]()
-    said = lambda run, outcome: ends.update({run.number: outcome})  # noqa: E731
+    on_end = lambda run, outcome: ends.update({run.number: outcome})  # noqa: E731
     if count == 1:
-        here(runs, since, said, waits)
+        here(runs, since, on_end, waits)
         return ends
     from torch.distributed import TCPStore  # takes seconds
 
@@ -60,18 +60,18 @@ def _on_each_node(runs: Sequence[Run], since: float, waits: bool) -> dict[int, O
     store = TCPStore(host, int(port) + 1, is_master=index == 0, timeout=timedelta(365))
     turns = map(str, itertools.count())
     if index == 0:
-        here(runs, since, said, waits, lambda run: store.set(next(turns), str(run.number)))
+        here(runs, since, on_end, waits, lambda run: store.set(next(turns), str(run.number)))
         store.set(next(turns), "")
         return ends
     by_number = {str(run.number): run for run in runs}
     while run := by_number.get(store.get(next(turns)).decode()):
-        said(run, outcome := carry_out(run, wait=True, quiet=True))
+        on_end(run, outcome := carry_out(run, wait=True, quiet=True))
         if outcome.state is State.INTERRUPTED:
             break
     return ends
 
 
-def in_jobs(settings: Mapping[str, Any], folder: Path, runs: Sequence[Run], since: float, said: Said) -> None:
+def in_jobs(settings: Mapping[str, Any], folder: Path, runs: Sequence[Run], since: float, on_end: OnEnd) -> None:
     """Carry out runs by an array of Slurm jobs, and wait for them. A signal to this process leaves the jobs running.
 
     Args:
@@ -82,7 +82,7 @@ def in_jobs(settings: Mapping[str, Any], folder: Path, runs: Sequence[Run], sinc
         ConfigError: Slurm refuses the jobs.
         Interrupted: a signal came.
     """
-    count, left = min(settings["jobs"], len(runs)), [*runs]
+    count, remaining = min(settings["jobs"], len(runs)), [*runs]
     try:
         jobs = _executor(settings, folder).map_array(_Worker(), [runs] * count, [since] * count)
     except UncompletedJobError as error:  # of sbatch
@@ -98,22 +98,22 @@ def in_jobs(settings: Mapping[str, Any], folder: Path, runs: Sequence[Run], sinc
                 reported |= job.results()[0]  # of its first node
             except UncompletedJobError as error:
                 print(f"ssl-bench: job {job.job_id} failed: {one_line(str(error))}", file=sys.stderr, flush=True)
-        for run in [*left]:
+        for run in [*remaining]:
             done = Outcome(State.DONE, folder=str(run.folder)) if is_complete(run.folder, run.config) else None
             if end := done or reported.get(run.number) or failed_since(run.folder, since):
-                left.remove(run)
-                said(run, end)
+                remaining.remove(run)
+                on_end(run, end)
 
 
 def script(settings: Mapping[str, Any], folder: Path, runs: int) -> str:
-    """The script of the jobs for some runs, on a machine without Slurm, too."""
+    """The script of the jobs for some runs, which needs no Slurm on this machine."""
     executor, count = _executor(settings, folder), min(settings["jobs"], runs)
     executor.parameters |= {"map_count": count} if count > 1 else {}
     return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
 
 
 class _Executor(SlurmExecutor):  # type: ignore[misc]
-    """submitit's, which can also say where there is no Slurm what it would submit."""
+    """The executor of submitit, which can write its script on a machine without Slurm too."""
 
     @classmethod
     def affinity(cls) -> int:

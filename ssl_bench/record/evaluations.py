@@ -77,7 +77,7 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
             of_labels = with_labels(name, evaluator, on, labels, config)
             settings = {**of_labels, **({"on": on} if on else {}), **({"labels": labels} if part else {})}
             entry = dict[str, Any](evaluator=name, id=identity.evaluation_id(name, settings), settings=settings)
-            entry |= {"images": identity.on_disk({"dataset": on}).get("images"), "epochs": config.get("epochs")}
+            entry |= {"images": identity.content_hashes({"dataset": on}).get("images"), "epochs": config.get("epochs")}
             made += [{**entry, "network": network} for network in networks]
     return made
 

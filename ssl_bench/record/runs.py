@@ -416,7 +416,7 @@ def find(config: Mapping[str, Any]) -> Path:
     usual = identity.run_dir(config)
     if exists(usual / CONFIG) or exists(usual / RESULTS):
         return usual
-    recipe, needed, same = identity.recipe_id(config), identity.on_disk(config).items(), list[Path]()
+    recipe, needed, same = identity.recipe_id(config), identity.content_hashes(config).items(), list[Path]()
     for folder in folders(Path(config["paths"]["outputs"])):
         its_recipe, hashes = _identity(folder.absolute())
         same += [folder] if its_recipe == recipe and needed <= hashes.items() else []
@@ -428,7 +428,7 @@ def _identity(folder: Path) -> tuple[str, Mapping[str, str]]:
     """The recipe of a run and the hashes of what it depends on beside it, which do not change."""
     content, _ = examine_results(folder)
     config = content["config"] if content else read(folder).config
-    return identity.recipe_id(config), identity.on_disk(config)
+    return identity.recipe_id(config), identity.content_hashes(config)
 
 
 def results_folder(run: Path, name: str) -> Path:

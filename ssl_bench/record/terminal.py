@@ -74,7 +74,8 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
 
     def __init__(self, steps: int, done: int, per_epoch: int, epochs: int, shown: bool) -> None:
         self.steps, self.per_epoch, self.epochs, self.shown = steps, per_epoch, epochs, shown
-        self._printed = time.monotonic()
+        self._printed = self._timed = time.monotonic()
+        self._first = done
         self._rows, self._pace = 0, 0.0  # rows shown; seconds per step, mostly of the last five rows
         self._watched = ""  # what was measured last on a sample of the training images
         self._on_terminal = shown and sys.stdout.isatty() and not is_quiet()
@@ -82,6 +83,14 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
 
     def __exit__(self, *_: object) -> None:
         print(CLEAR * self._on_terminal, end="", flush=True)
+
+    def after_step(self, step: int) -> None:
+        """After the third step of this process, log about how long the training will take; the first is a slow one."""
+        if step == self._first + 1:
+            self._timed = time.monotonic()
+        elif step == self._first + 3 < self.steps:
+            seconds = (time.monotonic() - self._timed) / 2 * (self.steps - step)
+            log.info("the training will take about %s, without its evaluation", clock(seconds))
 
     def restart(self, step: int) -> None:
         """Time the steps after ``step`` from now on: what has happened since the last one is none of theirs."""

@@ -66,6 +66,8 @@ def train(config: dict[str, Any], folder: Path, device: torch.device, command: s
                 while state.step < last:
                     logged = (state.step + 1) % config["log_every"] == 0 or state.step + 1 == last
                     diagnostics = step(logged)
+                    if run.device.type == "cpu":  # a GPU, which computes later, has its speed after two rows
+                        progress.after_step(state.step)
                     if logged:
                         log_row(run, diagnostics, progress, tracker)
                     stop = interrupt.agreed()

@@ -61,7 +61,3 @@ def test_what_is_left_is_measured_by_runs_like_these() -> None:
     (folder / "results.json").write_text(json.dumps(with_evaluations(record)))
     assert hours.estimate(asked).way == f"{hours.TIMED} {hours.HERE}"
     assert hours.estimate(asked[:1]).way == "" and hours.estimate(asked[:1]).hours == [0]
-
-
-def test_durations() -> None:
-    assert [hours.duration(h) for h in (0, 0.001, 1.25, 1234)] == ["0 min", "1 min", "1.2 h", "1,234.0 h"]

@@ -347,10 +347,10 @@ def test_a_sheet_shows_images_and_views(tmp_path: Path, capsys: pytest.CaptureFi
     write_mnist(tmp_path)
     assert prepare(["dataset=randbit_mnist", f"paths.data={tmp_path}", "--show", "sheet.png"]) == 0
     (line,) = capsys.readouterr().out.splitlines()[1:]
-    assert line.startswith("sheet.png ") and re.findall(r"\b\d\b", line) == ["8", "2"]
+    assert line.startswith("sheet.png: ") and re.findall(r"\b\d\b", line) == ["8", "2"]
     with Image.open("sheet.png") as sheet:
         pixels = torch.from_numpy(np.array(sheet))
-    assert pixels.shape == (3 * 116, 8 * 116, 3)
+    assert pixels.shape == (3 * 136, 8 * 116, 3)
     words = ["dataset=randbit_mnist", f"paths.data={tmp_path}"]
     assert np.array_equal(np.array(ssl_bench.show_views(words)), pixels)
     assert not np.array_equal(np.array(ssl_bench.show_views([*words, "seed=1"])), pixels)

@@ -450,7 +450,7 @@ VARIED = {
 }
 
 
-def on_disk(experiment: str) -> list[Made]:
+def content_hashes(experiment: str) -> list[Made]:
     """The runs of an experiment, which have results, by their files."""
     runs = list[Made]()
     for path in sorted(Path("outputs", experiment).glob("*/results.json")):
@@ -504,7 +504,7 @@ def test_each_reader_shows_a_number_with_what_made_it(
     experiment: str, grids: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(grids)
-    case = Case(on_disk(experiment), [experiment], np.random.default_rng(0), capfd)
+    case = Case(content_hashes(experiment), [experiment], np.random.default_rng(0), capfd)
     read_all(case, [*READERS, end_of_a_grid, plain_name, flat_metrics], experiment)
 
 
@@ -521,7 +521,7 @@ def test_cells_of_a_table_have_the_numbers_of_their_k(
     node["columns"] = {"20": ["evaluate.knn.k=20"], "1": ["evaluate.knn.k=1"]}
     (tmp_path / "own.yaml").write_text(json.dumps({"paper": "own", "cite": "me", "tables": {"t": node}}))
     (own,) = tables.find(str(tmp_path / "own.yaml"))
-    results, runs = Results(Path("outputs"), own.cells), on_disk("ks")
+    results, runs = Results(Path("outputs"), own.cells), content_hashes("ks")
     for cell in own.cells:
         of_cell = [run for run in runs if ("loss", cell.row) in run.settings]
         kind = "knn/top1", int(cell.column)

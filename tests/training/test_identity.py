@@ -12,7 +12,7 @@ from PIL import Image
 
 from ssl_bench.config.compose import load
 from ssl_bench.config.from_disk import find_prepared
-from ssl_bench.config.identity import on_disk, recipe_id, run_id
+from ssl_bench.config.identity import content_hashes, recipe_id, run_id
 from ssl_bench.data.dataset import content_of
 from ssl_bench.papers.cell_runs import finished, trained
 from ssl_bench.training.finished import load_run, read_config
@@ -73,7 +73,7 @@ CHANGES: list[Any] = [
 def identity(overrides: list[str]) -> tuple[str, str]:
     """The recipe and the run_id of what a command would train."""
     config = find_prepared(load(overrides))
-    assert on_disk(config)
+    assert content_hashes(config)
     return recipe_id(config), run_id(config)
 
 
