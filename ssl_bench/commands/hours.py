@@ -116,14 +116,12 @@ def _measured(kinds: Mapping[str, Config], places: Iterable[Path]) -> dict[str, 
         if len(seconds) == len(kinds):
             break
         kind = _kind(run.config) if run.finished else ""
-        if kind not in kinds or kind in seconds:
-            continue
-        config = kinds[kind]
-        same = {"device": conditions(local_device(0, config["device"]))["device"], "ranks": config["devices"]}
-        same |= {"threads": config["threads"]} if config["threads"] else {}
-        speeds = [runs.finite(row, "images_per_second") or 0.0 for row in runs.read_rows(run.folder / runs.METRICS)]
-        if same.items() <= run.environment.items() and any(speeds):
-            seconds[kind] = config["batch_size"]["size"] / median(filter(None, speeds))
+        if (config := kinds.get(kind)) and kind not in seconds:
+            same = {"device": conditions(local_device(0, config["device"]))["device"], "ranks": config["devices"]}
+            same |= {"threads": config["threads"]} if config["threads"] else {}
+            speeds = [runs.finite(row, "images_per_second") or 0.0 for row in runs.read_rows(run.folder / runs.METRICS)]
+            if same.items() <= run.environment.items() and any(speeds):
+                seconds[kind] = config["batch_size"]["size"] / median(filter(None, speeds))
     return seconds
 
 

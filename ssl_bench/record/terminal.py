@@ -85,12 +85,11 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
         print(CLEAR * self._on_terminal, end="", flush=True)
 
     def after_step(self, step: int) -> None:
-        """After the third step of this process, log about how long the training will take; the first is a slow one."""
+        """After the third step of this process, log the minutes of a longer training; the first step is a slow one."""
         if step == self._first + 1:
             self._timed = time.monotonic()
-        elif step == self._first + 3 < self.steps:
-            seconds = (time.monotonic() - self._timed) / 2 * (self.steps - step)
-            log.info("the training will take about %s, without its evaluation", clock(seconds))
+        elif step == self._first + 3 and (left := (time.monotonic() - self._timed) / 2 * (self.steps - step)) > 60:
+            log.info("the training takes about %s, and the evaluation comes after it", clock(left))
 
     def restart(self, step: int) -> None:
         """Time the steps after ``step`` from now on: what has happened since the last one is none of theirs."""
