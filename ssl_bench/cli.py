@@ -40,9 +40,6 @@ def main() -> None:
     except KeyboardInterrupt:  # outside a training, which handles signals itself
         print("interrupted; the same command does what is missing", file=sys.stderr)
         code = 128 + signal.SIGINT
-    except MemoryError as error:
-        reason = f"out of memory ({str(error) or 'in Python'})"
-        code = refuse(f"{reason}: end other programs, or raise the limit that ulimit -v shows", 1)
     except OSError as error:
         code = refuse(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
         with contextlib.suppress(OSError):
