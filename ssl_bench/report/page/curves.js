@@ -78,7 +78,7 @@ function curvePanel(runs, name) {
   const curves = runs.map((run) => run.curves[name]).filter(Boolean);
   const sum = (count) => curves.reduce((total, curve) => total + count(curve), 0);
   const kept = sum((curve) => curve[0].length), all = sum((curve) => curve[2]), lost = sum((curve) => curve[3]);
-  const thinned = `${kept} of ${all} points: of each stretch the smallest and the largest. `;
+  const thinned = `${kept} of ${all} points are drawn: the smallest and the largest value of each stretch. `;
   const make = () => ({
     layout: layout({ title: view.clock }, axisOfMetric(name, "")),
     traces: runs.flatMap((run, index) => (run.curves[name] ? curveOf(run, name, index) : [])),

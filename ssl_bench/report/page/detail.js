@@ -17,7 +17,7 @@ function summaryOf(run) {
     row(state(run.state), el("span", { class: "soft" }, facts(run)), button("Select", "select", select)),
     run.reason && el("p", {}, run.reason),
     run.warnings.map((sentence) => el("p", { class: "warned" }, `\u26a0 ${sentence}`)),
-    run.folder ? el("p", {}, "In ", el("code", {}, run.folder)) : soft("It has no folder yet."),
+    run.folder ? el("p", {}, "In ", el("code", {}, run.folder)) : soft("This run has not begun."),
     command(run.command),
   ];
 }

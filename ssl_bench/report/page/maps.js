@@ -17,7 +17,7 @@ function heatMaps(name, numbers, runs) {
     found.length > 1 && row(choice("Settings", "heat", found.map(({ pair }) => [list(pair), pair.join(" and ")]))),
     el("div", { class: "panels" }, drawn.map(([values], i) =>
       heatMap(name, chosen, cells[i], withValues(others, values), range))),
-    soft(`Mean over seeds, and below it the number of runs. ${tooMany(drawn, parts, "plots")}`));
+    soft(`A cell has the mean over seeds and the number of runs, n. ${tooMany(drawn, parts, "plots")}`));
 }
 
 // What else varies but a pair of settings, and the runs of each of its values that fill more than a line of a map.

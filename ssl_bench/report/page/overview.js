@@ -27,8 +27,8 @@ function factsOf(group, runs) {
   const speeds = runs.map((run) => run.speed).filter(isNumber);
   const seconds = runs.reduce((sum, run) => sum + (run.seconds ?? 0), 0);
   return [
-    ["images/s", speeds.length ? `${number(Math.round(statistics(speeds).mean))} each` : ""],
-    ["time of all runs", seconds ? duration(seconds) : ""], ["left", duration(group.left)],
+    ["images/s of a run", speeds.length ? number(Math.round(statistics(speeds).mean)) : ""],
+    ["time of all runs", seconds ? duration(seconds) : ""], ["time left", duration(group.left)],
     ["started", when(group.started)],
     ["hardware", [...new Set(runs.map((run) => run.hardware).filter(Boolean))].join(", ")],
   ];

@@ -26,7 +26,7 @@ function plotSection() {
       choice("A plot for each", "facet", [["", "automatic"], ...candidates, ["none", "setting of the axis"]]),
       overMetric && choice("Colour", "colour", [["", "of the line"], ...metrics.map(same)])),
     (axis ? [axis] : drawn).map((key) => smallMultiples(name, key, runs.filter((run) => !missing(valueOf(run, key))))),
-    !overMetric && soft("Mean over the runs of a point; bars: \u00b1 one standard deviation, pooled over the points of a line."),
+    !overMetric && soft("A point is the mean of its runs; bars: \u00b1 one standard deviation, pooled over the points of a line."),
     (experiment()?.left_out[name] ?? []).map((sentence) => soft(sentence)),
     heatMaps(name, all, runs));
 }
@@ -55,7 +55,7 @@ function smallMultiples(name, axis, runs) {
     el("div", { class: "panels" }, panels),
     soft([
       tooMany(drawn, lines, "lines"), tooMany(panels, parts, "plots"),
-      rest.length ? `The runs of a point differ in ${rest.join(", ")}.` : "",
+      rest.length ? `The runs behind one point also differ in ${rest.join(", ")}.` : "",
     ].join(" ")));
 }
 
