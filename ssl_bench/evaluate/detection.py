@@ -265,12 +265,8 @@ def coco_metrics(annotations: Path, detections: list[dict[str, Any]]) -> dict[st
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(annotations))
         # loadRes refuses an empty list: a box outside of a photo is no object.
-        none = {
-            "image_id": truth.getImgIds()[0],
-            "category_id": truth.getCatIds()[0],
-            "bbox": [-2, -2, 1, 1],
-            "score": 0,
-        }
+        first = {"image_id": truth.getImgIds()[0], "category_id": truth.getCatIds()[0]}
+        none = first | {"bbox": [-2, -2, 1, 1], "score": 0}
         scores = COCOeval(truth, truth.loadRes(detections or [none]), "bbox")
         scores.evaluate(), scores.accumulate(), scores.summarize()
     values = zip(AP, scores.stats[: len(AP)].tolist(), strict=True)

@@ -100,9 +100,8 @@ def penalty_for(features: Tensor, labels: Tensor, num_classes: int, generator: t
         for tested in range(FOLDS):
             others, rest = fold != tested, fold == tested
             weight, bias = fit_convex(features[others], labels[others], num_classes, penalty)
-            loss += float(
-                F.cross_entropy(F.linear(features[rest], weight, bias).double(), labels[rest], reduction="sum")
-            )
+            logits = F.linear(features[rest], weight, bias).double()
+            loss += float(F.cross_entropy(logits, labels[rest], reduction="sum"))
         losses.append(loss)
     return PENALTIES[losses.index(min(losses))]
 

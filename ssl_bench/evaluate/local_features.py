@@ -105,9 +105,7 @@ class LocalFeatures(Evaluator):
             return {}
         by_name = {photo.file_name: photo for photo in coco.read_instances(Path(self.annotations)).images}
         annotated = {i: by_name[name] for i, name in enumerate(self.paths) if name in by_name}
-        remedy = (
-            f"a file whose file_name entries are paths of photos in {self.images}, such as {next(iter(self.paths))}"
-        )
+        remedy = f"a file whose file_name entries are paths in {self.images}, such as {next(iter(self.paths))}"
         require(bool(annotated), "annotations", self.annotations, remedy)
         return {i: coco.instance_map(photo, self.size) for i, photo in annotated.items()}
 
@@ -138,9 +136,8 @@ class LocalFeatures(Evaluator):
         if not isinstance(backbone := getattr(target.network, "backbone", None), nn.Module):
             raise ConfigError(f"{type(target.network).__name__} has no backbone: leave local_features out of evaluate")
         channels = next(backbone.parameters()).shape[1]
-        require(
-            channels == len(self.mean), "mean", self.mean, f"{channels} numbers, as the network's images have channels"
-        )
+        remedy = f"{channels} numbers, one per channel of the network's images"
+        require(channels == len(self.mean), "mean", self.mean, remedy)
         return backbone
 
 

@@ -152,11 +152,8 @@ class MutualInformation(OfLoss):
             torch.default_generator.manual_seed(seed)
             f, g = self._network(source.dimensions), self._network(source.dimensions)
         optimizer = torch.optim.Adam([*f.parameters(), *g.parameters(), *loss.parameters()], self.lr, fused=True)
-        generator, ids, negatives = (
-            torch.Generator().manual_seed(seed),
-            torch.arange(self.objective.batch_size),
-            CrossView(),
-        )
+        generator, ids = torch.Generator().manual_seed(seed), torch.arange(self.objective.batch_size)
+        negatives = CrossView()
 
         def batch(progress: float) -> tuple[Contrast, Tensor]:
             stop_if_asked()

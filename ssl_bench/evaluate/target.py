@@ -191,10 +191,8 @@ class Target:
             raise ConfigError("the images have no classes: set evaluate to evaluators that need none, such as geometry")
         if labels.min() < 0 or labels.max() >= self.num_classes:
             values = f"{int(labels.min())} to {int(labels.max())}, not in [0, {self.num_classes})"
-            raise ConfigError(
-                f"{name} labels are {values}: set dataset to one without unlabelled images (-1), "
-                "or evaluate to evaluators that need no labels"
-            )
+            remedy = "set dataset to one without unlabelled images (-1), or evaluate to evaluators that need no labels"
+            raise ConfigError(f"{name} labels are {values}: {remedy}")
         return labels.to(self.device)
 
     def unlabelled(self) -> list[str]:
