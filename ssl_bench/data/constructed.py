@@ -344,8 +344,8 @@ class DigitOnImageNet(FolderDataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        room = self.size - int(self.size * CORNERS[-1])
-        require(room >= DIGIT, "size", self.size, f"112 or more, with room for digits of {DIGIT} pixels")
+        to_edge = self.size - int(self.size * CORNERS[-1])
+        require(to_edge >= DIGIT, "size", self.size, f"112 or more, so that digits of {DIGIT} pixels fit in")
         self.mnist = mnist(self.root)
         self.eval_view = {}  # evaluation uses the whole squares
 

@@ -289,7 +289,7 @@ class OwnImages(PhotoDataset):
         except (ConfigError, OSError) as error:
             raise self._refusal(str(error)) from error
         except Exception as error:  # Hugging Face's package and pyarrow raise many kinds of errors
-            raise self._refusal(f"no images can be listed there ({reason(error)})") from error
+            raise self._refusal(f"its images cannot be listed ({reason(error)})") from error
 
     @cached_property
     def _scan(self) -> Scan:
@@ -377,7 +377,7 @@ class OwnImages(PhotoDataset):
             raise self._refusal(f"{len(train)} images to train on and {len(test)} to test: add some")
         if {twins[i] for i in test} <= {twins[i] for i in train}:
             which = f"all {len(test)} images of {listing.test_name} are copies of images to train on"
-            raise self._refusal(f"{which}: put others there, or remove it: a part of the images is then held out")
+            raise self._refusal(f"{which}: replace them, or remove this split: a part of the images is then held out")
         return train, sorted(test)
 
     def _refusal(self, wrong: str) -> ConfigError:
