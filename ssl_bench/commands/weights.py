@@ -85,9 +85,9 @@ def _of_timm(given: str) -> tuple[Path, list[str], dict[str, Any]]:
         name, interpolation = name.partition(".")[0], str(config["interpolation"])
         if "${" in json.dumps(args) or not all(word.isidentifier() for word in (name, interpolation, *args)):
             raise ValueError("its config.json names no network with arguments")
-        size, crop = int(config["input_size"][-1]), float(config.get("crop_pct") or 0.875)
-        view: dict[str, Any] = {"size": size, "resize": math.floor(size / crop), "interpolation": interpolation}
+        view: dict[str, Any] = {"size": int(config["input_size"][-1]), "interpolation": interpolation}
         view |= {key: [float(value) for value in config[key]] for key in ("mean", "std")}
+        view["crop"] = float(config.get("crop_pct") or 0.875)  # share of the short side
     except Exception as error:  # of a network, a cache, a file and timm's tables
         raise ConfigError(f"{given}: its weights cannot be had ({reason(error)}): give a file of them") from error
     words = [f"backbone.args.{key}={json.dumps(value, ensure_ascii=False)}" for key, value in args.items()]
@@ -103,14 +103,15 @@ def _as_in_training(path: Path, view: dict[str, Any], chosen: list[str], overrid
     from ssl_bench.networks import weights
 
     file = from_disk.weights_in(path)
-    images, wanted = weights.trained_on(file), dict[str, Any]()
+    images, wanted, given = weights.trained_on(file), dict[str, Any](), {word.partition("=")[0] for word in overrides}
     if view or (images and images["image_dtype"] != weights.UINT8):
         node = compose.load([FROZEN, *chosen, *overrides])["dataset"]
         weights.check_images(file, node)
         bounded = node.get("dtype", weights.UINT8) == weights.UINT8
         numbers: Any = images if not bounded else view if node["channels"] == 3 else None
         wanted |= {key: numbers[key] for key in ("mean", "std") if numbers}
-        wanted |= {key: view.get(key) for key in ("size", "resize", "interpolation") if "resize" in node}
+        if view and "resize" in node:
+            size = node["size"] if "dataset.size" in given else view["size"]
+            wanted |= {"size": size, "resize": math.floor(size / view["crop"]), "interpolation": view["interpolation"]}
     wanted = {f"dataset.{key}": value for key, value in wanted.items() if value}
-    given = {word.partition("=")[0] for word in overrides}
     return [f"{key}={str(value).replace(' ', '')}" for key, value in wanted.items() if key not in given]

@@ -16,6 +16,7 @@ from torch import nn
 import ssl_bench
 from ssl_bench.commands.evaluate import main
 from ssl_bench.commands.export import export
+from ssl_bench.commands.weights import network as from_elsewhere
 from ssl_bench.config.compose import load
 from ssl_bench.training import build
 from tests.conftest import only_run
@@ -50,6 +51,9 @@ def test_timm_has_its_own_folder(capfd: pytest.CaptureFixture[str]) -> None:
         ssl_bench.load_weights(mine, given)
         with torch.no_grad():
             torch.testing.assert_close(mine(IMAGES), network(IMAGES), rtol=0, atol=1e-6)
+    crop = timm.get_pretrained_cfg("test_resnet").crop_pct
+    with from_elsewhere("timm:hub", ["dataset=imagenet100", "dataset.size=64"]) as words:
+        assert f"dataset.resize={int(64 / crop)}" in words and crop < 1  # the share of an image that timm shows
     refuses("evaluate --weights timm:hub other.pth evaluate=knn", "other.pth", capfd)
     weights = Path("hub/model.safetensors").read_bytes()
     Path("hub/model.safetensors").write_bytes(weights[:-1])
