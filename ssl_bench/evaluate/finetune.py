@@ -130,7 +130,7 @@ class FineTune(OnImages, kw_only=True):
         generators = (_generator("finetune", target.seed, epoch) for epoch in range((last - 1) * batch // count + 2))
         order = torch.cat([torch.randperm(count, generator=generator) for generator in generators])
         shares = [images[rank() :: world()] for images in order.split(batch)[first:last]]
-        saved_at = time.monotonic()
+        saved_at = began = time.monotonic()
         for step, (_, images, labels) in enumerate(Reader(target.train, device).batches(shares), first):
             torch.manual_seed(stream("finetune layers", target.seed, step, rank()))
             uniform = self.views.uniform(batch, _generator("finetune views", target.seed, step))[rank() :: world()]
@@ -146,7 +146,8 @@ class FineTune(OnImages, kw_only=True):
             scaler.update()
             stopped = Interrupt.listening is not None and Interrupt.listening.number
             if saves and target.state_file and (stopped or time.monotonic() - saved_at > SAVE_EVERY):
-                log.info("fine-tuning: step %d of %d", step + 1, last)
+                minutes = (time.monotonic() - began) / (step + 1 - first) * (last - step - 1) / 60
+                log.info("fine-tuning: step %d of %d, about %.0f minutes to go", step + 1, last, minutes)
                 _save(target.state_file, step + 1, parts)
                 saved_at = time.monotonic()
             stop_if_asked()
