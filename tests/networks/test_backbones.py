@@ -178,8 +178,7 @@ HEADS = Path(__file__).parents[2] / "conf" / "head"
 
 
 @pytest.mark.parametrize(
-    ("name", "widths", "biases", "norms", "shift"),
-    yaml.safe_load(Path(__file__).with_name("heads.yaml").read_text()),
+    ("name", "widths", "biases", "norms", "shift"), yaml.safe_load(Path(__file__).with_name("heads.yaml").read_text())
 )
 def test_the_heads_of_the_papers(
     name: str, widths: list[int], biases: list[bool], norms: int, shift: bool | None

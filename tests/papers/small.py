@@ -12,21 +12,9 @@ from ssl_bench import files
 BATCH, CLASSES, SIDE = 8, 6, 32
 COUNTS = {"train": 36, "test": 18, "unlabeled": 18}
 # Arguments of evaluators that are made small wherever they occur.
-EVALUATOR_ARGUMENTS = {
-    "k": 5,
-    "epochs": 1,
-    "batch_size": BATCH,
-    "lrs": "[0.1]",
-    "batch_sizes": f"[{BATCH}]",
-    "batches": 1,
-    "directions": 2,
-    "silhouette_samples": 18,
-    "queries": BATCH,
-    "keys": 18,
-    "draws": 2,
-    "steps": 2,
-    "evaluations": 2,
-}
+EVALUATOR_ARGUMENTS: dict[str, Any] = {"k": 5, "epochs": 1, "batch_size": BATCH, "lrs": "[0.1]", "batches": 1}
+EVALUATOR_ARGUMENTS |= {"batch_sizes": f"[{BATCH}]", "directions": 2, "silhouette_samples": 18, "queries": BATCH}
+EVALUATOR_ARGUMENTS |= {"keys": 18, "draws": 2, "steps": 2, "evaluations": 2}
 
 
 def overrides(config: Mapping[str, Any], data: Path) -> list[str]:

@@ -225,12 +225,8 @@ def data(clock: Clock) -> None:
     own = [word for word in SHORT if not word.startswith(("dataset", "backbone"))]
     own += ["dataset=folder", "dataset.size=20", "dataset.test_share=0.5", "backbone=resnet_digits"]
     own += ["batch_size.size=8", "evaluate.knn.k=1", "name=data"]
-    named = [
-        "name=digits",
-        "optimizer.weight_decay=0.001",
-        "backbone=resnet_digits",
-        *(word for word in SHORT if not word.startswith("dataset")),
-    ]
+    named = ["name=digits", "optimizer.weight_decay=0.001", "backbone=resnet_digits"]
+    named += [word for word in SHORT if not word.startswith("dataset")]
     for loss in ("infonce", "dcl"):
         for seed in (0, 1, 2):
             for root in ("two", "four"):
@@ -315,12 +311,8 @@ def _class(config: Mapping[str, Any]) -> str:
 def names(clock: Clock) -> None:
     """A renamed experiment, names that are equal as numbers, and networks that are not trained."""
     for seed in (0, 1):
-        for name, loss, size in (
-            ("first", "infonce", 48),
-            ("first", "dcl", 48),
-            ("007", "dcl", 32),
-            ("7", "infonce", 32),
-        ):
+        first, numbers = ("first", "infonce", 48), ("007", "dcl", 32)
+        for name, loss, size in (first, ("first", "dcl", 48), numbers, ("7", "infonce", 32)):
             clock.tick(finished([*SHORT, f"name={name}", f"loss={loss}", f"batch_size.size={size}"], seed))
         for width in (4, 8):
             words = [*WORDS, *KNN, "name=untrained", "epochs=0", f"backbone.width={width}"]

@@ -97,10 +97,4 @@ def test_a_training_counts_once_whatever_folders_it_is_in(grids: Path, tmp_path:
 
 def test_values_in_order_and_as_text() -> None:
     assert table.in_order([64, "a", 1.5, None, 8, 64]) == [1.5, 8, 64, "a", None]
-    assert [table.text_of(value) for value in (True, 1e-06, "b", None, math.nan)] == [
-        "true",
-        "1e-06",
-        "b",
-        "",
-        "",
-    ]
+    assert [table.text_of(value) for value in (True, 1e-06, "b", None, math.nan)] == ["true", "1e-06", "b", "", ""]
