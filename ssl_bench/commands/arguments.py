@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_config_dir(self) -> None:
         """Add the flag ``--config-dir``, a folder with further options of the configuration."""
-        text = "a folder with further options"
+        text = "a folder with options of your own"
         self.add_argument("--config-dir", "-cd", type=folder_of_options, metavar="DIR", help=text)
 
     def add_words(self, more: str = "") -> None:
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_outputs(self) -> None:
         """Add the flag ``--outputs``, another way to write the override ``paths.outputs``."""
-        self.add_argument("--outputs", metavar="DIR", help="the results folder, as paths.outputs=DIR")
+        self.add_argument("--outputs", metavar="DIR", help="the results folder, like paths.outputs=DIR")
 
     def read(self, arguments: Sequence[str]) -> Any:
         """Parse ``arguments``; exit with code 2 for wrong ones and with 0 after ``--help``."""

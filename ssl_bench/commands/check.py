@@ -31,10 +31,10 @@ def main(arguments: Sequence[str]) -> int:
         0: nothing is wrong; 1: something is; 2: wrong arguments, or a loss that cannot be used.
     """
     parser = Parser("check", "Does this machine compute what it should, and how fast? Or: is a loss right?")
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help="only these: machine, steps, ranks, ...")
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help="check only these: machine, steps, ranks, ...")
     text = "check a loss on 1, 2 and 4 ranks, in chunks and bf16, after a resume, ...: FILE.py:CLASS, or dcl"
     parser.add_argument("--loss", metavar="LOSS", help=text)
-    parser.add_argument("--json", action="store_true", help="print JSON, and the lines to standard error")
+    parser.add_argument("--json", action="store_true", help="print JSON; the lines go to standard error")
     parser.epilog = """device=cpu: use no GPU. paths.outputs=DIR: the results folder. With --loss, key=value are
         arguments of the loss: temperature=0.1."""
     options = parser.read(arguments)

@@ -16,11 +16,9 @@ def main(arguments: Sequence[str]) -> int:
     """Write the features and print where; 0, 1 if that fails, 2 for wrong arguments, 128 + n after signal n."""
     parser = Parser("embed", "Features of any images to features.npy, and a picture of nearest neighbours.")
     parser.add_argument("run", nargs="?", metavar="RUN", help="outputs/<name>/<run_id>, or the run_id of a run")
-    parser.add_argument("--weights", metavar="FILE", help="in place of a run: FILE, timm:NAME or random, for backbone=")
-    parser.add_argument("--split", choices=("train", "test"), help="of the images; both by default")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the folder that is written (default: <run>/embed/<images>)"
-    )
+    parser.add_argument("--weights", metavar="FILE", help="in place of a run: a file, timm:NAME or random")
+    parser.add_argument("--split", choices=("train", "test"), help="the images of one split (default: both)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the files (default: <run>/embed/<images>)")
     parser.epilog = """Then key=value: dataset=OPTION and its keys for images, such as dataset=folder
         dataset.root=DIR, by default those of the run; device=cpu, precision=NAME, paths.data=DIR."""
     parser.add_outputs()

@@ -16,7 +16,7 @@ from ssl_bench.config import reference, with_hydra
 from ssl_bench.errors import ConfigError, RunError
 
 CHANGEABLE = ("evaluate=", "evaluate.", "device=", "paths.data=", "dataset.root=", "dataset.path=")
-WEIGHTS = "a network from a file, timm:NAME or random, for `backbone=...`; which=momentum: its second network"
+WEIGHTS = "in place of runs: a file, timm:NAME or random; which=momentum takes the second network of a file"
 
 
 @in_sentences
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(
         "evaluate", "Evaluate trained runs again: only missing evaluations are computed, nothing is trained."
     )
-    parser.add_words("; its finished runs")
+    parser.add_words("; only finished runs count")
     usual, of_papers = reference.listed({"evaluate": with_hydra.options("evaluate")})
     parser.epilog = f"""Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators,
         evaluate.key=value, device=cpu, paths.data=DIR, dataset.root=DIR. {usual}; of the papers, {of_papers}"""

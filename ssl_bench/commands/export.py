@@ -29,7 +29,7 @@ FORMATS = ("timm", "ssl_bench", "card")
 def main(arguments: Sequence[str]) -> int:
     """Write the export and print the path of its description; 0, 1 for a checkpoint that cannot be used, 2 refused."""
     parser = Parser("export", "Write the backbone of a trained run for timm, or as a folder to share.")
-    parser.add_words("; its finished runs")
+    parser.add_words("; only finished runs count")
     parser.add_argument("--format", choices=FORMATS, help="card: a folder for the Hugging Face hub")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder that is written (default: <run>/export)")
     options = parser.read_words(arguments)

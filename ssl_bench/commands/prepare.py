@@ -12,8 +12,8 @@ from ssl_bench.errors import require
 def main(arguments: Sequence[str]) -> int:
     """Write the files of the dataset; return 0, 1 for a failed download or bad photos, 2 for bad arguments."""
     parser = Parser("prepare", "Make a dataset ready for training: dataset=NAME, paths.data=FOLDER to set the folder.")
-    parser.add_argument("--source", type=Path, metavar="FOLDER", help="read torchvision's or ImageNet's files from it")
-    parser.add_argument("--show", type=Path, metavar="FILE.png", help="also draw some images and their views")
+    parser.add_argument("--source", type=Path, metavar="FOLDER", help="the folder of torchvision's or ImageNet's files")
+    parser.add_argument("--show", type=Path, metavar="FILE.png", help="also draw eight images and their views")
     options = parser.read(arguments)
     if not options.overrides:
         parser.error("name a dataset by key=value, such as dataset=cifar10")

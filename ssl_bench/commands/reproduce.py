@@ -31,7 +31,9 @@ def main(arguments: Sequence[str]) -> int:
         0: done, or nothing was left to do. 1: a run failed. 2: wrong arguments. 128 + n: stopped by signal n.
     """
     parser = Parser("reproduce", "Train the runs that tables of papers still need.")
-    parser.add_argument("names", nargs="*", metavar="TABLE", help="such as dcl/table1; a paper alone lists its tables")
+    parser.add_argument(
+        "names", nargs="*", metavar="TABLE", help="a table such as dcl/table1; a paper lists its tables"
+    )
     parser.add_argument("--all", action="store_true", help="all tables of a paper")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and train nothing")
     parser.add_config_dir()

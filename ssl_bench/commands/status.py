@@ -57,8 +57,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--sort", metavar="KEY", help=SORT)
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--watch", action="store_true", help="update the table every two seconds, until Ctrl-C")
-    forms.add_argument("--json", action="store_true", help="print a list of objects, one for each run")
-    forms.add_argument("--csv", action="store_true", help="print a table of these fields, settings and metrics")
+    forms.add_argument("--json", action="store_true", help="print a JSON object for each run")
+    forms.add_argument(
+        "--csv", action="store_true", help="print a row for each run: the same fields, settings and metrics"
+    )
     options = parser.read_words(arguments)
     given = options.words, options.outputs, options.sort
     if options.json:

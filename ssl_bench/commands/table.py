@@ -30,7 +30,7 @@ OWN = {"Software": "ssl-bench figure"}  # in a .png file that the command has ma
 def main(arguments: Sequence[str], command: str = "table") -> int:
     """Print tables or, as ``figure`` or with ``--out``, draw them; 0, or 2 for wrong arguments."""
     parser = Parser(command, "A paper's numbers beside those of the runs on disk, or any runs; figure draws them.")
-    about = f"a paper's, such as dcl/table1; a paper alone lists its tables; or {WORDS}"
+    about = f"a table of a paper, such as dcl/table1 (a paper alone lists its tables), or runs: {WORDS}"
     parser.add_argument("names", nargs="*", metavar="TABLE|WORD", help=about)
     parser.add_argument("--all", action="store_true", help="all tables of a paper, or all of its figures")
     parser.add_argument("--claims", action="store_true", help="the claims of the papers, with verdicts")
@@ -38,16 +38,13 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
     out = "draw it: a .png, .pdf or .svg file; default of figure: the figure's name and .png"
     parser.add_argument("--out", type=Path, metavar="FILE", help=out)
     rows = parser.add_mutually_exclusive_group()
-    rows.add_argument("--rows", "--lines", metavar="KEY", help="of runs: a row or line for each value, such as loss")
-    rows.add_argument("--y", metavar="KEY", help="of runs: the same, on the y axis of a heat map")
-    text = "of runs: a column or place on the x axis for each value, such as k; labels; or epoch: curves"
+    rows.add_argument("--rows", "--lines", metavar="KEY", help="a row or line for each value of this setting")
+    rows.add_argument("--y", metavar="KEY", help="the same on the y axis of a heat map")
+    text = "a column or place on the x axis for each value of this setting; labels; or epoch, for curves"
     parser.add_argument("--columns", "--x", metavar="KEY", help=text)
-    parser.add_argument(
-        "--metric",
-        metavar="NAME",
-        help="of runs: such as linear/top1; default: what most have; of curves kNN on training images",
-    )
-    parser.add_argument("--what-matters", action="store_true", help="of runs: the largest difference of each setting")
+    text = "such as linear/top1; default: the metric of most runs; for curves kNN on training images"
+    parser.add_argument("--metric", metavar="NAME", help=text)
+    parser.add_argument("--what-matters", action="store_true", help="draw each setting's largest difference")
     parser.add_outputs()
     parser.add_config_dir()
     parser.epilog = f"{ABOUT_NUMBERS} {HELP}"
