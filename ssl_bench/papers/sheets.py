@@ -59,7 +59,7 @@ def whole(table: Table, filled: Sequence[Filled], results: Results, call: str, c
     numbers = [_record(filled_cell, best) for filled_cell in filled]
     sheet.records = [{"table": table.name, **record} for record in numbers]
     sheet.data = {"table": table.name, "title": table.title, "cite": table.cite, "cells": numbers}
-    sheet.data["below"] = sheet.paragraphs
+    sheet.data["below"] = [*sheet.below, *sheet.commands]
     return sheet
 
 
@@ -212,11 +212,15 @@ def _curves(table: Table, filled: Sequence[Filled], head: str) -> Panel:
     axes = {"xticks": [*x.values()], "xticklabels": [*x], "xlabel": table.x or "column of the table"}
     axes |= {"title": head, "ylabel": y}
     runs = max((len(one.values or one.measured) for one in filled), default=0)
-    bars = f"and {1 - 2 * ERROR:.0%} interval" if claim else "± pooled deviation"
-    title = f"mean {bars} of {runs} seeds" if runs > 1 else None
+    bar = f"and {1 - 2 * ERROR:.0%} interval" if claim else "± pooled deviation"
     short = all(len(line.style["label"]) < 28 for line in lines)
     # Below the axis and its label it hides nothing.
-    legend = {"title": title, "ncols": 1 + short, "loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+    legend = {
+        "title": f"mean {bar} of {runs} seeds" if runs > 1 else None,
+        "ncols": 1 + short,
+        "loc": "upper center",
+        "bbox_to_anchor": (0.5, -0.14),
+    }
     return partial(plot, lines=lines, axes=axes, doubling=table.doubling, legend=legend)
 
 

@@ -30,6 +30,7 @@ STYLE |= {"text.parse_math": False, "legend.frameon": False, "axes.titlesize": 9
 PERCENT = "(%)"  # in the label of an axis of shares, which ends within 0 and 100
 TAB20 = "0a1b2c3d4e5f6-7x8-9-"  # a digit of Regions has the colour of its place here in the colour map tab20
 Settings = Mapping[str, Any]  # keyword arguments of matplotlib
+Samples = Sequence[Sequence[float]] | np.ndarray  # [P, any number]
 Panel = Callable[[Any], None]  # draws in matplotlib's axes: one of the functions below with its data
 
 
@@ -54,7 +55,7 @@ class Line:
     style: Settings = field(default_factory=dict)
     error: Any = None
     band: bool = False
-    values: Sequence[Sequence[float]] | np.ndarray = ()
+    values: Samples = ()
     shift: float | None = None
 
     def draw(self, axis: Any) -> Any:
@@ -80,7 +81,7 @@ class Line:
         return axis.errorbar(self.x, np.asarray(self.y), self.error, **{"capsize": 3, **style})
 
 
-def pooled(samples: Sequence[Sequence[float]] | np.ndarray) -> float | None:
+def pooled(samples: Samples) -> float | None:
     """Standard deviation of the values [P, any number] around the mean of their sample, pooled over the samples.
 
     None if no sample has two values.
@@ -89,13 +90,7 @@ def pooled(samples: Sequence[Sequence[float]] | np.ndarray) -> float | None:
     return float(np.sqrt(squares / degrees)) if degrees else None
 
 
-def through_means(
-    number: int,
-    x: Sequence[float] | np.ndarray,
-    samples: Sequence[Sequence[float]] | np.ndarray,
-    style: Settings,
-    **more: Any,
-) -> Line:
+def through_means(number: int, x: Any, samples: Samples, style: Settings, **more: Any) -> Line:
     """A line through the means of samples [P, any number], with their values and their pooled deviation as error."""
     values = () if (deviation := pooled(samples)) is None else samples
     return Line(number, x, [*map(np.mean, samples)], style, deviation, values=values, **more)
@@ -117,8 +112,9 @@ def plot(axis: Any, lines: Sequence[Line], axes: Settings, doubling: bool = Fals
         axis.legend(drawn, [line.style["label"] for line in lines], **legend)
 
 
-def of_seeds(label: str, few: int, many: int) -> str:
-    """The label of the y axis of lines through means of ``few`` to ``many`` seeds."""
+def of_seeds(label: str, counts: Sequence[int]) -> str:
+    """The label of the y axis of lines through means, by the numbers of their seeds."""
+    few, many = min(counts), max(counts)
     seeds = f"{few} seeds" if few == many else f"{few} to {many} seeds"
     return f"{label}\nmean ± pooled deviation of {seeds}" if many > 1 else label
 

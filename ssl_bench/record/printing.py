@@ -68,11 +68,6 @@ class Sheet:
     records: Sequence[Mapping[str, Any]] | None = None
     data: Any = None
 
-    @property
-    def paragraphs(self) -> list[str]:
-        """All paragraphs after the footnotes."""
-        return [*self.below, *self.commands]
-
     def numbers(self, notes: Sequence[str]) -> tuple[int, ...]:
         """The numbers of footnotes, which are added if they are new."""
         self.notes += [note for note in dict.fromkeys(notes) if note not in self.notes]
@@ -92,7 +87,7 @@ def _marked(sheet: Sheet, escape: Callable[[str], str], bold: str, raised: str) 
         return (bold if entry.best else "{}").format(escape(entry.text)) + marks
 
     notes = [[f"{raised.format(number)} {escape(note)}"] for number, note in enumerate(sheet.notes, 1)]
-    below = [list(map(escape, paragraph.splitlines())) for paragraph in sheet.paragraphs if paragraph]
+    below = [list(map(escape, paragraph.splitlines())) for paragraph in sheet.below if paragraph]
     return [list(map(escape, sheet.columns)), *(list(map(text, row)) for row in sheet.rows)], notes + below
 
 
@@ -104,12 +99,13 @@ def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str
     Args:
         width: characters of a line of ``rich``; None: of the terminal.
     """
+    if form != "tex":
+        sheets = [replace(sheet, below=[*sheet.below, *sheet.commands]) for sheet in sheets]
     if form == "csv":
         return _csv(sheets)
     if form == "json":
         objects = [
-            s.data
-            or {"title": s.title, "rows": records(s), "notes": s.notes, "below": "\n".join(s.paragraphs).splitlines()}
+            s.data or {"title": s.title, "rows": records(s), "notes": s.notes, "below": "\n".join(s.below).splitlines()}
             for s in sheets
         ]
         return json.dumps(objects if len(objects) != 1 else objects[0], indent=2) + "\n"
@@ -123,7 +119,7 @@ def _terminal(sheet: Sheet, width: int | None) -> str:
     width = width or shutil.get_terminal_size((LONGEST, 0)).columns
     wrap = textwrap.TextWrapper(min(width, WIDEST), break_long_words=False, break_on_hyphens=False)
     notes = "\n".join(f"{number} {note}" for number, note in enumerate(sheet.notes, 1))
-    below = (map(wrap.fill, map(printable, part.splitlines())) for part in (notes, *sheet.paragraphs) if part)
+    below = (map(wrap.fill, map(printable, part.splitlines())) for part in (notes, *sheet.below) if part)
     table = [wrap.fill(printable(sheet.title))] * bool(sheet.title) + lines(sheet, width)
     return "\n\n".join(map("\n".join, [table, *below])) + "\n"
 
@@ -202,14 +198,11 @@ def _latex(sheet: Sheet) -> str:
     """A ``tabular`` with the rules of the package booktabs."""
     from pandas import DataFrame
 
-    spared = sheet.spared[: max(0, len(sheet.columns) - WIDEST_LATEX)]
-    places = [place for place, name in enumerate(sheet.columns) if name not in spared]
-    rows_shown = [[row[place] for place in places] for row in sheet.rows]
-    sheet = replace(sheet, columns=[sheet.columns[place] for place in places], rows=rows_shown, commands=[])
     (headings, *rows), below = _marked(sheet, _tex, "\\textbf{{{}}}", "\\rlap{{$^{{{}}}$}}")
-    words = [place < sheet.left or name in sheet.words for place, name in enumerate(sheet.columns)]
-    sides = "".join("rl"[of_words] for of_words in words)
-    table = DataFrame(rows, columns=headings).to_latex(index=False, escape=False, column_format=sides)
+    spared = sheet.spared[: max(0, len(headings) - WIDEST_LATEX)]
+    words = [n < sheet.left or name in sheet.words for n, name in enumerate(sheet.columns) if name not in spared]
+    shown = DataFrame(rows, columns=headings).drop(columns=[*map(_tex, spared)])
+    table = shown.to_latex(index=False, escape=False, column_format="".join("rl"[one] for one in words))
     about = f"% {printable(sheet.title)}\n" * bool(sheet.title) + "% needs \\usepackage{booktabs}\n"
     text = (re.sub(r"^\\rlap{(.*?\$)}", r"\1", line) for part in below for line in part if line)
     return about + table + "".join(f"\n{{\\footnotesize {line}}}\n" for line in text)
@@ -236,7 +229,7 @@ def _csv(sheets: Sequence[Sheet]) -> str:
 
     rows = list[dict[Any, Any]]()
     for sheet in sheets:
-        about = " ".join(" ".join([sheet.title, *sheet.paragraphs]).split())
+        about = " ".join(" ".join([sheet.title, *sheet.below]).split())
         for n, record in enumerate(records(sheet)):
             record |= {"about": about} if about and not n else {}
             rows.append({_harmless(name): _harmless(value) for name, value in record.items()})

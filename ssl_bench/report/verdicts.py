@@ -58,6 +58,6 @@ def _texts(sheet: Sheet) -> dict[str, Any]:
     """The texts of a sheet: ``title``, ``columns``, ``rows``, ``notes``, and the lines ``below`` it."""
     marks = {number: f" [{number}]" for number in range(1, len(sheet.notes) + 1)}
     rows = [[printable(entry.text) + "".join(marks[n] for n in entry.notes) for entry in row] for row in sheet.rows]
-    below = [printable(line) for part in sheet.paragraphs for line in part.splitlines()]
+    below = [printable(line) for part in (*sheet.below, *sheet.commands) for line in part.splitlines()]
     words = {"columns": sheet.columns, "rows": rows, "notes": sheet.notes, "below": below}
     return words | {"title": printable(sheet.title)}

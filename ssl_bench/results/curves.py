@@ -121,8 +121,7 @@ def figure(found: Sequence[SeedCurve], label: str, below: Sequence[str] = ()) ->
         style["linestyle"] = DASHES[i // len(COLOURS) % len(DASHES)]
         several = curve.values.shape[1] > 1
         lines.append(through_means(i, curve.x, curve.values, style, band=several))
-    seeds = sorted(curve.values.shape[1] for curve in found)
-    axes = {"xlabel": "epoch", "ylabel": of_seeds(label, seeds[0], seeds[-1])}
+    axes = {"xlabel": "epoch", "ylabel": of_seeds(label, [curve.values.shape[1] for curve in found])}
     panel = partial(plot, lines=lines, axes=axes, legend={})
     return figure_of([panel], (6.4, 4.3), below=below)
 

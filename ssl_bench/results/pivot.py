@@ -182,10 +182,9 @@ def _lines(pivot: Pivot) -> Panel:
         cells = {x[column]: [*cell.values()] for column in columns if (cell := pivot.cells.get((row, column)))}
         style, shift = {"label": f"{name}={text_of(row)}" if name else None}, 4 * (i - (len(rows) - 1) / 2)
         lines.append(through_means(i, [*cells], [*cells.values()], style, shift=shift))
-    few, *_, many = [*(counts := sorted(map(len, pivot.cells.values()))), counts[-1]]
     axes = {"xticks": [*x.values()], "xticklabels": [*map(text_of, columns)], "xlabel": pivot.names[1]}
     doubling = numeric and 0 < 4 * min(columns) <= max(columns)
-    axes |= {"title": pivot.title, "ylabel": of_seeds(pivot.measured.label, few, many)}
+    axes |= {"title": pivot.title, "ylabel": of_seeds(pivot.measured.label, [*map(len, pivot.cells.values())])}
     return partial(plot, lines=lines, axes=axes, doubling=doubling, legend={} if name else None)
 
 

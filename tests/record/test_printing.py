@@ -43,6 +43,8 @@ def test_a_narrow_terminal_has_blocks_or_spares_columns_and_folds_words() -> Non
 def test_a_file_needs_no_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = Sheet(["", *map(str, range(60))], [[SheetEntry("row"), *[SheetEntry("0.123")] * 60]])
     assert len(text_of([wide], "rich").splitlines()) == 2
+    eight = Sheet([*"abcdefgh"], [[SheetEntry("1")] * 8], words=("h",), spared=("g", "b", "c"))
+    assert "{lrrrrl}" in text_of([eight], "tex") and "a & c & d & e & f & h " in text_of([eight], "tex")
     monkeypatch.setenv("COLUMNS", "80")
     assert len(text_of([wide], "rich").splitlines()) > 2
 

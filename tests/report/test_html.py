@@ -38,19 +38,11 @@ def test_hostile_texts_are_data_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert run["pictures"][0]["name"] == "'<img src=x>.png"
 
 
-def test_no_button_of_a_plot_uploads_it() -> None:
-    """Plotly has one unless every plot refuses it."""
-    charts = (html.SOURCE / "charts.js").read_text()
-    calls = re.findall(r"Plotly\.(?:newPlot|react)\(.*", "".join(p.read_text() for p in html.SOURCE.glob("*.js")))
-    assert len(calls) == 1 and "...local," in calls[0]
-    assert 'local = { showSendToCloud: false, plotlyServerURL: "" };' in charts
-
-
 def test_a_page_names_no_other_host_and_allows_no_network() -> None:
     text = html.render({"outputs": "o", "runs": [], "curves": []})
     own = re.sub(r'<script type="text/plain"[^>]*>[^<]*</script>', "", text)
     assert re.findall(r"https?://[^\"' ]+", own) == ["http://www.w3.org/2000/svg"]
-    assert "default-src 'none'" in own and "src=" not in own
+    assert "default-src 'none'" in own and "form-action 'none'" in own and "src=" not in own
     assert html.render({"outputs": "o", "runs": [], "curves": []}) != text  # another nonce
 
 
