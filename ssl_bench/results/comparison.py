@@ -46,22 +46,22 @@ class Comparisons:
 
     Attributes:
         by: the named settings.
-        measured: what is compared.
-        margin: a smaller difference does not matter; None: it was not asked.
-        rows: a record for each, as plain data: ``where`` (what distinguishes it from the others; empty for the only
-            one), ``of`` and ``to`` (what is compared), ``n`` (runs of the side that has fewer) and the ``seeds`` that
-            both sides have, ``mean``, ``to_mean``, ``difference``, ``low`` and ``high`` (the interval, which holds
-            together with the others), ``single_low`` and ``single_high`` (that of this comparison alone; None where
-            they are not known), ``varies`` (``images`` or ``seeds``, whichever contributes more to the interval;
-            ``seeds only`` if it is not recorded which images are right), ``verdict`` (``better``, ``worse``, or
-            ``higher``, ``lower`` of a metric that does not say what is better, ``no difference larger than`` the
-            margin, ``undecided`` or ``no verdict``), ``cells`` (over which it is a mean), ``vary`` (whether
-            these differ by more than chance), ``by_seed`` (whether seeds move the difference alike in all of them: the
-            interval is too narrow), ``differ`` (what the runs differ in that was not named), ``commands`` (that train
-            what is missing where nothing shows how runs vary).
-        first: the difference of the first row; None: nothing shows how runs vary.
+        measured: the number that is compared.
+        margin: a smaller difference does not matter; None: there is no margin.
+        rows: a record for each comparison, as plain data: ``where`` (the settings of its cell; empty for the only
+            comparison), ``of`` and ``to`` (the compared values), ``n`` (runs of the side that has fewer) and the
+            ``seeds`` that both sides have, ``mean``, ``to_mean``, ``difference``, ``low`` and ``high`` (the interval;
+            all intervals hold together), ``single_low`` and ``single_high`` (the interval of this comparison alone;
+            None where no interval is known), ``varies`` (``images`` or ``seeds``, whichever contributes more to the
+            interval; ``seeds only`` if it was not recorded which images are correct), ``verdict`` (``better``,
+            ``worse``, or ``higher``, ``lower`` of a metric that does not say what is better, ``no difference larger
+            than`` the margin, ``undecided`` or ``no verdict``), ``cells`` (the number of cells whose mean it is),
+            ``vary`` (whether the cells differ by more than chance), ``by_seed`` (whether a seed moves the difference
+            alike in all cells: the interval is too narrow), ``differ`` (conditions, such as the version of torch, in
+            which the runs differ), ``commands`` (train the missing runs where there is no verdict).
+        first: the difference of the first row; None: the runs do not show how much runs vary.
         unpaired: number of runs whose counterpart is missing.
-        uneven: an arm has failed or diverged runs whose counterparts have not.
+        uneven: a value has failed or diverged runs whose counterparts have not.
     """
 
     by: Sequence[str]
@@ -77,10 +77,13 @@ class Comparisons:
     ) -> set[Run]:
         """Add the comparisons over all cells and those of single cells; return the runs that are compared.
 
+        An arm is the part of a recipe that is compared, as a text; the rest of the recipe is another text.
+
         Args:
             fit: of all runs; the first setting of its design is the arm.
-            sides: of each run, the arm and all else; ``where`` has the latter in words.
-            names: of the arms.
+            sides: arm and rest of each run.
+            where: the settings of a rest in words.
+            names: names of the arms.
             to: the arm that the others are compared with.
         """
         design, cell, paired = fit.design, {side: n for n, side in enumerate(dict.fromkeys(sides))}, set[Run]()
@@ -89,15 +92,15 @@ class Comparisons:
             return paired
         pairs, of_arm = np.array([(cell[key], cell[to, key[1]]) for key in keys]), np.array([arm for arm, _ in keys])
         unit, means = np.eye(len(design.n)), design.of_cells(fit.values[:, None])[:, 0]
-        signs, known = unit[pairs[:, 0]] - unit[pairs[:, 1]], not design.one_each and design.degrees > 0
-        found, estimate = [*self.measured.values], fit.estimate(design.cell_weights(signs), single=True)
-        of_cells, self.first = self._verdicts(fit, estimate, means[pairs].mean(1), known)
+        signs, decidable = unit[pairs[:, 0]] - unit[pairs[:, 1]], not design.one_each and design.degrees > 0
+        members, estimate = [*self.measured.values], fit.estimate(design.cell_weights(signs), single=True)
+        of_cells, self.first = self._verdicts(fit, estimate, means[pairs].mean(1), decidable)
         for row, (arm, rest), pair in zip(of_cells, keys, pairs, strict=True):
             places = (np.flatnonzero(design.cells == one).tolist() for one in pair)
-            of, its = ({found[n].seed or 0: found[n] for n in of_cell} for of_cell in places)
+            of, its = ({members[n].seed or 0: members[n] for n in of_cell} for of_cell in places)
             both = [*of.values(), *its.values()]
             row |= {"where": where[rest], "of": names[arm], "to": names[to], "n": int(design.n[pair].min())}
-            row |= {"seeds": sorted(of.keys() & its.keys()), "commands": [] if known else _commands(of, its)}
+            row |= {"seeds": sorted(of.keys() & its.keys()), "commands": [] if decidable else _commands(of, its)}
             row["differ"] = runs_table.different(
                 [r.conditions | {"git": r.environment.get("git")} for r in both], UNNAMED
             )
@@ -107,34 +110,34 @@ class Comparisons:
         several, over = [arm for arm, one in zip(several, can, strict=True) if one], list[dict[str, Any]]()
         if several:
             centres = np.array([means[pairs[of_arm == arm]].mean() for arm in several])
-            known = design.degrees >= (LEAST if design.one_each else 1)
-            over, self.first = self._verdicts(fit, fit.estimate(weights[can]), centres, known)
+            decidable = design.degrees >= (LEAST if design.one_each else 1)
+            over, self.first = self._verdicts(fit, fit.estimate(weights[can]), centres, decidable)
         for row, arm in zip(over, several, strict=True):
-            own = of_arm == arm
-            row |= {"where": ALL_CELLS, "of": names[arm], "to": names[to], "cells": int(own.sum())}
-            row["n"] = sum(one["n"] for one, is_own in zip(of_cells, own, strict=True) if is_own)
+            selected = of_arm == arm
+            row |= {"where": ALL_CELLS, "of": names[arm], "to": names[to], "cells": int(selected.sum())}
+            row["n"] = sum(one["n"] for one, chosen in zip(of_cells, selected, strict=True) if chosen)
             if not design.one_each:
-                spread = fit.estimate(apart := design.cell_weights(signs[own] - signs[own].mean(0)))
+                spread = fit.estimate(apart := design.cell_weights(signs[selected] - signs[selected].mean(0)))
                 row["vary"] = bool(Together(apart).p(spread.t, spread.degrees).min() < ERROR)
                 row["by_seed"] = fit.moved_by_seeds(design.levels[design.cells, 0]) < ERROR
         self.rows = over + of_cells
         return paired
 
     def _verdicts(
-        self, fit: Fit, estimate: Estimate, centres: np.ndarray, known: bool
+        self, fit: Fit, estimate: Estimate, centres: np.ndarray, decidable: bool
     ) -> tuple[list[dict[str, Any]], Estimate | None]:
-        """The records of comparisons that are decided together, and the first difference; ``known``: there are any."""
+        """The records of comparisons that are decided together, and the first difference; None unless ``decidable``."""
         sizes, rows = [float(size) for size in estimate.mean], list[dict[str, Any]]()
         for size, centre in zip(sizes, map(float, centres), strict=True):
             rows.append(_row("", "", "", mean=centre + size / 2, to_mean=centre - size / 2, difference=size))
-        if not known:
+        if not decidable:
             return rows, None
         sign, margin = self.measured.metric.sign, self.margin
         up, down = ("better", "worse")[::sign] if sign else ("higher", "lower")
-        (found, *ends), alone = answers(estimate, margin), estimate.interval()
+        (decided, *ends), alone = answers(estimate, margin), estimate.interval()
         for n, row in enumerate(rows):
-            words = [up if row["difference"] > 0 else down] * bool(found[n, 0])
-            words += [f"no difference larger than {margin:.3g}"] if margin is not None and found[n, 1] else []
+            words = [up if row["difference"] > 0 else down] * bool(decided[n, 0])
+            words += [f"no difference larger than {margin:.3g}"] if margin is not None and decided[n, 1] else []
             row |= {name: float(of[n]) for name, of in zip(ENDS, (*ends, *alone), strict=True)}
             of_images = fit.bits is not None and estimate.images[n] > estimate.seeds[n]
             more = "images" if of_images else "seeds" if fit.bits is not None else "seeds only"
@@ -142,12 +145,12 @@ class Comparisons:
         return rows, estimate.of(0)
 
     def code(self, expected: str) -> int:
-        """The exit code of a gate: whether the first comparison, that over all cells if there are several, is so.
+        """The exit code of ``--expect``: whether the first comparison, over all cells if there are several, is so.
 
-        ``better`` is a verdict. ``not-worse`` asks whether it is worse by less than the margin, 0 without one, and
-        ``equivalent`` whether the difference is smaller than it, both by one-sided tests of 5%. The first two are
-        undecided where runs of one side have failed or diverged and those of the other have not: what is left is not
-        what was asked for.
+        ``better`` is a verdict. ``not-worse`` tests whether it is worse by less than the margin, 0 without one, and
+        ``equivalent`` whether the difference is smaller than the margin, both by one-sided tests of 5%. The first two
+        are undecided if runs of one side have failed or diverged and those of the other side have not: the remaining
+        runs are a biased selection.
 
         Raises:
             ConfigError: there is nothing to decide by, or more than one first comparison.
@@ -178,8 +181,8 @@ class Comparisons:
 
     def sheet(self) -> Sheet:
         """The comparisons as rows."""
-        columns = ["runs", "n", "mean", "other", "difference", "interval", "varies by", "verdict"]
-        sheet = Sheet(columns, words=("varies by", "verdict"), spared=("varies by", "other", "mean"))
+        columns = ["runs", "n", "first", "second", "difference", "interval", "varies by", "verdict"]
+        sheet = Sheet(columns, words=("varies by", "verdict"), spared=("varies by", "second", "first"))
         sheet.title = f"{self.measured.title}, by {', '.join(self.by)}"
         form = ".2f" if self.measured.metric.scale == 100 else ".4g"
         names = [f"{row['of']} minus {row['to']}" for row in self.rows]
@@ -207,18 +210,18 @@ class Comparisons:
 
     def _below(self) -> list[str]:
         """The sentences below the table."""
-        sentences, known = self.measured.below, [row for row in self.rows if row["low"] is not None]
+        sentences, decided = self.measured.below, [row for row in self.rows if row["low"] is not None]
         overall = [row for row in self.rows if row["where"] == ALL_CELLS]
-        if known:
+        if decided:
             margin = "" if self.margin is None else f" The margin is {self.margin:g}."
             apart = " over all cells, and all of single cells," if overall else " of this table"
             sentences.append(f"All verdicts{apart} together are wrong in at most 5% of such experiments.{margin}")
-        for row in overall if any(row["where"] != ALL_CELLS for row in known) else ():
+        for row in overall if any(row["where"] != ALL_CELLS for row in decided) else ():
             chance = "differ by more than chance: look at each" if row["vary"] else "differ no more than by chance"
-            of_seeds = " Seeds move it alike in all of them: add seeds." * row["by_seed"]
+            of_seeds = " A seed moves the difference alike in all cells: add seeds." * row["by_seed"]
             sentences.append(f"{row['of']} minus {row['to']}: the cells {chance}.{of_seeds}")
-        if any(row["varies"] == "seeds only" for row in known):
-            sentences.append("Seeds only: these runs have not recorded which images are right.")
+        if any(row["varies"] == "seeds only" for row in decided):
+            sentences.append("Seeds only: these runs have not recorded which images they classify correctly.")
         return sentences
 
 
@@ -228,15 +231,15 @@ def compare(
     """Compare runs that differ in one setting.
 
     Args:
-        table: of runs (:mod:`ssl_bench.results.table`); those without the number are counted.
-        by: the setting, such as ``loss``, or several; all keys of a group go with it.
-        to: the value that the others are compared with; None: the one that most runs have.
-        metric: the name of a number; None: the main one of most runs.
-        margin: a smaller difference does not matter; None: do not ask.
+        table: of runs (:mod:`ssl_bench.results.table`); runs without the number are counted.
+        by: the setting, such as ``loss``, or several; a group is compared with all of its keys.
+        to: the value that the others are compared with; None: the value that most runs have.
+        metric: the name of a number; None: the main number of most runs.
+        margin: a smaller difference does not matter; None: there is no margin.
 
     Raises:
-        ConfigError: there are no such runs, results do not depend on ``by``, ``to`` is not one thing, or the margin is
-            not positive.
+        ConfigError: there are no such runs, results do not depend on ``by``, not exactly one value is called ``to``, or
+            the margin is not positive.
     """
     from pandas import factorize
 
@@ -244,38 +247,38 @@ def compare(
     by = [_setting(table, name) for name in ([by] if isinstance(by, str) else by)]
     measured = Measured(table, metric)
     measured.said += measured.not_helped() + gone(table, measured)
-    found, lost = [*measured.values], [*measured.lost["run"]]
-    side = {run: run.without(by) for run in (*found, *lost)}  # the arm of a run, and all else that it depends on
-    first, sides = {side[run][0]: run for run in reversed(side)}, [side[run] for run in found]
+    members, lost = [*measured.values], [*measured.lost["run"]]
+    side = {run: run.without(by) for run in (*members, *lost)}  # the arm of a run, and the rest of its recipe
+    first, sides = {side[run][0]: run for run in reversed(side)}, [side[run] for run in members]
     names, counts = _names(table, {arm: first[arm] for arm, _ in side.values()}, by), Counter(arm for arm, _ in sides)
-    ended = {(*side[run], run.seed) for run in found}  # also of what has failed in another folder
-    ill = {(*side[run], run.seed) for run in lost} - ended
-    failed = {arm: {of[1:] for of in ill if of[0] == arm} for arm in names}
+    finished = {(*side[run], run.seed) for run in members}  # a copy of the run in another folder may have failed
+    missing = {(*side[run], run.seed) for run in lost} - finished
+    failed = {arm: {run[1:] for run in missing if run[0] == arm} for arm in names}
     reference, every = _find(to, by, names, counts), [*names]
     others = [name for name in runs_table.varying(measured.runs) if not _below(name, by)]
     levels = [factorize(measured.runs[name].map(repr_of))[0] for name in others]
     fit = fitted(measured, sides, np.column_stack([[every.index(arm) for arm, _ in sides], *levels]))
     compared = Comparisons(by, measured, margin)
-    paired = compared.decide(fit, sides, _where(table, dict(zip(found, sides, strict=True)), by), names, reference)
+    paired = compared.decide(fit, sides, _where(table, dict(zip(members, sides, strict=True)), by), names, reference)
     without = [arm for arm in names if arm != reference and not (counts[arm] and counts[reference])]
     compared.rows += [_row("", names[arm], names[reference]) for arm in without]
     labels = dict(zip(table["run"], runs_table.labels(table), strict=True))
-    if alone := [labels[run] for run in found if run not in paired]:
+    if alone := [labels[run] for run in members if run not in paired]:
         measured.missing[ALONE] = alone
     compared.unpaired = len(alone)
     if uneven := [arm for arm in names if failed[arm] != failed[reference]]:
         words = {arm: name if "=" in name else f"{' '.join(by)}={name}" for arm, name in names.items()}
-        counted = ", ".join(f"{words[arm]} ({len(failed[arm])} runs)" for arm in (*uneven, reference))
-        measured.said.append(f"Failed or diverged: {counted}. Verdicts are about the runs that are left.")
+        counted = ", ".join(f"{len(failed[arm])} with {words[arm]}" for arm in (*uneven, reference))
+        measured.said.append(f"Failed or diverged runs: {counted}. Verdicts are about the remaining runs.")
     compared.uneven = bool(uneven)
     return compared
 
 
-def _row(where: str, of: str, to: str, **known: Any) -> dict[str, Any]:
+def _row(where: str, of: str, to: str, **values: Any) -> dict[str, Any]:
     """The record of a comparison."""
     row: dict[str, Any] = {"where": where, "of": of, "to": to, "n": 0, "seeds": [], **dict.fromkeys(NUMBERS)}
     row |= {"varies": "", "verdict": "no verdict", "cells": 1, "vary": False, "by_seed": False}
-    return row | {"differ": [], "commands": []} | known
+    return row | {"differ": [], "commands": []} | values
 
 
 def _setting(table: DataFrame, wanted: str) -> str:
@@ -302,11 +305,11 @@ def _find(to: str | None, by: Sequence[str], names: Mapping[str, str], counts: C
         return max(names, key=lambda arm: counts[arm])
     plain = to.removeprefix("b") if by[0] == "batch_size" else to
     words = {to, plain, f"{by[0]}={plain}"}
-    found = [arm for arm, name in names.items() if name in words]
-    found = found or [arm for arm, name in names.items() if name.split(" ")[0] in words]
-    if len(found) != 1:
+    arms = [arm for arm, name in names.items() if name in words]
+    arms = arms or [arm for arm, name in names.items() if name.split(" ")[0] in words]
+    if len(arms) != 1:
         raise InvalidValue("--to", to, f"one of {', '.join(names.values())}{near(to, [*names.values()])}")
-    return found[0]
+    return arms[0]
 
 
 def _names(table: DataFrame, first: Mapping[str, Run], by: Sequence[str]) -> dict[str, str]:
@@ -314,7 +317,7 @@ def _names(table: DataFrame, first: Mapping[str, Run], by: Sequence[str]) -> dic
     of_runs = table[table["run"].isin(first.values())]
     shown = [name for name in runs_table.varying(of_runs) if _below(name, by)]
     settings = {arm: run.settings for arm, run in first.items()}
-    if any(not any(repr_of(of.get(name)) for name in shown) for of in settings.values()):  # one has none of these
+    if any(not any(repr_of(of.get(name)) for name in shown) for of in settings.values()):  # an arm has none of these
         shown = [*(name for name in by if name in table and name not in shown), *shown]
     if shown == [*by][:1]:
         return {arm: text_of(of.get(shown[0])) for arm, of in settings.items()}
@@ -322,7 +325,7 @@ def _names(table: DataFrame, first: Mapping[str, Run], by: Sequence[str]) -> dic
 
 
 def _where(table: DataFrame, sides: Mapping[Run, tuple[str, str]], by: Sequence[str]) -> dict[str, str]:
-    """The settings in which conditions differ from each other, as text, by a run of each."""
+    """The settings in which the cells differ from each other, as text, by the rest of their recipe."""
     first = {rest: run for run, (_, rest) in sides.items()}
     of_runs = table[table["run"].isin(first.values())]
     names = [name for name in runs_table.varying(of_runs) if not _below(name, by)]
@@ -330,7 +333,7 @@ def _where(table: DataFrame, sides: Mapping[Run, tuple[str, str]], by: Sequence[
 
 
 def _commands(of: Mapping[int, Run], to: Mapping[int, Run]) -> list[str]:
-    """The commands that train what two pairs lack, as far as the commands of the runs were recorded."""
+    """The commands of the runs that are missing for two pairs, if the commands of the existing runs were recorded."""
     both, trained, commands = sorted(of.keys() & to.keys()), sorted(of.keys() | to.keys()), list[str]()
     wanted = list(dict.fromkeys([*both, *trained, *range(len(trained) + 2)]))[:2]
     for side in (of, to):

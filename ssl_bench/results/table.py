@@ -3,14 +3,15 @@
 A column is a setting under the name that the command line has for it (``loss``, ``negatives.k``, ``optimizer.lr``;
 ``batch_size`` is the size), or a number (its name has a slash: ``knn/top1``), or one of :data:`COLUMNS`.
 
-A metric that one evaluation has made in all runs of a table has its own name. Where several have, as two k of kNN, the
-name says which: ``knn[k=20]/top1``. What a data set sets by itself, such as its k, is not another evaluation.
+A metric keeps its plain name if one evaluation has made it in all runs of a table. If several evaluations have, such as
+kNN with two values of k, the name says which one: ``knn[k=20]/top1``. A k that each data set chooses by itself does not
+make several evaluations.
 
-Words select runs, the same on every command. A word is a name or a condition. A name is that of an experiment, the
-run_id of a run or its beginning, or a folder: of results, of an experiment or of a run, also elsewhere. Each name adds
-its runs; no name is all runs. Conditions must all hold: ``loss=dcl,eqco`` (one of these), ``loss!=dcl``,
-``negatives.k>4``, and likewise ``<``, ``<=`` and ``>=``. The key of a condition is a setting, a metric such as
-``knn/top1``, ``state`` or ``seed``.
+Words select runs, in the same way on every command. A word is a name or a condition. A name is that of an experiment, a
+run_id or its beginning, or a folder: a results folder, or the folder of an experiment or a run, also outside of the
+results folder. Each name adds its runs; without a name all runs are selected. All conditions must hold:
+``loss=dcl,eqco`` (one of these values), ``loss!=dcl``, ``negatives.k>4``, and likewise ``<``, ``<=`` and ``>=``. The
+key of a condition is a setting, a metric such as ``knn/top1``, ``state`` or ``seed``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Wanted = Callable[[Path, set[str]], bool]
 
 MAIN_GROUPS = ("loss", "negatives", "temperature", "batch_size", "framework", "dataset")  # groups that are named first
 RANKS = {name: number for number, name in enumerate(MAIN_GROUPS)}
-# Of a run: the :class:`ssl_bench.record.runs.Run`, its name, its directory, one of STATES and why it is so in one line.
+# A :class:`ssl_bench.record.runs.Run`, its names, its directory, one of STATES, the reason for the state, and the seed.
 COLUMNS = ("run", "experiment", "run_id", "path", "state", "reason", "seed")
 STATES = ("busy", "failed", "diverged", "damaged", "interrupted", "evaluation missing", "not begun", "finished")
 FINISHED, NOT_FINITE = "finished", "not finite"
@@ -57,9 +58,9 @@ MOST_NAMED = 4  # runs that a sentence names
 def read(*folders: Path, wanted: Wanted = lambda *of: True) -> DataFrame:
     """All runs below some results folders, and those that the newest grid of each experiment has still to begin.
 
-    The states, the most urgent first: ``busy`` (a process has it), ``failed``, ``diverged``, ``damaged`` (a file of it
-    cannot be read), ``interrupted``, ``evaluation missing`` (trained to its end, and one that it was asked for is not
-    done), ``not begun``, ``finished``.
+    The states, the most urgent first: ``busy`` (a process carries it out), ``failed``, ``diverged``, ``damaged`` (a
+    file of the run cannot be read), ``interrupted``, ``evaluation missing`` (the training is finished, an evaluation
+    that its configuration requests is not), ``not begun``, ``finished``.
 
     Args:
         wanted: whether a run is read, by its directory and the experiments whose grids list it.
@@ -67,20 +68,20 @@ def read(*folders: Path, wanted: Wanted = lambda *of: True) -> DataFrame:
     return of([run for folder in folders for run in _runs(folder, wanted)])
 
 
-def of(found: Sequence[Run]) -> DataFrame:
+def of(members: Sequence[Run]) -> DataFrame:
     """The table of some runs."""
     from pandas import DataFrame  # takes a third of a second
 
-    places = [(run, run.experiment, run.folder and run.folder.name, run.folder and str(run.folder)) for run in found]
+    places = [(run, run.experiment, run.folder and run.folder.name, run.folder and str(run.folder)) for run in members]
     rows = [(*place, *state(place[0]), place[0].seed) for place in places]
     data: dict[str, list[Any]] = {name: [row[n] for row in rows] for n, name in enumerate(COLUMNS)}
-    settings = [run.settings for run in found]
+    settings = [run.settings for run in members]
     names = dict.fromkeys(name for of_run in settings for name in of_run if name not in data and name != "name")
     return with_numbers(DataFrame(data | {n: [of.get(n) for of in settings] for n in names}, dtype=object))
 
 
 def with_numbers(table: DataFrame) -> DataFrame:
-    """The table with its numbers under the names that they have among its own runs."""
+    """The table with columns for the numbers of its runs, under the names that distinguish them among these runs."""
     from pandas import DataFrame
 
     names = name_numbers(table["run"])
@@ -117,7 +118,7 @@ def _runs(outputs: Path, wanted: Wanted) -> list[Run]:
 
 
 def state(run: Run) -> tuple[str, str]:
-    """The state of a run, and why in one line; empty where the state says all."""
+    """The state of a run, and the reason for it in one line; an empty reason where the state needs none."""
     if run.owner is not None:
         return "busy", ""
     if run.finished:
@@ -131,10 +132,10 @@ def state(run: Run) -> tuple[str, str]:
     return ("evaluation missing" if run.share >= 1 else "interrupted"), ""
 
 
-def name_numbers(found: Iterable[Run]) -> dict[Key, str]:
+def name_numbers(members: Iterable[Run]) -> dict[Key, str]:
     """The name of each number among some runs."""
-    first = dict[tuple[str, tuple[Key, ...]], Run]()  # of those with the same numbers of one data set
-    for run in found:
+    first = dict[tuple[str, tuple[Key, ...]], Run]()  # of the runs that have the same numbers of one data set
+    for run in members:
         first.setdefault((str(run.config.get("choices", {}).get("dataset")), tuple(run.numbers)), run)
     made_by = dict[str, dict[tuple[str, tuple[str, str | None]], Mapping[str, Any]]]()  # by metric
     for (dataset, _), run in first.items():
@@ -153,7 +154,7 @@ def numbers(table: DataFrame) -> list[str]:
 
 
 def meaning(table: DataFrame, name: str) -> Metric:
-    """The unit of a number or of a curve, whose name says what it means in any run, and what is better."""
+    """The meaning of a number or of a curve, by its name: its unit, and whether high or low is better."""
     names = name_numbers(table["run"])
     having = ((key[0], run) for run in table["run"] for key in run.numbers if names[key] == name)
     metric, run = next(having, (name, next(iter(table["run"]), None)))
@@ -161,29 +162,29 @@ def meaning(table: DataFrame, name: str) -> Metric:
 
 
 def main(run: Run, names: Mapping[Key, str]) -> dict[str, float]:
-    """The main numbers of a run that are finite, by their names among some runs."""
+    """The main numbers of a run that are finite, by the ``names`` of numbers among some runs."""
     return {names[key]: run.numbers[key] for key in run.main if math.isfinite(run.numbers[key])}
 
 
 def usual(table: DataFrame) -> list[str]:
-    """The main numbers of runs, the one that most of them have first."""
+    """The names of the main numbers of runs; the number that most runs have comes first."""
     names = name_numbers(table["run"])
     return [name for name, _ in Counter(name for run in table["run"] for name in main(run, names)).most_common()]
 
 
 def choose(table: DataFrame, flag: str, wanted: str | None) -> str:
-    """The name of the number that a command asks for; None: the main number of most runs.
+    """The full name of a number that a command names; None: the main number of most runs.
 
     Raises:
-        InvalidValue: no run has it, or it may be several.
+        InvalidValue: no run has the number, or several numbers have this name.
     """
-    if wanted is None and (main_ones := usual(table)):
-        return main_ones[0]
-    if wanted in (there := numbers(table)):
+    if wanted is None and (main_numbers := usual(table)):
+        return main_numbers[0]
+    if wanted in (names := numbers(table)):
         return str(wanted)
     if several := [name for (metric, *_), name in name_numbers(table["run"]).items() if metric == wanted]:
         raise InvalidValue(flag, wanted, f"one of {', '.join(several)}: several evaluations have made it")
-    raise InvalidValue(flag, wanted or "", f"one of {', '.join(sorted(there))}{near(wanted or '', there)}")
+    raise InvalidValue(flag, wanted or "", f"one of {', '.join(sorted(names))}{near(wanted or '', names)}")
 
 
 def settings(table: DataFrame) -> list[str]:
@@ -192,10 +193,10 @@ def settings(table: DataFrame) -> list[str]:
 
 
 def setting(table: DataFrame, flag: str, wanted: str, groups: bool = False) -> str:
-    """The full name of a setting on which results depend, of which the end is enough if one that varies has it.
+    """The full name of a setting on which results depend; its end is enough if one setting that varies has this end.
 
     Args:
-        groups: a group is one as well that has no option of its own.
+        groups: also accept a group that has keys and no options.
 
     Raises:
         InvalidValue: there is no such setting, or results do not depend on it.
@@ -204,9 +205,9 @@ def setting(table: DataFrame, flag: str, wanted: str, groups: bool = False) -> s
     ends = [name for name in every if name.endswith(f".{wanted}") and len({*map(repr_of, table[name])}) > 1]
     whole = wanted in every or (groups and any(name.startswith(f"{wanted}.") for name in every))
     if not whole and len(ends) != 1:
-        there = ends or varying(table)
-        names = ", ".join(there) or "loss"
-        raise InvalidValue(flag, wanted, f"a setting of these runs, such as {names}{near(wanted, there or every)}")
+        candidates = ends or varying(table)
+        names = ", ".join(candidates) or "loss"
+        raise InvalidValue(flag, wanted, f"a setting of these runs, such as {names}{near(wanted, candidates or every)}")
     name = wanted if whole else ends[0]
     remedy = "a setting on which results depend, such as loss: runs that differ in this one only are one training"
     require(is_hashed(name), flag, wanted, remedy)
@@ -214,20 +215,20 @@ def setting(table: DataFrame, flag: str, wanted: str, groups: bool = False) -> s
 
 
 def label(name: str, metric: Metric) -> str:
-    """A number with its unit."""
+    """The name of a number with its unit."""
     return f"{name} (%)" if metric.unit == "share" else name
 
 
 def varying(table: DataFrame, within: Sequence[Any] = ()) -> list[str]:
     """The settings on which results depend and in which the runs of a table differ, but for the seed.
 
-    Those that their commands set come first, then options of groups, then keys. A setting that follows from those
-    before it, as the number of epochs may from the data set, is left out unless a command set it.
+    Settings in the commands of the runs come first, then options of groups, then keys. A setting that follows from the
+    settings before it, such as the number of epochs from the data set, is left out unless a command sets it.
 
     Args:
-        within: the part of each run: only those settings that vary within a part.
+        within: the part to which each run belongs: only settings that vary within a part are returned.
     """
-    given = set[str]().union(*(run.requested for run in table["run"]))
+    in_commands = set[str]().union(*(run.requested for run in table["run"]))
     groups = set[str]().union(*(run.config.get("choices", ()) for run in table["run"]))
     columns = {name: table[name].tolist() for name in settings(table) if name != runs.SIZE and is_hashed(name)}
     texts = {name: [repr_of(value) for value in values] for name, values in columns.items() if not _equal(values)}
@@ -235,34 +236,36 @@ def varying(table: DataFrame, within: Sequence[Any] = ()) -> list[str]:
         first = dict[str, str]()
         of_images = zip(table["run"], texts["dataset"], strict=True)
         texts["dataset"] = [first.setdefault(run.images, text) for run, text in of_images]
-    known = [bool(run.config) for run in table["run"]]  # of others only what their commands set, which may be nothing
+    known = [bool(run.config) for run in table["run"]]  # of other runs only the settings in their commands are known
     names = [n for n in texts if len({text for text, of in zip(texts[n], known, strict=True) if of or text}) > 1]
     last = len(RANKS)
-    names.sort(key=lambda n: (n not in given, n not in groups, n.count("."), RANKS.get(n.partition(".")[0], last)))
-    kept, start = list[str](), _numbered(within or [0] * len(table))
+    names.sort(
+        key=lambda n: (n not in in_commands, n not in groups, n.count("."), RANKS.get(n.partition(".")[0], last))
+    )
+    result, start = list[str](), _numbered(within or [0] * len(table))
     parts = start
     for name in names:
-        there = [text != "" or of for text, of in zip(texts[name], known, strict=True)]
+        present = [text != "" or of for text, of in zip(texts[name], known, strict=True)]
 
-        def counted(*keys: Sequence[Any], there: Sequence[bool] = there) -> int:
-            return len({*compress(zip(*keys, strict=True), there)})
+        def counted(*keys: Sequence[Any], present: Sequence[bool] = present) -> int:
+            return len({*compress(zip(*keys, strict=True), present)})
 
-        alone = name in given and counted(start, texts[name]) > counted(start)
+        alone = name in in_commands and counted(start, texts[name]) > counted(start)
         if alone or counted(parts, texts[name]) > counted(parts):
-            kept.append(name)
+            result.append(name)
             parts = _numbered([*zip(parts, texts[name], strict=True)])
-    return kept
+    return result
 
 
 def _equal(values: Sequence[Any]) -> bool:
-    """Whether all values are equal and of one type, found in little time."""
+    """Whether all values are equal and of one type; a fast test."""
     return values.count(values[0]) == len(values) and len({*map(type, values)}) == 1 if values else True
 
 
 def _numbered(keys: Sequence[Any]) -> list[int]:
     """A number for each key, equal for equal ones."""
-    known = dict[Any, int]()
-    return [known.setdefault(key, len(known)) for key in keys]
+    number = dict[Any, int]()
+    return [number.setdefault(key, len(number)) for key in keys]
 
 
 def repr_of(value: Any) -> str:
@@ -272,7 +275,7 @@ def repr_of(value: Any) -> str:
 
 
 def same_recipe(table: DataFrame) -> Series:
-    """A text for each run that is equal for runs which differ in the seed only: one training of one set of images."""
+    """A text for each run, equal for runs that differ in the seed only: the same training on the same images."""
     return table["run"].map(lambda run: run.recipe)
 
 
@@ -282,47 +285,47 @@ def finished(table: DataFrame) -> DataFrame:
 
 
 def having(table: DataFrame, name: str) -> list[bool]:
-    """Whether each run is finished and has a number, be it not finite."""
+    """Whether each run is finished and has a number, which may be NaN or infinite."""
     done = (run for run in table["run"] if run.finished)
     keys = {key for key, its_name in name_numbers(done).items() if its_name == name}
     return [run.finished and not keys.isdisjoint(run.numbers) for run in table["run"]]
 
 
-def missing(table: DataFrame, name: str, there: Sequence[bool] = ()) -> dict[str, list[str]]:
-    """The labels of the runs that have no part in means and comparisons of a number, by their state.
+def missing(table: DataFrame, name: str, included: Sequence[bool] = ()) -> dict[str, list[str]]:
+    """The labels of the runs that are left out of means and comparisons of a number, by the reason.
 
-    That of a finished run is ``without`` the number, or it is ``not finite``.
+    The reason is the state of the run; that of a finished run is ``without`` the number, or ``not finite``.
 
     Args:
-        there: whether each run has a part; empty: the finished ones whose number is finite.
+        included: whether each run is included; empty: finished runs with a finite number are.
     """
-    what, has = dict[str, list[str]](), having(table, name)
+    left_out, has_number = dict[str, list[str]](), having(table, name)
     values = table[name] if name in table else [math.nan] * len(table)
-    parts = there or [of and math.isfinite(v) for of, v in zip(has, values, strict=True)]
+    parts = included or [of and math.isfinite(v) for of, v in zip(has_number, values, strict=True)]
     several = table["experiment"].nunique() > 1
-    rows = zip(table["run"], table["state"], has, parts, labels(table) if not all(parts) else parts, strict=True)
-    for run, state, had, _, label in (row for row in rows if not row[3]):
-        why = state if not run.finished else NOT_FINITE if had and not there else f"without {name}"
-        what.setdefault(why, []).append(f"{run.experiment} {label}".strip() if several else str(label))
-    return dict(sorted(what.items(), key=lambda pair: pair[0] not in STATES))
+    rows = zip(table["run"], table["state"], has_number, parts, labels(table) if not all(parts) else parts, strict=True)
+    for run, state, has, _, label in (row for row in rows if not row[3]):
+        why = state if not run.finished else NOT_FINITE if has and not included else f"without {name}"
+        left_out.setdefault(why, []).append(f"{run.experiment} {label}".strip() if several else str(label))
+    return dict(sorted(left_out.items(), key=lambda pair: pair[0] not in STATES))
 
 
-def left_out(table: DataFrame, name: str, there: Sequence[bool] = ()) -> list[str]:
-    """A paragraph on the runs that have no part in means and comparisons of a number; none of none."""
-    return in_lines(missing(table, name, there), len(table))
+def left_out(table: DataFrame, name: str, included: Sequence[bool] = ()) -> list[str]:
+    """A paragraph on the runs that are left out of means and comparisons of a number; empty if there are none."""
+    return in_lines(missing(table, name, included), len(table))
 
 
 def in_lines(missing: Mapping[str, Sequence[str]], count: int) -> list[str]:
-    """A paragraph on the runs that are left out, of ``count`` runs, with a line for each why; none of none."""
+    """A paragraph on runs that are left out of ``count`` runs, a line for each reason; empty if there are none."""
     lines = list[str]()
-    for why, them in missing.items():
-        more = [f"and {len(them) - MOST_NAMED} more"] * (len(them) > MOST_NAMED)
-        lines.append(f"left out, {why}: {len(them)} of {count} runs ({'; '.join([*them[:MOST_NAMED], *more])})")
+    for why, names in missing.items():
+        more = [f"and {len(names) - MOST_NAMED} more"] * (len(names) > MOST_NAMED)
+        lines.append(f"left out, {why}: {len(names)} of {count} runs ({'; '.join([*names[:MOST_NAMED], *more])})")
     return ["\n".join(lines)] * bool(lines)
 
 
 def with_one_name(table: DataFrame) -> DataFrame:
-    """The table with the settings of the first run of each recipe: an option or images may have two names."""
+    """The table with the settings of the first run of each recipe: one option or data set may have two names."""
     recipes, names = same_recipe(table), settings(table)
     values = table[names].set_axis(recipes, axis=0)
     values = values[~values.index.duplicated()].loc[recipes].set_axis(table.index, axis=0)
@@ -330,26 +333,28 @@ def with_one_name(table: DataFrame) -> DataFrame:
 
 
 def once(table: DataFrame, name: str, apart: Sequence[str] = ()) -> DataFrame:
-    """The finished runs that have a number, each training with its seed once although it may stand in several folders.
+    """The finished runs that have a number; of copies of a run in several folders the first one.
 
     Args:
-        apart: columns by which its copies are kept apart.
+        apart: columns in which copies may differ, so that they count as different runs.
 
     Raises:
-        ConfigError: two folders have the same training and seed, and other numbers.
+        ConfigError: two folders have the same training and seed, and different numbers.
     """
-    there = table.loc[having(table, name)]
-    first, kept = dict[tuple[Any, ...], int](), list[int]()
-    keys = zip(same_recipe(there), there["seed"], *(there[column] for column in apart), strict=True)
-    for place, key in zip(there.index, keys, strict=True):
+    with_number = table.loc[having(table, name)]
+    first, places = dict[tuple[Any, ...], int](), list[int]()
+    columns = (with_number[column] for column in apart)
+    keys = zip(same_recipe(with_number), with_number["seed"], *columns, strict=True)
+    for place, key in zip(with_number.index, keys, strict=True):
         if (other := first.setdefault(key, place)) == place:
-            kept.append(place)
+            places.append(place)
             continue
-        values = there.loc[other, name], there.loc[place, name]
+        values = with_number.loc[other, name], with_number.loc[place, name]
         if values[0] != values[1] and not all(map(math.isnan, values)):
-            where = " and ".join(f"{there.loc[n, name]:.6g} in {there.loc[n, 'path']}" for n in (other, place))
+            paths = with_number["path"]
+            where = " and ".join(f"{with_number.loc[n, name]:.6g} in {paths[n]}" for n in (other, place))
             raise ConfigError(f"{name} of one training and seed is {where}: leave one of the folders out")
-    return with_one_name(there.loc[kept])
+    return with_one_name(with_number.loc[places])
 
 
 def by_experiment(table: DataFrame) -> dict[str, DataFrame]:
@@ -361,7 +366,7 @@ def by_experiment(table: DataFrame) -> dict[str, DataFrame]:
 
 
 def labels(table: DataFrame) -> list[str]:
-    """The settings that distinguish each run from the others of its experiment, such as ``loss=dcl seed=1``."""
+    """The settings that distinguish each run from the other runs of its experiment, such as ``loss=dcl seed=1``."""
     texts = dict[Any, str]()
     for members in by_experiment(table).values():
         names = varying(members)
@@ -373,31 +378,31 @@ def labels(table: DataFrame) -> list[str]:
 
 
 def words_of(row: Mapping[Any, Any], names: Iterable[str]) -> str:
-    """Settings with their values as a command line writes them; none of those that a run has not."""
+    """Settings with their values as a command line writes them, without the settings that a run does not have."""
     return " ".join(f"{name}={text_of(row[name])}" for name in names if repr_of(row.get(name)))
 
 
 def refuse_two_recipes(first: Run, other: Run) -> None:
-    """Refuse two runs that are to be averaged over their seeds and differ in more."""
+    """Refuse two runs that belong to one mean over seeds and differ in more than the seed."""
     if first.recipe != other.recipe:
         where = f"{first.folder} and {other.folder}"
         raise ConfigError(f"{where} are two trainings that differ in no setting: leave one of them out")
 
 
 def text_of(value: Any) -> str:
-    """A value as a command line writes it; empty for none."""
+    """A value as a command line writes it; empty for None and NaN."""
     if value is None or value != value:
         return ""
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
 
 
 def in_order(values: Sequence[Any]) -> list[Any]:
-    """Different values in order: numbers, then texts, none last."""
+    """The different values in order: numbers, then texts, None last."""
     return sorted({repr(value): value for value in values}.values(), key=order)
 
 
 def order(value: Any) -> tuple[Any, ...]:
-    """By what values are put in order."""
+    """The sort key of a value in :func:`in_order`."""
     number = isinstance(value, int | float) and value == value
     return (0, value, "") if number else (1, 0, text_of(value) or "\uffff")
 
@@ -410,10 +415,10 @@ class Condition(NamedTuple):
     value: str
 
     def holds(self, values: Series, scale: float) -> Series:
-        """Whether the value of each run fits; with ``!=``, whether it does not.
+        """Whether the condition holds for the value of each run.
 
         Args:
-            scale: 100 of shares, which may also be given in percent: 1 is the whole, 60 is 0.6.
+            scale: 100 for a share, so that the condition may give it in percent: 1 is the whole, 60 is 0.6.
         """
         wanted = {_plain(text) for text in (self.value, *self.value.split(","))}  # a list is one value
         options = {one / scale if isinstance(one, float) and one > 1 else one for one in wanted}
@@ -424,7 +429,7 @@ class Condition(NamedTuple):
 
 
 def read_condition(word: str) -> Condition | None:
-    """The condition that a word is; None of a name, and of a path of a folder such as ``./lr=0.1``."""
+    """The condition in a word; None if it is a name, or the path of a folder such as ``./lr=0.1``."""
     parts = None if word.startswith(("./", "../", "/")) and Path(word).is_dir() else CONDITION.fullmatch(word)
     return Condition(*parts.groups()) if parts else None
 
@@ -434,8 +439,8 @@ def chosen(words: Sequence[str], given: Path | None = None, sort: str | None = N
 
     Args:
         given: ``paths.outputs``; None: the usual results folder.
-        sort: a key; ``-KEY`` reverses the order. The best value of a metric comes first, the highest if it does not say
-            what is better; states come by urgency, numbers before texts, and what has no value last.
+        sort: a key; ``-KEY`` reverses the order. The best value of a metric comes first, the highest one if the metric
+            does not say what is better; states come by urgency, numbers before texts, runs without a value last.
 
     Raises:
         ConfigError: there is no such folder, a name selects nothing, no run has a key, or none the value of a
@@ -454,13 +459,13 @@ def chosen(words: Sequence[str], given: Path | None = None, sort: str | None = N
     folders = [*{root.resolve(): root for root in roots}.values()]
     table = read(*folders, wanted=lambda *of: not named or any(one.may_be(*of) for one in named))
     if named:
-        kept = dict.fromkeys(place for one in named for place in one.places(table, folders))
-        table = with_numbers(table.loc[sorted(kept)])
+        places = dict.fromkeys(place for one in named for place in one.places(table, folders))
+        table = with_numbers(table.loc[sorted(places)])
     return select(table, conditions, sort)
 
 
 class _Name:
-    """A word that names runs: an experiment's name, a run_id or its beginning, or a folder, then with its ``root``."""
+    """A word that names runs: an experiment, a run_id or its beginning, or a folder; ``root`` is its results folder."""
 
     def __init__(self, word: str, outputs: Path) -> None:
         self.word, self.outputs, self.name = word, outputs, word.removeprefix(f"{outputs}/").strip("/")
@@ -471,7 +476,7 @@ class _Name:
         self._below = f"{folder.resolve()}/" if is_folder else ""
 
     def _has(self, folder: Path) -> bool:
-        """Whether it is a folder that a run's directory is in."""
+        """Whether the word names a folder, and a run's directory is in it or is it."""
         above = _real(os.path.dirname(os.path.abspath(folder)))
         return bool(self._below) and f"{above}/{folder.name}/".startswith(self._below)
 
@@ -481,34 +486,34 @@ class _Name:
 
     def places(self, table: DataFrame, folders: Sequence[Path]) -> list[int]:
         """The places of its runs in a table; of two copies of a run that of the one in the named experiment."""
-        own, others = list[int](), list[int]()
+        inside, listed = list[int](), list[int]()  # runs in its folder, and others that its grids list
         for place, run in table["run"].items():
-            its_names = (run.experiment, run.folder and run.folder.name) if not (self._below and run.folder) else ()
-            if self.name in its_names or (run.folder and self._has(run.folder)):
-                own.append(place)
+            names = (run.experiment, run.folder and run.folder.name) if not (self._below and run.folder) else ()
+            if self.name in names or (run.folder and self._has(run.folder)):
+                inside.append(place)
             elif self.name in run.listed_in:
-                others.append(place)
-        there = {table["run_id"][place] for place in own} - {None}
-        found = own + [place for place in others if table["run_id"][place] not in there]
-        if not found and len(self.name) >= SHORTEST:
+                listed.append(place)
+        ids_inside = {table["run_id"][place] for place in inside} - {None}
+        places = inside + [place for place in listed if table["run_id"][place] not in ids_inside]
+        if not places and len(self.name) >= SHORTEST:
             ids = {place: one for place, one in table["run_id"].items() if one and one.startswith(self.name)}
-            found = [*ids]
+            places = [*ids]
             if len(several := sorted({*ids.values()})) > 1:
                 raise ConfigError(f"{self.word}: the run_ids of {len(several)} runs begin so: {', '.join(several[:4])}")
-        if not found:
+        if not places:
             every = read(*folders)
             hint = near(self.word, sorted({*every["experiment"]}.union(*(run.listed_in for run in every["run"]))))
             raise ConfigError(f"{self.word}: no run below {self.outputs} has this name or folder{hint}")
-        return found
+        return places
 
 
 _real = functools.cache(os.path.realpath)  # of the folders above runs
 
 
 def finished_folders(words: Sequence[str], given: Path | None = None) -> list[Path]:
-    """The directories of the finished runs that words select; how many others there are is printed.
+    """The directories of the finished runs that words select; the number of other runs is printed.
 
-    A run that is the only one is returned even if it is not finished.
+    A single run is returned even if it is not finished.
 
     Raises:
         ConfigError: nothing is named, or none of several runs is finished.
@@ -517,12 +522,12 @@ def finished_folders(words: Sequence[str], given: Path | None = None) -> list[Pa
         raise ConfigError("no run is named: give an experiment, a run_id, a folder or a condition such as loss=dcl")
     if len(words) == 1 and (Path(words[0]) / runs.CONFIG).exists():
         return [Path(words[0])]
-    found = [run for run in chosen(words, given)["run"] if run.folder]
-    folders = [run.folder for run in found if len(found) == 1 or (run.finished and not run.owner)]
+    begun = [run for run in chosen(words, given)["run"] if run.folder]
+    folders = [run.folder for run in begun if len(begun) == 1 or (run.finished and not run.owner)]
     if not folders:
-        raise ConfigError(f"{' '.join(words)}: none of the {len(found)} runs is finished")
-    if left := len(found) - len(folders):
-        print(f"{left} of {len(found)} runs are not finished, and left out", file=sys.stderr)
+        raise ConfigError(f"{' '.join(words)}: none of the {len(begun)} runs is finished")
+    if unfinished := len(begun) - len(folders):
+        print(f"{unfinished} of {len(begun)} runs are not finished, and left out", file=sys.stderr)
     return folders
 
 
@@ -544,36 +549,37 @@ def _above(folder: Path) -> Path:
 
 
 def select(table: DataFrame, conditions: Sequence[Condition], sort: str | None = None) -> DataFrame:
-    """The runs for which all conditions hold, in the order of a key; a metric has its name among those that remain."""
+    """The runs for which all conditions hold, in the order of a key, with the names of metrics among these runs."""
     metrics = {name for (name, *_) in name_numbers(table["run"])} if conditions else set[str]()
     for one in sorted(conditions, key=lambda one: one.key in metrics):
-        if one.sign in ORDERS:
-            bound, remedy = _plain(one.value), f"a number, such as {one.key}{one.sign}4"
-            require(isinstance(bound, float) and not math.isnan(bound), "".join(one), one.value, remedy)
+        bound = _plain(one.value)
+        if one.sign in ORDERS and (not isinstance(bound, float) or math.isnan(bound)):
+            raise ConfigError(f"{''.join(one)}: compare with a number, such as {one.key}{one.sign}4")
         if one.key in ("name", "folder"):
             raise ConfigError(f"{''.join(one)}: an experiment, a run or a folder is named by a word alone: {one.value}")
         name, values, scale = _values(table, "", one.key)
-        kept = one.holds(values, scale)
-        if one.sign == "=" and not kept.any() and scale == 1 and len(table):
-            there = STATES if name == "state" else [text_of(v) for v in in_order(list(values))]
-            remedy = f"one of {', '.join(filter(None, there))}{near(one.value, there)}"
-            require(name == "state" and one.value in there, name, one.value, remedy)
-        table = with_numbers(table[kept.astype(bool)])
+        holds = one.holds(values, scale)
+        if one.sign == "=" and not holds.any() and scale == 1 and len(table):
+            options = STATES if name == "state" else [text_of(v) for v in in_order(list(values))]
+            if name != "state" or one.value not in options:
+                remedy = f"set {name} to one of {', '.join(filter(None, options))}{near(one.value, options)}"
+                raise ConfigError(f"{name}={one.value}: no run has this value; {remedy}")
+        table = with_numbers(table[holds.astype(bool)])
     if not sort:
         return table
     key, values, _ = _values(table, "--sort", sort.removeprefix("-"))
     high_first = "/" in key and meaning(table, key).sign >= 0
-    known = values[values.map(lambda one: one is not None and one == one)]
-    ranks = known.map(lambda one: STATES.index(one) if key == "state" else order(_plain(one)))
-    places = sorted(known.index, key=ranks.__getitem__, reverse=sort.startswith("-") != high_first)
-    return table.loc[[*places, *(place for place in table.index if place not in known.index)]]
+    values = values[values.map(lambda one: one is not None and one == one)]
+    ranks = values.map(lambda one: STATES.index(one) if key == "state" else order(_plain(one)))
+    places = sorted(values.index, key=ranks.__getitem__, reverse=sort.startswith("-") != high_first)
+    return table.loc[[*places, *(place for place in table.index if place not in values.index)]]
 
 
 def _values(table: DataFrame, flag: str, key: str) -> tuple[str, Series, float]:
-    """The name of a key, its value for each run, and by which numbers of it are multiplied where they are printed.
+    """The full name of a key, its value for each run, and the factor by which its numbers are multiplied in print.
 
     Raises:
-        ConfigError: no run has the key, or it may mean several numbers.
+        ConfigError: no run has the key, or several numbers have this name.
     """
     from pandas import Series
 
@@ -589,7 +595,7 @@ def _values(table: DataFrame, flag: str, key: str) -> tuple[str, Series, float]:
 
 
 def _plain(value: Any) -> Any:
-    """A number, of b64 64, or text without the blanks and quotes in which a list may be written in several ways."""
+    """A value to compare with: a number (64 for b64), or a text without the blanks and quotes that lists may have."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     try:
@@ -602,18 +608,18 @@ class Measured:
     """One number of the runs of a table.
 
     Args:
-        metric: its name; None: the main one of most runs.
-        apart: columns by which copies of a training are kept apart.
+        metric: the name of the number; None: the main number of most runs.
+        apart: columns in which copies of a run may differ (:func:`once`).
 
     Attributes:
-        name, metric: the number, and what it means.
-        title, label: its name with the unit, above a table and at an axis.
-        names: of all numbers of the runs.
-        said: sentences on values all of whose runs have failed, and on what the training has not helped.
-        runs: those that have a finite value, each training with its seed once.
-        values: of these runs, accuracies in percent.
-        lost: the runs of a known configuration that have failed or diverged, also those whose value is not finite.
-        missing: the labels of all runs without a finite value, by why they have none; of ``total`` runs.
+        name, metric: the name and the meaning of the number.
+        title, label: the name with the unit, above a table and at an axis.
+        names: the names of all numbers of the runs.
+        said: sentences on values all of whose runs have failed, and on networks that the training has not helped.
+        runs: the runs with a finite number, without copies.
+        values: the number of each of these runs, accuracies in percent.
+        lost: the failed and diverged runs whose configuration is known, also runs whose number is not finite.
+        missing: the labels of all runs without a finite number, by the reason; of ``total`` runs.
 
     Raises:
         ConfigError: no run is finished, none has the number, or it is finite in none.
@@ -627,11 +633,11 @@ class Measured:
         self.name, self.names = choose(done, "--metric", metric), name_numbers(done["run"])
         self.metric, self.said, self.total = meaning(done, self.name), list[str](), len(table)
         self.title, self.label = self.name + ", percent" * (self.metric.scale == 100), label(self.name, self.metric)
-        there = once(done, self.name, apart)
-        finite = list(map(math.isfinite, there[self.name]))
+        without_copies = once(done, self.name, apart)
+        finite = list(map(math.isfinite, without_copies[self.name]))
         if not any(finite):
             raise ConfigError(f"no run has a finite {self.name}: name others, or look at what has diverged")
-        self.runs, endless = there.loc[finite], there.index[[not is_finite for is_finite in finite]]
+        self.runs, endless = without_copies.loc[finite], without_copies.index[[not one for one in finite]]
         values = zip(self.runs["run"], self.metric.scale * self.runs[self.name], strict=True)
         self.values = {run: float(value) for run, value in values}
         self.missing = missing(table, self.name)
@@ -639,7 +645,7 @@ class Measured:
         self.lost = table[known & (table["state"].isin(LOST) | table.index.isin(endless))]
 
     def not_helped(self) -> list[str]:
-        """A sentence on networks that were better before the training, beyond what other test images would change."""
+        """A sentence on networks that were better before their training, by more than test images vary."""
         name = self.name.replace("/", "_init/", 1)
         if name not in self.runs or not self.metric.sign:
             return []
@@ -653,35 +659,35 @@ class Measured:
 
     @property
     def below(self) -> list[str]:
-        """What stands below a table of it: sentences, also on the runs that are left out."""
+        """The sentences below a table of the number, also on the runs that are left out."""
         return self.said + in_lines(self.missing, self.total)
 
     def record(self) -> dict[str, Any]:
-        """What it is as plain data, with the runs that are left out."""
+        """The metric, its unit and the runs that are left out, as plain data."""
         left_out = [{"why": why, "runs": labels} for why, labels in self.missing.items()]
         unit = "percent" if self.metric.scale == 100 else "number"
         return {"metric": self.name, "unit": unit, "better": self.metric.better, "left_out": left_out}
 
     @functools.cached_property
     def image_counts(self) -> dict[str, int]:
-        """The number of test images of each data set; empty if it was not recorded which of them are right."""
+        """The number of test images of each data set; empty if it was not recorded which images are correct."""
         bits = {run.images: self.bits(run) for run in reversed(self.values)}
         counts = {images: len(of_run) for images, of_run in bits.items() if of_run is not None}
         return counts if len(counts) == len(bits) else {}
 
     def bits(self, run: Run) -> np.ndarray | None:
-        """Which test images a run has right [M]; None: that was not recorded."""
-        made = {(m, e["id"], e.get("images")): e for e in run.evaluations for m in e["metrics"]}
-        key = next((key for key in made if self.names[key] == self.name), None)
-        return evaluations.read_hits(run.folder, made[key], key[0]) if key else None
+        """Which test images a run classifies correctly [M]; None: that was not recorded."""
+        entries = {(m, e["id"], e.get("images")): e for e in run.evaluations for m in e["metrics"]}
+        key = next((key for key in entries if self.names[key] == self.name), None)
+        return evaluations.read_hits(run.folder, entries[key], key[0]) if key else None
 
 
-def notes(found: Sequence[Run]) -> list[str]:
-    """Footnotes of a mean over runs: what it mixes, and what the runs warn of."""
+def notes(members: Sequence[Run]) -> list[str]:
+    """Footnotes of a mean over runs: conditions in which these differ, and the warnings of the runs."""
     warnings = [
-        NOT_HELPED if one.endswith(NOT_HELPED) else f"seed {r.seed}: {one}" for r in found for one in r.warnings
+        NOT_HELPED if one.endswith(NOT_HELPED) else f"seed {r.seed}: {one}" for r in members for one in r.warnings
     ]
-    differing = ", ".join(different([run.conditions for run in found]))
+    differing = ", ".join(different([run.conditions for run in members]))
     return [f"mean over runs with different {differing}"] * bool(differing) + warnings
 
 
