@@ -136,5 +136,5 @@ class Results:
 def _as_asked(run: Run, config: Mapping[str, Any]) -> Run:
     """A run after as many epochs as a configuration says, with those of its evaluations that it asks for."""
     trained = {**run.config, "epochs": config.get("epochs")}
-    entries = evaluations.found(run.results["evaluations"], config)
+    entries = evaluations.requested(run.results["evaluations"], config)
     return replace(run, config=trained, results={**run.results, "config": trained, "evaluations": entries})

@@ -62,7 +62,7 @@ class Evaluated(TypedDict):
 
 
 def asked(config: Mapping[str, Any]) -> list[Entry]:
-    """Entries without metrics for all that a configuration asks for; none if it evaluates nothing."""
+    """Entries without metrics for all evaluations that a configuration requests."""
     node = config.get("evaluate")
     if not isinstance(node, Mapping):
         return []
@@ -94,24 +94,24 @@ def mark(entry: Entry) -> str:
 
 
 def made(name: str, entries: Iterable[Entry]) -> Entry | None:
-    """The first of some entries to whose evaluator, images and labels the plain name of a metric belongs."""
+    """The first entry whose evaluator, images and labels fit the plain name of a metric; None if none does."""
     start, *parts = name.split("/")
-    of_start = (entry for entry in entries if start.removeprefix(entry["evaluator"]) in NETWORKS)
-    fitting = [entry for entry in of_start if {*_data_names(entry)} <= {*parts}]
+    of_evaluator = (entry for entry in entries if start.removeprefix(entry["evaluator"]) in NETWORKS)
+    fitting = [entry for entry in of_evaluator if {*_data_names(entry)} <= {*parts}]
     return max(fitting, key=lambda entry: len(_data_names(entry)), default=None)
 
 
 def _data_names(entry: Entry) -> list[str]:
-    """The parts of its metrics' names that say on which images and labels an entry is."""
+    """The parts of an entry's metric names that stand for its images and labels, such as ``labels0.1``."""
     on, labels = entry["settings"].get("on"), entry["settings"].get("labels", 1.0)
     return [part for part in (on["dataset"] if on else "", name_of_labels(labels)) if part]
 
 
 def names(made_by: Mapping[str, Mapping[Any, Mapping[str, Any]]]) -> dict[tuple[str, Any], str]:
-    """A name for each number of a set in which it means one thing: knn_init/top1 may be knn[k=5]_init/top1.
+    """Names that distinguish numbers: knn_init/top1 becomes knn[k=5]_init/top1 if several evaluations have made it.
 
     Args:
-        made_by: by metric, then by a key, what made it.
+        made_by: by metric, then by a key, the evaluation (:func:`made_by`).
     """
     named: dict[tuple[str, Any], str] = {}
     for metric, of_metric in made_by.items():
@@ -127,18 +127,18 @@ def after(recorded: Iterable[Entry], epochs: int | None) -> list[Entry]:
 
 
 def missing(recorded: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
-    """Entries without metrics for what a configuration asks for and the ``recorded`` entries do not have."""
+    """Entries without metrics for the evaluations that a configuration requests and that are not ``recorded``."""
     entries = list(recorded)
-    return [entry for entry in asked(config) if not any(_same(there, entry) for there in entries)]
+    return [entry for entry in asked(config) if not any(_same(one, entry) for one in entries)]
 
 
 def of(recorded: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics that a configuration asks for, by their plain names, as far as they are ``recorded``."""
-    return {name: value for entry in found(recorded, config) for name, value in entry["metrics"].items()}
+    """The ``recorded`` metrics of the evaluations that a configuration requests, by their plain names."""
+    return {name: value for entry in requested(recorded, config) for name, value in entry["metrics"].items()}
 
 
 def flat(recorded: Iterable[Entry], epochs: int | None) -> dict[str, float]:
-    """All metrics after ``epochs``: knn/top1 is of the first evaluation that made it, others are as knn[k=5]/top1."""
+    """All metrics after ``epochs``: the first evaluation has the plain name knn/top1, others names as knn[k=5]/top1."""
     metrics = dict[str, float]()
     for metric, name, value in _named(after(recorded, epochs)):
         metrics[name if metric in metrics else metric] = value
@@ -148,7 +148,7 @@ def flat(recorded: Iterable[Entry], epochs: int | None) -> dict[str, float]:
 def shown(recorded: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, float]:
     """All metrics after the epochs of a configuration, by the names that the table of runs has for them in this run.
 
-    The plain name of a metric that several evaluations made is that of the one that the configuration asks for.
+    If several evaluations have made a metric, its plain name belongs to the one that the configuration requests.
     """
     entries = after(recorded, config.get("epochs"))
     return {name: value for _, name, value in _named(entries)} | of(entries, config)
@@ -165,14 +165,14 @@ def _named(entries: Iterable[Entry]) -> list[tuple[str, str, float]]:
     return [(key[0], named[key], value) for key, value in values.items()]
 
 
-def found(recorded: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
-    """Those of the ``recorded`` entries that a configuration asks for."""
-    wanted = asked(config)
-    return [entry for entry in recorded if any(_same(entry, one) for one in wanted)]
+def requested(recorded: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
+    """The ``recorded`` entries of the evaluations that a configuration requests."""
+    entries = asked(config)
+    return [entry for entry in recorded if any(_same(entry, one) for one in entries)]
 
 
 def filled(entry: Entry, metrics: Mapping[str, float]) -> Entry:
-    """The entry with those of the ``metrics`` that are its own."""
+    """The entry with the ``metrics`` that its evaluator computed for its network."""
     start = f"{entry['evaluator']}{entry['network']}/"
     return {**entry, "metrics": {name: value for name, value in metrics.items() if name.startswith(start)}}
 
@@ -193,7 +193,7 @@ def _same(one: Entry, other: Entry) -> bool:
 
 
 def _differences(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of each of some evaluations the settings in which it differs from the others; an empty text for a single one."""
+    """The settings of each evaluation in which evaluations differ, as ``k=5``; empty texts if there is only one."""
     rows = [dict(leaves({**made_by["settings"], "images": made_by["images"]})) for made_by in evaluations]
     names = dict.fromkeys(name for row in rows for name in row)
     differing = [name for name in names if len({repr(row.get(name)) for row in rows}) > 1]
@@ -201,7 +201,7 @@ def _differences(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _short(setting: str, value: Any) -> str:
-    """A value in a name: of a class its own name, of a file that without its folders; a name has one slash."""
+    """A value without slashes, for a name: a class without its module, a file without its folders."""
     text = str(value).replace(" ", "").replace("'", "").rpartition("/")[2]
     return text.rpartition(".")[2] if setting.endswith("_target_") else text
 
@@ -221,10 +221,10 @@ def recorded_units(evaluators: Mapping[str, Declared], names: Iterable[str]) -> 
 
 
 def metric_of(name: str, units: Any) -> Metric:
-    """The unit of a number of a run, and whether high or low is better; ``NUMBER`` if nobody says it.
+    """The meaning of a number of a run; ``NUMBER`` if it is not known.
 
     Args:
-        units: of ``results.json``; empty or None: it has none, and what is named like an accuracy is one.
+        units: the units in ``results.json``; empty or None: there are none, and a name such as top1 means an accuracy.
     """
     recorded, end = (units or {}).get(evaluator_of(name), {}), name.rpartition("/")[2]
     of = next((of for pattern, of in recorded.items() if fnmatchcase(end, pattern)), None)
@@ -244,7 +244,7 @@ def is_baseline(name: str) -> bool:
 
 
 def main(names: Iterable[str], units: Any) -> list[str]:
-    """The main metrics of a run: of each evaluator and probe the first that says what is better."""
+    """The main metric of each evaluator and probe: top1, or else its first metric that says what is better."""
     by_probe: dict[str, str] = {}
     for name in names:
         if not is_baseline(name) and metric_of(name, units).sign:
@@ -257,9 +257,9 @@ def main(names: Iterable[str], units: Any) -> list[str]:
 
 
 def write_hits(folder: Path, entry: Entry) -> Entry:
-    """Write which images the accuracies of an entry count into the run's folder; the entry then names the files.
+    """Write which test images are classified correctly into the run's folder; the returned entry names the files.
 
-    An accuracy that knows its images is an ``evaluate.accuracy.Accuracy``.
+    An accuracy that has this for its images is an ``evaluate.accuracy.Accuracy``.
     """
     import numpy as np
 
@@ -277,7 +277,7 @@ def write_hits(folder: Path, entry: Entry) -> Entry:
 
 
 def read_hits(folder: Path, entry: Entry, metric: str) -> Any:
-    """The bits of an accuracy, an array [N] of 0 and 1; None if the run has none, or a file that does not give it."""
+    """Which test images are classified correctly, 0 or 1 [N]; None unless a file of the run says it and fits."""
     record = entry.get("hits", {}).get(metric)
     if record is None:
         return None

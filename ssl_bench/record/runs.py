@@ -46,12 +46,12 @@ NOT_FLAT = {"paths", "tracking", "choices", "steady", "launcher"}  # keys of a c
 DEEPEST = 4  # folders of a results folder above a run: an experiment's name may have slashes
 ROW = ("step", "epoch", "seconds", "images_per_second", "loss")  # of the training
 TAIL = 2**16  # bytes at the end of a metrics file that have its last rows
-# What a configuration without a key stands for, by the names of settings.
+# The values of settings whose keys a configuration may lack.
 UNSAID = [(n.partition(".")[0], n, "[]" if v == [] else v) for n, v in identity.NOT_HASHED.items() if "." in n]
 READ = {"share", "pretrain", "mean", "std", "resize", "interpolation", "epochs", "knn_k"}  # keys of dataset
 UNSAID_OPTIONS = {"positives": "view", "similarity": "cosine"}
-# Conditions that the bits of a result depend on beside what its run_id says: names of its ``environment``, and keys of
-# its configuration that say how it is computed.
+# Conditions on which the bits of a result depend and which its run_id does not have: names of its ``environment``, and
+# keys of its configuration that say how it is computed.
 ENVIRONMENT = ("device", "instructions", "threads", "ranks", "torch", "cuda", "precision", "images")
 OF_CPUS, OF_GPUS = ("instructions", "threads"), ("compile_views", "graph", "images_on")
 COMPUTED = ("cosines", *OF_GPUS)
@@ -91,15 +91,15 @@ class Results(TypedDict):
 
 
 class Progress(NamedTuple):
-    """How far a training is.
+    """The progress of a training, from its last row; None where the row has no such value.
 
     Attributes:
-        step, epoch: of its last row; None: there is none.
-        seconds: that the run has taken so far, in all its processes together.
-        speed: in images per second.
-        loss: of the last row.
-        watched: the kNN accuracy that it has measured last on a sample of the training images.
-        changed: time of change of the file, in seconds of the epoch.
+        step, epoch: step and epoch of the row.
+        seconds: the time that all processes of the run have taken so far.
+        speed: images per second.
+        loss: the loss of the row.
+        watched: the last kNN accuracy on a sample of the training images.
+        changed: the time at which the file changed, in seconds of the epoch.
     """
 
     step: float | None = None
@@ -161,16 +161,16 @@ class Run:
 
     Attributes:
         folder: its directory, a path; None: a grid has still to begin it.
-        config: the resolved configuration; of a training that goes on to more epochs the longer one.
-        results: content of ``results.json``; empty without.
-        failure: why it has failed, in one line; empty: it has not.
-        damaged: which of its files cannot be read, and why; empty: none.
-        began: when it was started last, in seconds of the epoch.
-        overrides: of its grid; None: it belongs to none.
-        grid: the command that started its grid; empty: none.
+        config: the resolved configuration; if the training goes on to more epochs, that of the longer training.
+        results: the content of ``results.json``; empty: there is no such file.
+        failure: the reason of its failure, in one line; empty: it has not failed.
+        damaged: its files that cannot be read, with the reasons; empty: all can be read.
+        began: the time of its last start, in seconds of the epoch.
+        overrides: its overrides in its grid; None: it belongs to no grid.
+        grid: the command that started its grid; empty: it belongs to no grid.
         listed_in: names of the experiments whose grids list it, also where it was trained under another one.
-        owner: the process that carries it out; None: none does.
-        lacks: whether it has results without an evaluation that it was asked for since.
+        owner: the process that carries it out; None: no process does.
+        lacks: whether its results lack an evaluation that its configuration requests.
     """
 
     folder: Any
@@ -187,7 +187,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether it has results, of as many epochs as it was asked for last."""
+        """Whether it has results for as many epochs as its configuration requests."""
         return bool(self.results) and self.config.get("epochs") == self.results["config"].get("epochs")
 
     @cached_property
@@ -205,7 +205,7 @@ class Run:
 
     @property
     def seed(self) -> int | None:
-        """The seed; None: it has none."""
+        """The seed; None: it has no seed."""
         return self.settings.get("seed") if self.folder is None else self.config.get("seed")
 
     @property
@@ -215,7 +215,7 @@ class Run:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """The conditions of its numbers by name, as far as they were recorded and count on its kind of device."""
+        """The conditions of its numbers by name: those that were recorded and matter on its kind of device."""
         of = self.environment
         every = {name: of.get(name) for name in ENVIRONMENT} | {name: self.config.get(name) for name in COMPUTED}
         without = OF_CPUS if of.get("cuda") else OF_GPUS
@@ -228,7 +228,7 @@ class Run:
 
     @cached_property
     def progress(self) -> Progress:
-        """How far its training is, by its rows."""
+        """The progress of its training, from its rows."""
         return Progress() if self.folder is None else progress(self.folder / METRICS, self.finished)
 
     @property
@@ -247,7 +247,7 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """The time that all its processes took together, of an unfinished run so far."""
+        """The time that all its processes have taken together."""
         return self.results["seconds"] if self.finished else self.progress.seconds
 
     @cached_property
@@ -258,13 +258,13 @@ class Run:
 
     @cached_property
     def numbers(self) -> dict[Key, float]:
-        """The numbers of its networks, each with what made it."""
+        """The numbers of its networks, by metric, evaluation and images."""
         entries = self.evaluations
         return {(m, e["id"], e.get("images")): value for e in entries for m, value in e["metrics"].items()}
 
     @cached_property
     def main(self) -> list[Key]:
-        """The main ones of its numbers."""
+        """The keys of its main numbers."""
         names = evaluations.main([metric for metric, *_ in self.numbers], self.results.get("units"))
         return [key for key in self.numbers if key[0] in names]
 
@@ -272,8 +272,8 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """All settings by the names that the command line has for them; ``batch_size`` is the size.
 
-        A network that is not trained has those only that its numbers depend on. A value that is no number, text or
-        truth value is written as JSON.
+        A network that is not trained has only the settings on which its numbers depend. A value that is no number, text
+        or truth value is written as JSON.
         """
         if not self.config:
             pairs = (word.lstrip("+").partition("=") for word in self.overrides or ())
@@ -294,28 +294,28 @@ class Run:
 
     @cached_property
     def requested(self) -> set[str]:
-        """The settings that its command sets."""
+        """The names of the settings in its command."""
         words = self.command.replace("'", "").split() if self.command else [*(self.overrides or ())]
         names = (word.partition("=")[0].lstrip("+") for word in words if "=" in word)
         return {"batch_size" if name == SIZE else name for name in names}
 
     @cached_property
     def recipe(self) -> str:
-        """All that its numbers depend on but the seed and the evaluators, as a text: equal for equal trainings."""
+        """Everything on which its numbers depend, without seed and evaluators, as a text: equal for equal trainings."""
         return self.without(())[1]
 
     def without(self, names: Sequence[str]) -> tuple[str, str]:
-        """Some settings that its numbers depend on, with all keys of a group, and the rest of the recipe, as texts."""
+        """Some settings of the recipe, a group with all of its keys, and the rest of the recipe, as two texts."""
         content = {**identity.hashed(without_seed(self.config, self.seed)), "epochs": self.config.get("epochs")}
         content.pop("seed", None)
-        named = [_pop(content, name) for name in names]
-        return identity.text(named), identity.text(content)
+        values = [_pop(content, name) for name in names]
+        return identity.text(values), identity.text(content)
 
     @cached_property
     def images(self) -> str:
         """The images that it is evaluated on: the data set, its content and size and what is held out.
 
-        Numbers of other images are not compared. How many of them are trained on, and how they are read, is a setting.
+        Numbers of different images are not compared. The number of training images and how they are read are settings.
         """
         node = identity.hashed({"dataset": self.config.get("dataset")})["dataset"]
         node = node if isinstance(node, Mapping) else {}
@@ -336,15 +336,15 @@ def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     return values | ({"batch_size": values[SIZE]} if SIZE in values else {})
 
 
-_KNOWN = dict[tuple[str, int], tuple[Any, dict[str, Any]]]()
+_SETTINGS = dict[tuple[str, int], tuple[Any, dict[str, Any]]]()
 
 
 def _leaves(name: str, node: Any) -> dict[str, Any]:
-    """The settings in a node of a configuration, which most runs share."""
-    if (name, id(node)) not in _KNOWN:  # of a node that is kept, so that no other one has its id
-        of_node = {n: as_value(v) for n, v in identity.leaves(node, name) if not n.endswith("._target_")}
-        _KNOWN[name, id(node)] = node, of_node
-    return _KNOWN[name, id(node)][1]
+    """The settings in a node of a configuration; most runs share nodes, and so their settings."""
+    if (name, id(node)) not in _SETTINGS:  # which has the node, too, so that no other node gets its id
+        settings = {n: as_value(v) for n, v in identity.leaves(node, name) if not n.endswith("._target_")}
+        _SETTINGS[name, id(node)] = node, settings
+    return _SETTINGS[name, id(node)][1]
 
 
 def as_value(value: Any) -> Any:
@@ -385,7 +385,7 @@ def _pop(node: dict[str, Any], name: str) -> Any:
 
 
 def walk(outputs: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """The folders of a results folder that are no runs, each with the names that runs in it have, and of its files."""
+    """The folders of a results folder that are no runs, each with the names of the runs and of the files in it."""
     for above, names, inside in os.walk(outputs, onerror=_name_closed):
         yield above, [*filter(RUN_ID.fullmatch, names)], inside
         deeper = [name for name in names if not RUN_ID.fullmatch(name) and name[0] != "." and name != "wandb"]
@@ -409,9 +409,10 @@ def folders(outputs: Path) -> Iterator[Path]:
 
 
 def find(config: Mapping[str, Any]) -> Path:
-    """The directory of a run, which need not exist: its own, or where the same training stands under another name.
+    """The directory of a run, which need not exist: its own, or that of the same training in another experiment.
 
-    Of several a finished one is taken; where prepared images are not on this machine, one with any of them.
+    Of several directories one with results is returned. If the prepared images are not on this machine, a run matches
+    whatever its images were.
     """
     usual = identity.run_dir(config)
     if exists(usual / CONFIG) or exists(usual / RESULTS):
@@ -425,16 +426,16 @@ def find(config: Mapping[str, Any]) -> Path:
 
 @cache
 def _identity(folder: Path) -> tuple[str, Mapping[str, str]]:
-    """The recipe of a run and the hashes of what it depends on beside it, which do not change."""
+    """The recipe_id of a run and the hashes of its images and plugins, which do not change."""
     content, _ = examine_results(folder)
     config = content["config"] if content else read(folder).config
     return identity.recipe_id(config), identity.content_hashes(config)
 
 
 def results_folder(run: Path, name: str) -> Path:
-    """The results folder that a run's directory is in now, whatever folder the run was written to.
+    """The results folder that a run's directory is in now, also if it was written into another one.
 
-    That is the directory itself where neither the name of the experiment nor shared baselines are beside it.
+    It is the directory itself if neither the name of the experiment nor shared baselines are found above it.
     """
     run, names = run.resolve(), Path(name).parts
     outputs = run.parents[min(len(names), len(run.parents) - 1)]
@@ -458,7 +459,7 @@ def begin(folder: Path, config: Mapping[str, Any], command: str) -> None:
 
 
 def begun(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether the run has started or gone on with this configuration, rather than refused it."""
+    """Whether the run has started, or was resumed, with this configuration."""
     return _text(folder, CONFIG) == as_yaml(config)
 
 
@@ -483,7 +484,7 @@ def read_command(folder: Path) -> str:
 
 
 def read(folder: Path) -> Run:
-    """The run in a directory; files that cannot be read, or have values of other kinds, are named in ``damaged``."""
+    """The run in a directory; ``damaged`` names files that cannot be read or have values of a wrong type."""
     try:
         run = _read(folder)
         run.settings, run.numbers, float(run.end or 0)
@@ -495,26 +496,26 @@ def read(folder: Path) -> Run:
 def _read(folder: Path) -> Run:
     """The run in a directory.
 
-    JSON is read in a twentieth of the time of YAML: of a finished run that was not started again ``config.yaml`` is not
-    read.
+    Reading JSON takes a twentieth of the time of YAML: ``config.yaml`` of a finished run is read only if the run was
+    started again.
     """
     content, wrong = examine_results(folder)
-    asked_at, done_at = (getattr(status(f"{folder}/{name}"), "st_mtime", 0.0) for name in (CONFIG, RESULTS))
-    wrong = wrong or "cannot be read" * (content is None and done_at > 0)
+    started, ended = (getattr(status(f"{folder}/{name}"), "st_mtime", 0.0) for name in (CONFIG, RESULTS))
+    wrong = wrong or "cannot be read" * (content is None and ended > 0)
     damaged = [files.damage(RESULTS, wrong)] if wrong else []
     config: Mapping[str, Any] = content["config"] if content else {}
-    run = Run(folder, config, content or {}, began=asked_at or done_at)
-    if content is None or asked_at > done_at:
-        asked, wrong = files.examined(folder / CONFIG, dict, anchors.as_json, of_a_run=True)
-        wrong = wrong or "cannot be read" * (not asked)
-        if not wrong and (given := identity.run_id(asked)) != folder.name:  # the name of its folder is its id
-            wrong = f"it is that of run {given}"
+    run = Run(folder, config, content or {}, began=started or ended)
+    if content is None or started > ended:
+        newest, wrong = files.examined(folder / CONFIG, dict, anchors.as_json, of_a_run=True)
+        wrong = wrong or "cannot be read" * (not newest)
+        if not wrong and (run_id := identity.run_id(newest)) != folder.name:  # the name of its folder is its id
+            wrong = f"it is that of run {run_id}"
         if wrong:
             damaged.append(files.damage(CONFIG, wrong))
         else:
-            longer = (asked.get("epochs") or 0) > (config.get("epochs") or 0)
-            run.config = asked if longer or not config else config
-            run.lacks = bool(content and evaluations.missing(content["evaluations"], asked))
+            longer = (newest.get("epochs") or 0) > (config.get("epochs") or 0)
+            run.config = newest if longer or not config else config
+            run.lacks = bool(content and evaluations.missing(content["evaluations"], newest))
     if not run.finished:
         failure, _ = files.examined(folder / FAILURE, dict, of_a_run=True)
         run.failure = one_line(str(failure.get("reason"))) if failure else ""
@@ -523,7 +524,7 @@ def _read(folder: Path) -> Run:
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:
-    """The results of the run in ``folder``; None if it has none, or a damaged or foreign file, which is named."""
+    """The results of the run in ``folder``; None without any, or if the file is damaged or foreign, as is printed."""
     content, wrong = examine_results(folder)
     if wrong:
         files.say_damaged(folder / RESULTS, wrong)
@@ -531,9 +532,9 @@ def read_results(folder: Path) -> dict[str, Any] | None:
 
 
 def examine_results(folder: Path) -> tuple[dict[str, Any] | None, str]:
-    """The results of the run in ``folder``, and what is wrong in them: one of them is None or empty, both without any.
+    """The results of the run in ``folder`` (None without valid ones), and what is wrong in the file (else empty).
 
-    They are wrong if they are no JSON or lack a part that readers need.
+    A file is wrong if it is no JSON or lacks a key that readers need.
     """
     content, wrong = files.examined(f"{folder}/{RESULTS}", Results, of_a_run=True)
     if content is not None:
@@ -543,7 +544,7 @@ def examine_results(folder: Path) -> tuple[dict[str, Any] | None, str]:
     return content, wrong
 
 
-_FIRST = dict[bytes, Any]()  # of equal parts of results, which the runs of a grid share nearly all, by their content
+_FIRST = dict[bytes, Any]()  # the first of equal parts of results, by content: the runs of a grid share nearly all
 
 
 def _first(node: Any) -> Any:
@@ -551,14 +552,14 @@ def _first(node: Any) -> Any:
 
 
 def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether the run in ``folder`` is trained as long as ``config`` asks or longer, and has all its evaluations."""
+    """Whether the run in ``folder`` has the epochs that ``config`` requests, or more, and all of its evaluations."""
     results = _results_of(folder)
     longer = results and (results["config"].get("epochs") or 0) >= (config.get("epochs") or 0)
     return bool(longer) and not evaluations.missing(results["evaluations"], config)
 
 
 def _results_of(folder: Path) -> dict[str, Any]:
-    """The results in the directory of a run if they are its own, else an empty mapping."""
+    """The results in the directory of a run; an empty mapping if they have the run_id of another run."""
     results = read_results(folder) or {}
     return results if results.get("run_id") == folder.name else {}
 
@@ -609,7 +610,7 @@ def read_grids(outputs: Path) -> list[GridRun]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; none without a file. What is no row is left out, and counted aloud."""
+    """The rows of a file; none without a file. A message says how many lines are no rows, and left out."""
     return files.read_json_lines(path, lambda row: "" if _is_row(row) else "no row")
 
 
@@ -619,7 +620,7 @@ def _is_row(row: Any) -> bool:
 
 
 def parse_row(line: bytes) -> dict[str, Any] | None:
-    """The row in a line; None for anything else, such as a row that a crash has cut short."""
+    """The row in a line; None if there is none, as after a crash that cut it short."""
     try:
         row: Any = files.parse_json(line)
     except ValueError:
@@ -628,7 +629,7 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
 
 
 def progress(path: Path, ended: bool = False) -> Progress:
-    """How far a training is, by the end of its file, which may grow meanwhile; ``watched`` unless it has ended."""
+    """The progress of a training, from the end of its file, which may grow meanwhile; not ``watched`` if it ended."""
 
     def end(file: BinaryIO) -> tuple[float, list[bytes]]:
         status = os.fstat(file.fileno())

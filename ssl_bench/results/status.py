@@ -1,4 +1,4 @@
-"""What ``ssl-bench status`` prints: experiments, runs, the time left; and what a run prints at its end."""
+"""The output of ``ssl-bench status``: experiments, runs, the remaining time; and the output of a run at its end."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trai
 SPARED = ("images/s", "loss", "watched kNN", "epoch")  # left out by a narrow terminal, one after another
 
 Metrics = Mapping[str, tuple[str, Metric, dict[Any, float]]]  # of each experiment, as `main_metrics` has them
-Left = Mapping[int | str, float]  # seconds until a busy run is done, by its place in a table, and those of experiments
+Left = Mapping[int | str, float]  # remaining seconds of busy runs, by place in a table, and of experiments, by name
 
 
 def screen(table: DataFrame, listed: bool, now: float, width: int, live: bool = False) -> Text:
     """The experiments if there are several, the runs if they are ``listed``, and the number of runs in each state.
 
-    What a run says about its failure or its result stands below a single one.
+    The reason of its failure and its warnings stand below a single run.
 
     Args:
         now: in seconds of the epoch.
-        live: begin with the numbers of runs, and with the most urgent runs: the end may be cut off. Busy runs are
-            listed in any case.
+        live: print the numbers of runs and the most urgent runs first, since the end may be cut off; list busy runs in
+            any case.
     """
     from rich.text import Text
 
@@ -65,14 +65,14 @@ def screen(table: DataFrame, listed: bool, now: float, width: int, live: bool = 
 
 
 def main_metrics(table: DataFrame) -> Metrics:
-    """The name of the main metric that most runs of an experiment have, its unit, and its values by their places."""
-    found = dict[str, tuple[str, Metric, dict[Any, float]]]()
+    """For each experiment its main metric (of most runs), the unit, and the values by the runs' places in the table."""
+    metrics = dict[str, tuple[str, Metric, dict[Any, float]]]()
     for experiment, members in runs_table.by_experiment(table[["experiment", "run"]]).items():
         names, metric = runs_table.name_numbers(members["run"]), next(iter(runs_table.usual(members)), "")
         values = {place: runs_table.main(run, names).get(metric) for place, run in members["run"].items()}
-        known = {place: value for place, value in values.items() if value is not None}
-        found[experiment] = metric, runs_table.meaning(members, metric), known
-    return found
+        finite = {place: value for place, value in values.items() if value is not None}
+        metrics[experiment] = metric, runs_table.meaning(members, metric), finite
+    return metrics
 
 
 def experiments(table: DataFrame, left: Left, metrics: Metrics) -> Sheet:
@@ -92,13 +92,13 @@ def list_of_runs(table: DataFrame, left: Left, metrics: Metrics) -> Sheet:
     for metric, unit, values in metrics.values():
         texts |= {place: (heading(metric), unit.text(value)) for place, value in values.items()}
     heads = {texts[place][0] for place in table.index if place in texts}
-    several, found = table["experiment"].nunique() > 1, list(table["run"])
-    busy = [run.progress if run.owner else Progress() for run in found]
+    several, members = table["experiment"].nunique() > 1, list(table["run"])
+    busy = [run.progress if run.owner else Progress() for run in members]
     columns = {
-        "run": [f"{run.experiment}/" * several + (run.folder.name if run.folder else "") for run in found],
+        "run": [f"{run.experiment}/" * several + (run.folder.name if run.folder else "") for run in members],
         "settings": runs_table.labels(table),
-        "state": [_state(*pair) for pair in zip(found, table["state"], strict=True)],
-        "epoch": [_epoch(run) for run in found],
+        "state": [_state(*pair) for pair in zip(members, table["state"], strict=True)],
+        "epoch": [_epoch(run) for run in members],
         "images/s": [_number(at.speed, ".1f") for at in busy],
         "ETA": [clock(left[place]) if place in left else "" for place in table.index],
         "loss": [_number(at.loss, ".4g") for at in busy],
@@ -115,33 +115,33 @@ def doing(run: Run) -> str:
 
 
 def time_left(table: DataFrame, now: float) -> Left:
-    """Seconds until each busy run is done, by its place in the table, and until each experiment is, by its name.
+    """Remaining seconds of each busy run, by its place in the table, and of each experiment, by its name, if known.
 
-    The rest of a run takes as long as what is done of it; a run without a row takes as long as the others of its
-    experiment on average. The rest of an experiment is the longest of its busy runs, or what is left of all, also of
-    those that are not begun, divided by the number of busy ones. What is not known is missing.
+    A run goes on at its mean speed so far; a run without a row takes as long as the other runs of its experiment do on
+    average. An experiment takes as long as the longest of its busy runs, or as the remaining time of all of its runs,
+    also of runs that are not begun, divided by the number of busy runs.
     """
     left = dict[int | str, float]()
     for name, members in runs_table.by_experiment(table[["experiment", "run", "state"]]).items():
         busy = {place: run for place, run in members["run"].items() if run.owner}
         shares = [(run.seconds, 1.0 if run.finished else run.share) for run in members["run"] if run.folder]
-        whole = [seconds / share for seconds, share in shares if seconds and share]
+        whole = [time / share for time, share in shares if time and share]
         usual = mean(whole) if whole else None
-        known = {place: of for place, run in busy.items() if (of := _left(run, usual, now)) is not None}
-        left |= known
-        if busy and len(known) == len(busy):
+        seconds = {place: of for place, run in busy.items() if (of := _left(run, usual, now)) is not None}
+        left |= seconds
+        if busy and len(seconds) == len(busy):
             rest = (members["state"] == "not begun").sum() * (usual or 0.0)
-            left[str(name)] = max(*known.values(), (sum(known.values()) + float(rest)) / len(busy))
+            left[str(name)] = max(*seconds.values(), (sum(seconds.values()) + float(rest)) / len(busy))
     return left
 
 
 def whole_time(left: Left) -> float | None:
-    """Seconds until all experiments are done that have busy runs; None if no experiment says when."""
+    """Remaining seconds of all experiments with busy runs together; None if they are not known for any."""
     return max((seconds for key, seconds in left.items() if isinstance(key, str)), default=None)
 
 
 def _left(run: Run, usual: float | None, now: float) -> float | None:
-    """Seconds that a busy run still takes; of an evaluation after the training they are not known."""
+    """Remaining seconds of a busy run; None if they are not known, as during the evaluation after the training."""
     at = run.progress
     if run.share >= 1:
         return None
@@ -157,7 +157,7 @@ def _states(states: Series) -> str:
 
 
 def _state(run: Run, state: str) -> str:
-    """The state: of a busy run what it does, and where if elsewhere; with a sign if the run warns of its result."""
+    """The state, of a busy run training or evaluating, with another machine's name; ``!`` if the run has warnings."""
     where = f" on {run.owner.host}" if run.owner and run.owner.host != socket.gethostname() else ""
     return (doing(run) or state) + where + " !" * bool(run.warnings)
 
