@@ -77,6 +77,7 @@ def of(members: Sequence[Run]) -> DataFrame:
     data: dict[str, list[Any]] = {name: [row[n] for row in rows] for n, name in enumerate(COLUMNS)}
     settings = [run.settings for run in members]
     names = dict.fromkeys(name for of_run in settings for name in of_run if name not in data and name != "name")
+    names = dict.fromkeys(sorted(names, key=lambda name: RANKS.get(name, len(RANKS))))
     return with_numbers(DataFrame(data | {n: [of.get(n) for of in settings] for n in names}, dtype=object))
 
 
@@ -701,4 +702,6 @@ def different(
         names: of those that count.
     """
     values = {name: {of[name]: None for of in results if of.get(name) is not None} for name in names}
-    return [f"{name} ({', '.join(sorted(map(str, those)))})" for name, those in values.items() if len(those) > 1]
+    words = {"torch": "versions of torch", "cuda": "versions of CUDA", "git": "versions of the code"}
+    differing = ((words.get(name, name), sorted(map(str, those))) for name, those in values.items() if len(those) > 1)
+    return [f"{name} ({', '.join(those)})" for name, those in differing]
