@@ -266,9 +266,7 @@ def _can_show(measured: Measured, data: dict[str, Any], fit: Fit) -> str:
     return " ".join([*parts, f"{sizes}."])
 
 
-def beforehand(
-    images: int, levels: Sequence[int], count: int, table: DataFrame | None = None, more: str = f": {MORE}"
-) -> str:
+def beforehand(images: int, levels: Sequence[int], count: int, table: DataFrame | None = None, more: str = MORE) -> str:
     """Say what a grid can show before it has numbers; empty if nothing is known.
 
     Args:
@@ -276,11 +274,11 @@ def beforehand(
         levels: the number of values of each setting that varies.
         count: the number of runs.
         table: finished runs, whose deviation over seeds is used; None: there are none.
-        more: the command that trains more seeds, after a colon; empty: it is not printed here.
+        more: the command that trains more seeds; empty: it is not named.
     """
     cells = math.prod(levels)
     degrees, deviation = statistics.degrees_of(cells, count / cells) or count - 1 - sum(levels) + len(levels), math.nan
-    one_seed = f" One seed gives no verdict{more or '.'}" if count <= cells and degrees < LEAST else ""
+    one_seed = f" One seed gives no verdict{f': {more}' if more else '.'}" if count <= cells and degrees < LEAST else ""
     with contextlib.suppress(ConfigError):  # none is finished, or all have one number
         if table is not None and not one_seed and (measured := Measured(table, None)).metric.scale == 100:
             recipes = [run.recipe for run in measured.values]
