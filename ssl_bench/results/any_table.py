@@ -1,8 +1,8 @@
-"""Any table as one of runs: an export of W&B, Trackio or MLflow, or one's own, with a row for each run.
+"""The table of runs from a table of another program: of W&B, Trackio, MLflow or a user, with a row for each run.
 
-A column is a setting, but for the number, the seed, and what is none here either: other numbers, whose names have a
-slash, and keys on which results do not depend, such as ``name`` and ``devices``. Which test images a run has right is
-not in it, so that intervals are of other seeds only.
+Every column is a setting, but for the number, the seed, other numbers (their names have a slash) and keys on which
+results do not depend, such as ``name`` and ``devices``. Such a table does not say which test images are classified
+correctly, so that intervals cover other seeds only.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Row(Run):
 
 
 def runs_of(frame: DataFrame | str, metric: str | None, seed: str) -> DataFrame:
-    """The table of runs (:mod:`ssl_bench.results.table`) of the rows of another one, or of a CSV file.
+    """The table of runs (:mod:`ssl_bench.results.table`) from the rows of another table, or of a CSV file.
 
-    A number that is named like an accuracy, as knn/top1, is one if all lie in [0, 1]; of others it is not known what is
-    better. An empty number is that of a run which has none.
+    A number with the name of an accuracy, such as knn/top1, is an accuracy if all values lie in [0, 1]; of any other
+    number it is not known whether high or low is better. An empty cell means that a run does not have the number.
 
     Raises:
-        ConfigError: there is no such column, a row has no number in it, or the file is none.
+        ConfigError: there is no such column, a cell of it is no number, or the file is no CSV file.
     """
     from pandas import read_csv, to_numeric
 
@@ -50,18 +50,18 @@ def runs_of(frame: DataFrame | str, metric: str | None, seed: str) -> DataFrame:
     except ValueError as error:
         raise ConfigError(f"{frame} is no CSV file: {in_one_line(error)}") from error
     for flag, name in (("--metric", metric), ("--seed", seed)):
-        there = [*map(str, frame)]
-        require(name in there, flag, name, f"a column of numbers, of {', '.join(there)}{near(str(name), there)}")
+        names = [*map(str, frame)]
+        require(name in names, flag, name, f"a column of numbers, of {', '.join(names)}{near(str(name), names)}")
         numbers = to_numeric(frame[name], errors="coerce")
         wrong = frame[name][numbers.isna() & frame[name].notna() if name == metric else numbers % 1 != 0]
         require(not len(wrong), flag, name, f"a column of {'whole ' * (name == seed)}numbers: it has {[*wrong][:3]}")
         frame = frame.assign(**{str(name): numbers})
     columns = [n for n in frame if n not in (metric, seed) and "/" not in str(n) and identity.is_hashed(str(n))]
     share = declared(ACCURACIES, str(metric)) is not None and frame[metric].dropna().between(0, 1).all()
-    evaluator, found = evaluator_of(str(metric)), list[Run]()
+    evaluator, members = evaluator_of(str(metric)), list[Run]()
     results: Any = {"config": {}, "units": {} if share else {evaluator: {"*": vars(NUMBER)}}}
     for number, row in enumerate(frame.astype(object).to_dict("records"), 1):
-        found.append(run := Row(Path(f"row {number}"), {"seed": int(row[seed]), "choices": {}}, results))
+        members.append(run := Row(Path(f"row {number}"), {"seed": int(row[seed]), "choices": {}}, results))
         run.settings, run.command = {str(name): as_value(row[name]) for name in columns}, ""
         run.evaluations = [{"evaluator": evaluator, "id": "", "settings": {}, "metrics": {metric: row[metric]}}]
-    return runs_table.of(found)
+    return runs_table.of(members)

@@ -37,21 +37,21 @@ Array = Any  # numbers, or a single one
 
 
 def beyond(error: Array, degrees: Array) -> Array:
-    """The value that Student's t exceeds with a probability; scipy.stats has the same, and takes long to import."""
+    """The value that Student's t exceeds with probability ``error``; scipy.stats would take long to import."""
     from scipy.special import stdtrit
 
     return -stdtrit(degrees, error)
 
 
 def tail(value: Array, degrees: Array) -> Array:
-    """The probability with which Student's t exceeds a value."""
+    """The probability that Student's t exceeds a value."""
     from scipy.special import stdtr
 
     return stdtr(degrees, -value)
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """The mean; None of nothing."""
+    """The mean; None without values."""
     return fmean(values) if values else None
 
 
@@ -75,9 +75,9 @@ class Estimate:
     """Differences of means [..., K].
 
     Attributes:
-        mean: of each.
-        seeds, images: the parts of its variance; that of both together is in the seeds'.
-        degrees: of freedom of the sum.
+        mean: the differences.
+        seeds, images: the parts of their variances; the part of seeds and images together is in that of the seeds.
+        degrees: degrees of freedom of the sum of the parts.
     """
 
     mean: Array
@@ -92,7 +92,7 @@ class Estimate:
 
     @property
     def t(self) -> Array:
-        """How large each is beside its standard error."""
+        """The absolute value of each over its standard error."""
         return np.abs(self.mean) / self.error
 
     def interval(self, error: Array = ERROR) -> tuple[Array, Array]:
@@ -139,7 +139,7 @@ def answers(estimate: Estimate, margin: float | None) -> tuple[np.ndarray, np.nd
 
 
 def cut(mean: Array, low: Array, high: Array, decided: Array, margin: float | None = None) -> tuple[Array, Array]:
-    """The ends of intervals that agree with what is decided."""
+    """The ends of intervals, cut at 0 or at the margin where the decision excludes what lies beyond."""
     low = np.where(decided[..., 0] & (mean > 0), np.maximum(low, 0), low)
     high = np.where(decided[..., 0] & (mean < 0), np.minimum(high, 0), high)
     if margin is not None:
@@ -151,26 +151,26 @@ def cut(mean: Array, low: Array, high: Array, decided: Array, margin: float | No
 
 
 class Confounded(ValueError):
-    """Settings vary together, so that their differences cannot be told apart; its argument is their numbers."""
+    """Settings vary together, so that their effects cannot be separated; ``args[0]`` has their numbers."""
 
 
 class Design:
-    """Which runs there are.
+    """The layout of a grid: the cell, the seed and the block of each run.
 
-    Seeds have a part of their own, in each block another one, where each cell of a block can be compared with each by
-    seeds that they share, and ``LEAST`` degrees of freedom remain. Where each cell has one run, errors are what is
-    beyond the sum of the settings.
+    Seeds have a part of their own in each block if shared seeds connect all cells of the block, and ``LEAST`` degrees
+    of freedom remain. If each cell has one run, interactions of settings count as errors.
 
     Args:
-        levels: of each setting in each cell, numbered from 0 [C, F].
-        cells, seeds: of each run [N].
-        blocks: of each cell, numbered from 0 [C]; None: there is one.
+        levels: the level of each setting in each cell, numbered from 0 [C, F].
+        cells, seeds: cell and seed of each run [N].
+        blocks: the block of each cell, numbered from 0 [C]; None: there is one block.
 
     Attributes:
-        degrees: of freedom of the errors.
+        degrees: degrees of freedom of the errors.
         rows: the runs of each block.
-        by_seeds: seeds have a part.
-        one_each: each cell has one run.
+        n: the number of runs of each cell [C].
+        by_seeds: whether seeds have a part of their own.
+        one_each: whether each cell has one run.
     """
 
     def __init__(self, levels: Array, cells: Array, seeds: Array, blocks: Array = None) -> None:
@@ -216,13 +216,13 @@ class Design:
         return np.asarray(signs @ self._mean - of_seeds)
 
     def weights(self, columns: Sequence[np.ndarray], signs: Array) -> tuple[np.ndarray, np.ndarray]:
-        """The weights of the runs in sums of coefficients with ``signs`` [K, D], beside blocks and seeds [K, N].
+        """The weights of the runs [K, N] in sums of coefficients with ``signs`` [K, D]; the model has blocks and seeds.
 
         Args:
             columns: that have these coefficients first [N, D].
 
         Returns:
-            The weights, and whether each sum can be told from what else varies [K].
+            The weights, and whether each sum can be separated from the other columns [K].
         """
         every = np.hstack([*columns, self._beside])
         signs = np.pad(signs, ((0, 0), (0, every.shape[1] - np.shape(signs)[1])))
@@ -238,25 +238,25 @@ class Design:
 
     @cached_property
     def settings(self) -> list[tuple[np.ndarray, Together]]:
-        """For each setting the weights of the second level less the first, of all pairs [K, N]. Raises Confounded."""
-        found = [self.between(factor, self.pairs(factor)) for factor in range(self.levels.shape[1])]
-        if not all(known.all() for _, known in found):
-            raise Confounded([number for number, (_, known) in enumerate(found) if not known.all()])
-        return [(weights, Together(weights)) for weights, _ in found]
+        """For each setting the weights of the second level minus the first, for all pairs [K, N]. Raises Confounded."""
+        pairs = [self.between(factor, self.pairs(factor)) for factor in range(self.levels.shape[1])]
+        if not all(separable.all() for _, separable in pairs):
+            raise Confounded([number for number, (_, separable) in enumerate(pairs) if not separable.all()])
+        return [(weights, Together(weights)) for weights, _ in pairs]
 
     def between(self, factor: int, pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-        """The weights of the second level less the first of some pairs [K, N], and whether they can be told [K]."""
+        """The weights of the second level minus the first of some pairs [K, N], and whether they are separable [K]."""
         unit, (first, second) = np.eye(int(self.levels[:, factor].max()) + 1), np.array(pairs, int).reshape(-1, 2).T
         return self.weights([self.dummies(factor), *self._beside_factor(factor)], unit[second] - unit[first])
 
     def slope(self, factor: int, values: Array) -> np.ndarray:
-        """The weights of what each doubling of a setting adds, whose levels have positive ``values`` [1, N]."""
+        """The weights of the effect of each doubling of a setting, whose levels have positive ``values`` [1, N]."""
         doublings = np.log2(np.asarray(values, dtype=float))[self.levels[self.cells, factor], None]
         return self.weights([doublings, *self._beside_factor(factor)], [[1.0]])[0]
 
     @cached_property
     def beyond_sum(self) -> tuple[list[tuple[int, ...]], np.ndarray, Together]:
-        """All differences of differences of two settings that can be told from the others [K, N]; none of one setting.
+        """The interactions, differences of differences, of two settings that can be separated from the others [K, N].
 
         Each is named by the two settings, the two levels of the first and the two of the second: by how much more the
         second level of the first setting is above the first one, at the second level of the second setting.
@@ -277,23 +277,23 @@ class Design:
             return [], (none := np.empty((0, len(self.cells)))), Together(none)
         signs = np.zeros((len(names), start))
         signs[np.arange(len(names))[:, None], places] = [1, -1, -1, 1]
-        weights, known = self.weights(columns, signs)
-        return list(itertools.compress(names, known)), weights[known], Together(weights[known])
+        weights, separable = self.weights(columns, signs)
+        return list(itertools.compress(names, separable)), weights[separable], Together(weights[separable])
 
 
 class Fit:
-    """Numbers of the runs of a design.
+    """The model of the numbers of the runs of a design.
 
-    The variance of a run is not below what numbers of this resolution can show: few seeds may agree by chance.
+    The variance of a run is at least what numbers of this resolution can show: few seeds may agree by chance.
 
     Args:
-        values: of the runs [..., N].
-        bits: for each block, which of its images each of its runs has right [..., runs of the block, M]; None: unknown.
-        scale: by which the share of right images is multiplied in the values.
-        gap: the smallest difference between two values, where the images are not known.
+        values: the numbers of the runs [..., N].
+        bits: for each block, which images each run classifies correctly [..., runs of the block, M]; None: not known.
+        scale: the value of an accuracy of 1.
+        gap: the smallest difference between two values; it is used if ``bits`` are not known.
 
     Attributes:
-        variance: of a run within its cell [...], and its least value ``floor``.
+        variance, floor: the variance of a run within its cell [...], and its least value.
     """
 
     def __init__(self, design: Design, values: Array, bits: Any, scale: float = 1.0, gap: float = 0.0) -> None:
@@ -340,7 +340,7 @@ class Fit:
 
     @property
     def deviation(self) -> float:
-        """Of the runs of a cell, a seed's own part included; NaN if each has one run."""
+        """Standard deviation of the runs of a cell, the part of the seeds included; NaN if each cell has one run."""
         design = self.design
         if design.one_each:
             return math.nan
@@ -348,7 +348,7 @@ class Fit:
         return math.sqrt((within**2).sum() / (len(design.cells) - len(design.n)))
 
     def uneven(self) -> tuple[float, float, float]:
-        """The p-value of cells that vary alike (Bartlett 1937), the least and the largest deviation of a cell."""
+        """The p-value of equal deviations of all cells (Bartlett 1937), the least and the largest deviation."""
         from scipy.special import chdtrc
 
         free = (self.design.n - 1)[self.design.n > 1]
@@ -362,7 +362,7 @@ class Fit:
         return float(chdtrc(len(free) - 1, ratio)), math.sqrt(own.min()), math.sqrt(own.max())
 
     def moved_by_seeds(self, levels: np.ndarray) -> float:
-        """The p-value of seeds that do not move levels [N] alike in all cells; 1 where too few runs remain to ask."""
+        """The p-value of no interaction of seeds and levels [N] that is the same in all cells; 1 of too few runs."""
         from scipy.special import fdtrc
 
         design = self.design
@@ -377,14 +377,14 @@ class Fit:
 
 
 class Together:
-    """Differences that are looked at together, by their weights [K, N]: how large the largest |t| is by chance."""
+    """The distribution of the largest |t| among several differences, by their weights [K, N], if there is none."""
 
     def __init__(self, weights: np.ndarray) -> None:
         self._alone, self._weights = len(weights) == 1, weights
 
     @cached_property
     def _largest(self) -> np.ndarray:
-        """Draws of the largest of normal numbers with the correlation of the differences, in order."""
+        """Draws of the largest of normal numbers with the correlation of the differences, sorted."""
         normed = self._weights / np.linalg.norm(self._weights, axis=1, keepdims=True)
         vectors, values, _ = np.linalg.svd(normed, full_matrices=False)
         root = (vectors * values)[:, values > SMALL]
@@ -394,7 +394,7 @@ class Together:
 
     @staticmethod
     def _deviations(degrees: np.ndarray) -> np.ndarray:
-        """Quantiles of an estimated deviation over the true one [degrees, PARTS]."""
+        """Quantiles of the ratio of an estimated deviation to the true one [degrees, PARTS]."""
         from scipy.special import chdtri
 
         return np.asarray(np.sqrt(chdtri(degrees[:, None], (np.arange(PARTS) + 0.5) / PARTS) / degrees[:, None]))
@@ -403,14 +403,14 @@ class Together:
         return 1 - np.searchsorted(self._largest, t[..., None] * deviations).mean(-1) / DRAWS
 
     def p(self, t: np.ndarray, degrees: np.ndarray) -> np.ndarray:
-        """The probability of a largest |t| above each t by chance [...]."""
+        """The probability that the largest |t| exceeds each t by chance [...]."""
         if self._alone:
             return np.asarray(2 * tail(t, degrees))
         different, place = np.unique(_rounded(degrees), return_inverse=True)
         return self._exceeded(np.abs(t), self._deviations(different)[place.reshape(t.shape)])
 
     def beyond(self, error: float, degrees: np.ndarray) -> np.ndarray:
-        """The value that the largest |t| exceeds with a probability [...]."""
+        """The value that the largest |t| exceeds with probability ``error`` [...]."""
         if self._alone:
             return np.asarray(beyond(error / 2, degrees))
         different, place = np.unique(_rounded(degrees), return_inverse=True)
@@ -424,7 +424,7 @@ class Together:
 
 
 def _rounded(degrees: Array) -> np.ndarray:
-    """Degrees of freedom to three digits, of which there are few different ones."""
+    """Degrees of freedom to three digits, so that few different ones remain."""
     unit = 10 ** (np.floor(np.log10(degrees)) - 2)
     return np.asarray(np.round(degrees / unit) * unit)
 
@@ -435,7 +435,7 @@ def dummies(level: np.ndarray) -> np.ndarray:
 
 
 def _basis(columns: np.ndarray) -> np.ndarray:
-    """An orthonormal basis of what columns of zeros and ones, or what is left of them, span."""
+    """An orthonormal basis of the span of columns of zeros and ones, or of their residuals."""
     vectors, values, _ = np.linalg.svd(columns, full_matrices=False)
     return np.asarray(vectors[:, values > SMALL])
 
@@ -443,12 +443,13 @@ def _basis(columns: np.ndarray) -> np.ndarray:
 class Settings:
     """Verdicts on all settings of a design together: the differences between the levels of each.
 
-    A setting has the error over the number of settings; its intervals are of all pairs of its levels together.
+    The error of a setting is ``ERROR`` over the number of settings; the intervals of all pairs of its levels hold
+    together.
 
     Attributes:
-        estimates: of all pairs of levels of each setting [..., K].
-        halves: half of the intervals of these [..., K]; NaN without a degree of freedom.
-        decided: whether a setting matters, by Holm's step-down over the settings [..., F].
+        estimates: the differences of all pairs of levels, for each setting [..., K].
+        halves: half of their intervals [..., K]; NaN without a degree of freedom.
+        decided: whether each setting matters, by Holm's step-down over the settings [..., F].
     """
 
     def __init__(self, fit: Fit) -> None:
@@ -476,20 +477,21 @@ class Settings:
 
 
 def degrees_of(cells: int, seeds: float) -> float:
-    """Degrees of freedom of the errors in a grid of so many cells and seeds of each."""
+    """Degrees of freedom of the errors in a grid of ``cells`` with ``seeds`` runs each."""
     return (cells - 1 if (cells - 1) * (seeds - 1) >= LEAST else cells) * (seeds - 1)
 
 
 def smallest_before(images: int, runs: float, settings: int, deviation: float = math.nan, free: float = 0) -> float:
-    """A difference in percent that is found in half of grids, before there are numbers.
+    """The difference in percent that is found in half of such grids, before there are numbers.
 
-    The variances of an image's share are those within and between cells of 176 runs.
+    The variances of an image's accuracy are those within and between cells of 176 runs.
 
     Args:
         images: the number of test images; 0: they have no part.
-        runs: of a level.
-        settings: that vary.
-        deviation: of a run by its seed, with so many ``free`` degrees of freedom; NaN: what the images alone give.
+        runs: the number of runs of a level.
+        settings: the number of settings that vary.
+        deviation: the standard deviation of a run over seeds, NaN if unknown: then the images alone count.
+        free: the degrees of freedom of ``deviation``.
     """
     from scipy.special import ndtri
 
