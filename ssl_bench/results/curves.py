@@ -58,63 +58,64 @@ def read_rows(table: DataFrame) -> dict[str, Rows]:
 def main_names(table: DataFrame, recorded: Sequence[Rows]) -> list[str]:
     """The names of the values to watch trainings by, the main one first: of those that some rows have.
 
-    That is kNN on a sample of the training images, then what says which network is better, and of runs without labels
-    the effective rank. The losses of different losses are not compared: it is there if all runs have one.
+    kNN on a sample of the training images comes first, then the main metrics, and for runs without labels the effective
+    rank. Values of different losses are not compared: ``loss`` is there if all runs have the same loss.
     """
-    there = sorted({name for rows in recorded for row in rows for name in row if _has(row, name)})
+    keys = sorted({name for rows in recorded for row in rows for name in row if _has(row, name)})
     units = next((run.results["units"] for run in table["run"] if run.results.get("units")), None)
     one_loss, (knn, rank) = len({*map(repr_of, table.get("loss", ()))}) < 2, WATCHED
-    names = dict.fromkeys([knn, *evaluations.main(there, units), rank, *["loss"] * one_loss])
-    return [name for name in names if name in there]
+    names = dict.fromkeys([knn, *evaluations.main(keys, units), rank, *["loss"] * one_loss])
+    return [name for name in names if name in keys]
 
 
 def curves(
     table: DataFrame, name: str | None = None, read: Mapping[str, Rows] | None = None
 ) -> tuple[list[SeedCurve], str, list[str]]:
-    """The curves of a value of ``metrics.jsonl``, its name with its unit, and sentences on the runs that have no part.
+    """The curves of a value of ``metrics.jsonl``, its name with its unit, and sentences on the runs that are left out.
 
     Args:
         name: ``loss``, ``knn/top1`` of ``evaluate.every``, or any other value of the rows; None: the first of
             :func:`main_names`.
-        read: what :func:`read_rows` gives; None: it is called.
+        read: the rows from :func:`read_rows`; None: they are read.
 
     Raises:
-        ConfigError: no run has such rows, there are too many lines, or two folders have other values of one training.
+        ConfigError: no run has such rows, there are too many lines, or two folders have the same training and seed, and
+            different values.
     """
     read = read_rows(table) if read is None else read
     recorded = [read.get(str(run.folder), ()) for run in table["run"]]
     name = name or next(iter(main_names(table, recorded)), "")
     having = [any(_has(row, name) for row in of_run) for of_run in recorded]
     if not any(having):
-        there = sorted({key for of_run in recorded for row in of_run[:50] for key in row} - CLOCKS)
-        what = f"a value of metrics.jsonl, which has {', '.join(there) or 'nothing yet'}{near(name, there)}"
-        told = f"--metric={name}" if name else "nothing but the values of different losses is recorded"
-        raise ConfigError(f"{told}: set --metric to {what}")
+        keys = sorted({key for of_run in recorded for row in of_run[:50] for key in row} - CLOCKS)
+        what = f"a value of metrics.jsonl, which has {', '.join(keys) or 'nothing yet'}{near(name, keys)}"
+        refused = f"--metric={name}" if name else "nothing but the values of different losses is recorded"
+        raise ConfigError(f"{refused}: set --metric to {what}")
     drawn = runs_table.with_one_name(table[having])
     settings = varying(drawn)
-    own = [_entries(run) if "/" in name else [] for run in drawn["run"]]
-    known = {evaluations.mark(entry): entry for of_run in own for entry in of_run}
+    entries = [_entries(run) if "/" in name else [] for run in drawn["run"]]
+    by_mark = {evaluations.mark(entry): entry for of_run in entries for entry in of_run}
     lines = dict[tuple[str, str], list[tuple[Run, Points]]]()  # by settings and by evaluation
-    for place, run, of_run in zip(drawn.index, drawn["run"], own, strict=True):
+    for place, run, of_run in zip(drawn.index, drawn["run"], entries, strict=True):
         line = " ".join(f"{n}={text_of(drawn.at[place, n])}" for n in settings)
-        by_evaluation = dict[str, Points]()  # of an epoch that was repeated the last value
+        by_evaluation = dict[str, Points]()  # if an epoch was repeated, its last value
         for row in (row for row in read[str(run.folder)] if _has(row, name)):
-            by_evaluation.setdefault(_made_by(row, name, of_run, known), {})[row["epoch"]] = row[name]
+            by_evaluation.setdefault(_made_by(row, name, of_run, by_mark), {})[row["epoch"]] = row[name]
         for mark, points in by_evaluation.items():
             lines.setdefault((line, mark), []).append((run, points))
-    made = {mark for _, mark in lines}
-    named = evaluations.names({name: {mark: evaluations.made_by(known[mark]) for mark in made if mark in known}})
-    ends = {mark: named.get((name, mark), mark) if len(made) > 1 else "" for mark in made}
+    marks = {mark for _, mark in lines}
+    named = evaluations.names({name: {mark: evaluations.made_by(by_mark[mark]) for mark in marks if mark in by_mark}})
+    ends = {mark: named.get((name, mark), mark) if len(marks) > 1 else "" for mark in marks}
     metric = runs_table.meaning(drawn, name)
-    found = [_curve(f"{line} {ends[mark]}".strip(), of, name, metric) for (line, mark), of in lines.items()]
-    if len(found) > MOST_LINES:
-        raise ConfigError(f"{len(found)} lines, more than {MOST_LINES}: set some of {', '.join(settings)}")
-    told = f"{WATCHED[name]} on a sample of the training images" if name in WATCHED else name
-    return found, runs_table.label(told, metric), runs_table.left_out(table, name, having)
+    of_lines = [_curve(f"{line} {ends[mark]}".strip(), of, name, metric) for (line, mark), of in lines.items()]
+    if len(of_lines) > MOST_LINES:
+        raise ConfigError(f"{len(of_lines)} lines, more than {MOST_LINES}: set some of {', '.join(settings)}")
+    title = f"{WATCHED[name]} on a sample of the training images" if name in WATCHED else name
+    return of_lines, runs_table.label(title, metric), runs_table.left_out(table, name, having)
 
 
 def figure(found: Sequence[SeedCurve], label: str, below: Sequence[str] = ()) -> Any:
-    """Draw what :func:`curves` finds: a line for each curve, its seeds as small points, and its deviation as a band."""
+    """Draw curves (:func:`curves`): a line for each, its seeds as small points, and its deviation as a band."""
     lines = list[Line]()
     for i, curve in enumerate(found):
         style = {"label": curve.label, "markevery": max(1, len(curve.x) // 30)}
@@ -131,33 +132,33 @@ def _has(row: Mapping[str, Any], name: str) -> bool:
 
 
 def _entries(run: Run) -> list[Entry]:
-    """The evaluations of a run; without results those that it asks for, which may need the evaluators and so torch."""
-    with contextlib.suppress(ConfigError, ImportError):  # it cannot be known here
+    """The evaluations of a run; without results those that its configuration requests, which may import torch."""
+    with contextlib.suppress(ConfigError, ImportError):  # they are not known on this machine
         return list(run.results["evaluations"]) if run.results else evaluations.asked(run.config)
     return []
 
 
-def _made_by(row: Mapping[str, Any], name: str, own: Sequence[Entry], known: Mapping[str, Entry]) -> str:
-    """The mark of the evaluation that made a metric of a row; empty of a value of the training.
+def _made_by(row: Mapping[str, Any], name: str, entries: Sequence[Entry], by_mark: Mapping[str, Entry]) -> str:
+    """The mark of the evaluation that made a metric of a row; empty for a value of the training.
 
     Args:
-        own: the evaluations of the run, which have made a row of an earlier version that does not say it.
-        known: those of all runs, by their marks.
+        entries: the evaluations of the run; a row of an earlier version does not say which of them made it.
+        by_mark: the evaluations of all runs.
     """
-    marks, of_old = row.get("evaluations", ()), [*evaluations.after(own, row["epoch"]), *own]
-    entry = evaluations.made(name, [known[mark] for mark in marks if mark in known] if marks else of_old)
+    marks, candidates = row.get("evaluations", ()), [*evaluations.after(entries, row["epoch"]), *entries]
+    entry = evaluations.made(name, [by_mark[mark] for mark in marks if mark in by_mark] if marks else candidates)
     return evaluations.mark(entry) if entry else " ".join(marks)
 
 
 def _curve(label: str, members: Sequence[tuple[Run, Points]], name: str, metric: Metric) -> SeedCurve:
-    """The curve of the runs of a line, each with its points."""
+    """The curve of a line from its runs and their points."""
     from pandas import DataFrame
 
     by_seed = dict[Any, tuple[Run, Points]]()
     for run, points in members:
-        first, its = by_seed.setdefault(run.seed, (run, points))
+        first, first_points = by_seed.setdefault(run.seed, (run, points))
         runs_table.refuse_two_recipes(first, run)
-        if its != points:
+        if first_points != points:
             raise ConfigError(f"{name} of one training and seed differs in {first.folder} and {run.folder}: name one")
     frame = metric.scale * DataFrame([points for _, points in by_seed.values()]).sort_index(axis=1).dropna(axis=1)
     label = f"{label or 'all'} ({len(frame)} seed{'s' * (len(frame) > 1)})"

@@ -1,7 +1,7 @@
 """Runs arranged by two settings: a table or a figure of any runs.
 
-A cell has runs of one recipe, which differ in the seed only. A setting that varies within a cell of the table, whatever
-made it vary, splits it into several tables. What varies within a column is named below, and so are missing runs.
+A cell has runs of one recipe, which differ in the seed only. A setting that would vary within a cell splits the table
+into several tables. Settings that vary within a column are named below the table, and so are runs that are left out.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Pivot:
         names: the setting of the rows and that of the columns; empty if there is none.
         measured: the number.
         of: the settings that distinguish it from the other tables.
-        cells: by the values of both, of each run its number; a share is in percent.
-        below: sentences on what else varies and what is missing.
+        cells: the number of each run, a share in percent, by the values of row and column.
+        below: sentences on other settings that vary and on runs that are left out.
     """
 
     names: tuple[str, str]
@@ -58,7 +58,7 @@ class Pivot:
 
     @property
     def title(self) -> str:
-        """The metric, and what distinguishes the table."""
+        """The metric, and the settings that distinguish the table."""
         return ", ".join([self.measured.label, *(f"{name}={text_of(value)}" for name, value in self.of.items())])
 
     def sheet(self) -> Sheet:
@@ -99,15 +99,15 @@ def pivot(
     """Tables of means over seeds.
 
     Args:
-        table: runs; those that are not finished, or whose number is not finite, are counted below.
-        rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``; None: of the settings
-            that the commands vary, the first and the second. Columns may be ``labels``.
-        metric: the name of a number; None: the main one of most runs.
-        flags: what a refusal calls rows and columns.
+        table: runs; unfinished runs and runs whose number is not finite are counted below the tables.
+        rows, columns: settings, such as ``loss``, or the end of a setting that varies, such as ``k``; None: the first
+            and the second setting that the commands vary. Columns may be ``labels``.
+        metric: the name of a number; None: the main number of most runs.
+        flags: the names of rows and columns in a refusal.
 
     Raises:
-        ConfigError: there is no such setting or metric, no number is finite, too much else varies, or two folders have
-            other numbers of one training.
+        ConfigError: there is no such setting or metric, no number is finite, too many other settings vary, or two
+            folders have the same training and seed, and different numbers.
     """
     given = _full_name(flags[0], rows, table), columns if columns == LABELS else _full_name(flags[1], columns, table)
     measured = Measured(table, metric, ["experiment"] * ("experiment" in given))
@@ -134,17 +134,17 @@ def pivot(
 
 
 def _axes(table: DataFrame, row: str | None, column: str | None) -> tuple[str, str]:
-    """The settings of the rows and of the columns, empty for none; those that the commands vary in place of None."""
-    names, asked = varying(table), set[str]().union(*(run.requested for run in table["run"]))
-    names = [name for name in names if name in asked] or names
+    """The settings of the rows and of the columns, empty for none; None stands for a setting that the commands vary."""
+    names, requested = varying(table), set[str]().union(*(run.requested for run in table["run"]))
+    names = [name for name in names if name in requested] or names
     free = (name for name in names if name not in (row, column))
     return (next(free, "") if row is None else row), (next(free, "") if column is None else column)
 
 
 def _full_name(flag: str, wanted: str | None, table: DataFrame) -> str | None:
-    """The full name of a setting, or of the experiment, or of the seed; None of None."""
-    own = {"": "", "seed": "seed", "experiment": "experiment", "name": "experiment", None: None}
-    return own[wanted] if wanted in own else runs_table.setting(table, flag, str(wanted))
+    """The full name of a setting, of the experiment or of the seed; None for None."""
+    columns = {"": "", "seed": "seed", "experiment": "experiment", "name": "experiment", None: None}
+    return columns[wanted] if wanted in columns else runs_table.setting(table, flag, str(wanted))
 
 
 def _by_labels(run: Run, name: str, names: Mapping[Any, str]) -> dict[Any, float]:
@@ -155,7 +155,7 @@ def _by_labels(run: Run, name: str, names: Mapping[Any, str]) -> dict[Any, float
 
 
 def _between(table: DataFrame, axes: Sequence[str]) -> list[str]:
-    """A sentence on the settings that vary within a column of a table, beside the rows' with the keys below them."""
+    """A sentence on the settings that vary within a column of a table, without that of the rows and its keys."""
     of_rows = [name for name in table if f"{name}.".startswith(f"{axes[0]}.")]
     names = varying(table.drop(columns=of_rows), list(table[axes[1]]) if axes[1] in table else ())
     return [f"Between the cells of a column also vary: {', '.join(names)}."] if names else []
