@@ -119,8 +119,8 @@ def decide(p: np.ndarray, error: float = ERROR) -> np.ndarray:
     """
     rejected = np.zeros(p.shape, dtype=bool)
     while True:
-        left = np.maximum(p.shape[-2] - rejected.all(-1).sum(-1), 1)
-        more = rejected | (p <= error / left[..., None, None])
+        remaining = np.maximum(p.shape[-2] - rejected.all(-1).sum(-1), 1)
+        more = rejected | (p <= error / remaining[..., None, None])
         if (more == rejected).all():
             return rejected
         rejected = more
@@ -204,9 +204,9 @@ class Design:
 
     def errors(self, values: np.ndarray) -> np.ndarray:
         """The residuals of values [..., N, M]."""
-        left = values if self.one_each else values - self.of_cells(values)[..., self.cells, :]
+        residuals = values if self.one_each else values - self.of_cells(values)[..., self.cells, :]
         out = self._out.astype(values.dtype)
-        return np.asarray(left - out @ (out.T @ left))
+        return np.asarray(residuals - out @ (out.T @ residuals))
 
     def cell_weights(self, signs: Array) -> np.ndarray:
         """The weights of the runs in sums of cells with ``signs`` [K, C]."""
@@ -298,21 +298,21 @@ class Fit:
 
     def __init__(self, design: Design, values: Array, bits: Any, scale: float = 1.0, gap: float = 0.0) -> None:
         self.design, self.values, self.bits, self.scale = design, np.asarray(values, dtype=float), bits, scale
-        self._left = design.errors(self.values[..., None])[..., 0]
+        self._residuals = design.errors(self.values[..., None])[..., 0]
         degrees, self._joint, self.floor, self.images = max(design.degrees, 1), 0.0, gap**2 / 12, math.inf
         if bits is not None:
             self.images = min(right.shape[-1] for right in bits)
             joint: Array = 0.0
-            for rows, right in zip(design.rows, bits, strict=True):
-                whole = np.zeros((*right.shape[:-2], len(design.cells), right.shape[-1]), dtype=np.float32)
-                whole[..., rows, :] = right
-                left = design.errors(whole)[..., rows, :]
-                left -= left.mean(-1, keepdims=True)
-                squares = (left**2).sum((-2, -1), dtype=float)
-                joint = joint + squares / (right.shape[-1] * (right.shape[-1] - 1)) / degrees
+            for rows, correct in zip(design.rows, bits, strict=True):
+                whole = np.zeros((*correct.shape[:-2], len(design.cells), correct.shape[-1]), dtype=np.float32)
+                whole[..., rows, :] = correct
+                residuals = design.errors(whole)[..., rows, :]
+                residuals -= residuals.mean(-1, keepdims=True)
+                squares = (residuals**2).sum((-2, -1), dtype=float)
+                joint = joint + squares / (correct.shape[-1] * (correct.shape[-1] - 1)) / degrees
             self._joint = scale**2 * joint
             self.floor = np.maximum(self._joint, scale**2 * IMAGES / self.images**2 / degrees)
-        self.variance = np.maximum((self._left**2).sum(-1) / degrees, self.floor)
+        self.variance = np.maximum((self._residuals**2).sum(-1) / degrees, self.floor)
 
     def estimate(self, weights: np.ndarray, single: bool = False) -> Estimate:
         """Differences [..., K] with weights of the runs [K, N].
@@ -323,14 +323,15 @@ class Fit:
         design = self.design
         of_seeds = np.asarray(self.variance)[..., None] * (weights**2).sum(1)
         if single:
-            of_cells = design.of_cells((self._left**2)[..., None])[..., 0] * len(design.cells) / max(design.degrees, 1)
+            of_cells = design.of_cells((self._residuals**2)[..., None])[..., 0]
+            of_cells = of_cells * len(design.cells) / max(design.degrees, 1)
             of_seeds = np.maximum(of_seeds, of_cells[..., design.cells] @ (weights**2).T)
         of_images = np.zeros_like(of_seeds)
-        for rows, right in zip(design.rows, self.bits or (), strict=self.bits is not None):
+        for rows, correct in zip(design.rows, self.bits or (), strict=self.bits is not None):
             part = weights[:, rows]
-            shares = part.astype(np.float32) @ right.astype(np.float32)
-            own = self.scale**2 * shares.var(-1, ddof=1, dtype=float) / right.shape[-1]
-            of_images += (own - np.asarray(self._joint)[..., None] * (part**2).sum(1)).clip(0)
+            shares = part.astype(np.float32) @ correct.astype(np.float32)
+            variance = self.scale**2 * shares.var(-1, ddof=1, dtype=float) / correct.shape[-1]
+            of_images += (variance - np.asarray(self._joint)[..., None] * (part**2).sum(1)).clip(0)
         return Estimate(self.values @ weights.T, of_seeds, of_images, self.degrees(of_seeds, of_images, design.degrees))
 
     def degrees(self, of_seeds: Array, of_images: Array, free: float) -> Array:
@@ -355,11 +356,11 @@ class Fit:
         if len(free) < 2:
             return 1.0, math.nan, math.nan
         within = self.values - self.design.of_cells(self.values[:, None])[self.design.cells, 0]
-        own = np.bincount(self.design.cells, within**2)[self.design.n > 1] / free
-        own, every = np.maximum(own, self.floor), free.sum()
-        ratio = every * math.log((free * own).sum() / every) - (free * np.log(own)).sum()
+        variances = np.bincount(self.design.cells, within**2)[self.design.n > 1] / free
+        variances, every = np.maximum(variances, self.floor), free.sum()
+        ratio = every * math.log((free * variances).sum() / every) - (free * np.log(variances)).sum()
         ratio /= 1 + ((1 / free).sum() - 1 / every) / (3 * (len(free) - 1))
-        return float(chdtrc(len(free) - 1, ratio)), math.sqrt(own.min()), math.sqrt(own.max())
+        return float(chdtrc(len(free) - 1, ratio)), math.sqrt(variances.min()), math.sqrt(variances.max())
 
     def moved_by_seeds(self, levels: np.ndarray) -> float:
         """The p-value of no interaction of seeds and levels [N] that is the same in all cells; 1 of too few runs."""
@@ -367,13 +368,13 @@ class Fit:
 
         design = self.design
         both = np.unique(np.stack([levels, design.seeds.argmax(1)]), axis=1, return_inverse=True)[1].reshape(-1)
-        own = _basis(design.errors(dummies(both)))
-        free = design.degrees - own.shape[1]
-        if not design.by_seeds or free < LEAST or not own.shape[1]:
+        basis = _basis(design.errors(dummies(both)))
+        free = design.degrees - basis.shape[1]
+        if not design.by_seeds or free < LEAST or not basis.shape[1]:
             return 1.0
-        explained = float(((self._left @ own) ** 2).sum())
-        rest = max(float((self._left**2).sum() - explained) / free, float(self.floor))
-        return float(fdtrc(own.shape[1], free, explained / own.shape[1] / rest))
+        explained = float(((self._residuals @ basis) ** 2).sum())
+        rest = max(float((self._residuals**2).sum() - explained) / free, float(self.floor))
+        return float(fdtrc(basis.shape[1], free, explained / basis.shape[1] / rest))
 
 
 class Together:
@@ -466,14 +467,14 @@ class Settings:
 
     def smallest(self, n: int) -> float:
         """A difference between two levels that is found in half of grids like this one with n seeds of each cell."""
-        design, count, found = self.design, len(self.design.n), list[float]()
+        design, count, sizes = self.design, len(self.design.n), list[float]()
         free = degrees_of(count, n)
         for one, half, (_, together) in zip(self.estimates, self.halves, design.settings, strict=True):
             widest = half.argmax()
             of_seeds, of_images = one.seeds[widest] * len(design.cells) / count / n, one.images[widest]
             degrees = self.fit.degrees(of_seeds, of_images, free)
-            found.append(float(together.beyond(self._error, degrees) * math.sqrt(of_seeds + of_images)))
-        return max(found)
+            sizes.append(float(together.beyond(self._error, degrees) * math.sqrt(of_seeds + of_images)))
+        return max(sizes)
 
 
 def degrees_of(cells: int, seeds: float) -> float:

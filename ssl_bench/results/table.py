@@ -642,8 +642,8 @@ class Measured:
         values = zip(self.runs["run"], self.metric.scale * self.runs[self.name], strict=True)
         self.values = {run: float(value) for run, value in values}
         self.missing = missing(table, self.name)
-        known = table["run"].map(lambda run: bool(run.config))
-        self.lost = table[known & (table["state"].isin(LOST) | table.index.isin(endless))]
+        configured = table["run"].map(lambda run: bool(run.config))
+        self.lost = table[configured & (table["state"].isin(LOST) | table.index.isin(endless))]
 
     def not_helped(self) -> list[str]:
         """A sentence on networks that were better before their training, by more than test images vary."""
