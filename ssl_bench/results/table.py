@@ -229,7 +229,7 @@ def varying(table: DataFrame, within: Sequence[Any] = ()) -> list[str]:
     Args:
         within: the part to which each run belongs: only settings that vary within a part are returned.
     """
-    in_commands = set[str]().union(*(run.requested for run in table["run"]))
+    typed = set[str]().union(*(run.requested for run in table["run"]))
     groups = set[str]().union(*(run.config.get("choices", ()) for run in table["run"]))
     columns = {name: table[name].tolist() for name in settings(table) if name != runs.SIZE and is_hashed(name)}
     texts = {name: [repr_of(value) for value in values] for name, values in columns.items() if not _equal(values)}
@@ -240,9 +240,7 @@ def varying(table: DataFrame, within: Sequence[Any] = ()) -> list[str]:
     known = [bool(run.config) for run in table["run"]]  # of other runs only the settings in their commands are known
     names = [n for n in texts if len({text for text, of in zip(texts[n], known, strict=True) if of or text}) > 1]
     last = len(RANKS)
-    names.sort(
-        key=lambda n: (n not in in_commands, n not in groups, n.count("."), RANKS.get(n.partition(".")[0], last))
-    )
+    names.sort(key=lambda n: (n not in typed, n not in groups, n.count("."), RANKS.get(n.partition(".")[0], last)))
     result, start = list[str](), _numbered(within or [0] * len(table))
     parts = start
     for name in names:
@@ -251,7 +249,7 @@ def varying(table: DataFrame, within: Sequence[Any] = ()) -> list[str]:
         def counted(*keys: Sequence[Any], present: Sequence[bool] = present) -> int:
             return len({*compress(zip(*keys, strict=True), present)})
 
-        alone = name in in_commands and counted(start, texts[name]) > counted(start)
+        alone = name in typed and counted(start, texts[name]) > counted(start)
         if alone or counted(parts, texts[name]) > counted(parts):
             result.append(name)
             parts = _numbered([*zip(parts, texts[name], strict=True)])
@@ -342,20 +340,18 @@ def once(table: DataFrame, name: str, apart: Sequence[str] = ()) -> DataFrame:
     Raises:
         ConfigError: two folders have the same training and seed, and different numbers.
     """
-    with_number = table.loc[having(table, name)]
+    rows = table.loc[having(table, name)]
     first, places = dict[tuple[Any, ...], int](), list[int]()
-    columns = (with_number[column] for column in apart)
-    keys = zip(same_recipe(with_number), with_number["seed"], *columns, strict=True)
-    for place, key in zip(with_number.index, keys, strict=True):
+    keys = zip(same_recipe(rows), rows["seed"], *(rows[one] for one in apart), strict=True)
+    for place, key in zip(rows.index, keys, strict=True):
         if (other := first.setdefault(key, place)) == place:
             places.append(place)
             continue
-        values = with_number.loc[other, name], with_number.loc[place, name]
+        values = rows.loc[other, name], rows.loc[place, name]
         if values[0] != values[1] and not all(map(math.isnan, values)):
-            paths = with_number["path"]
-            where = " and ".join(f"{with_number.loc[n, name]:.6g} in {paths[n]}" for n in (other, place))
+            where = " and ".join(f"{rows.loc[n, name]:.6g} in {rows.loc[n, 'path']}" for n in (other, place))
             raise ConfigError(f"{name} of one training and seed is {where}: leave one of the folders out")
-    return with_one_name(with_number.loc[places])
+    return with_one_name(rows.loc[places])
 
 
 def by_experiment(table: DataFrame) -> dict[str, DataFrame]:
