@@ -83,7 +83,7 @@ def test_verdicts_hold_together_and_other_code_is_said(capfd: pytest.CaptureFixt
                     folder = run(f"g{count}/", 0.5 + more / 100, loss=loss, optimizer__lr=lr, seed=seed)
                     add(folder, environment={"git": loss})
     (cell,) = printed(capfd, "--by", "loss", "--to", "infonce", "g1")["cells"]
-    assert (cell["verdict"], cell["differ"]) == ("better", ["git (dcl, infonce)"])
+    assert (cell["verdict"], cell["differ"]) == ("better", ["versions of the code (dcl, infonce)"])
     over, *both = printed(capfd, "--by", "loss", "--to", "infonce", "g2")["cells"]
     assert over["where"] == "all cells" and over["verdict"] == "better"
     assert [cell["verdict"] for cell in both] == ["undecided", "undecided"]
