@@ -290,7 +290,7 @@ def curves(words: Words = None, where: Where = None) -> DataFrame:
         rows = read_rows(row["run"].folder / METRICS) if row["run"].folder else ()
         recorded += [of_run | {key: value for key, value in one.items() if key != "evaluations"} for one in rows]
     if not recorded:
-        raise ConfigError(f"{' '.join(_words(words, where))}: no run has rows in {METRICS}: name runs that have begun")
+        raise ConfigError(f"none of {len(chosen)} runs has rows in {METRICS}: name runs that have begun")
     return _frame(recorded)
 
 
