@@ -115,9 +115,8 @@ def find_splits(names: Collection[str], remedy: str = "") -> tuple[str, list[str
 def refuse_like_splits(names: Iterable[str], remedy: str) -> None:
     """Raise ConfigError if several names look like those of splits."""
     if len(alike := sorted({name for name in names if _LIKE_A_SPLIT.fullmatch(name.rpartition("/")[2])})) > 1:
-        raise ConfigError(
-            f"{few(alike)} look like splits, but they are not train with test, validation or val: {remedy}"
-        )
+        wrong = f"{few(alike)} look like splits, but they are not train with test, validation or val"
+        raise ConfigError(f"{wrong}: {remedy}")
 
 
 def difference(of_train: Iterable[str], of_test: Iterable[str], train: str, test: str) -> str:

@@ -232,13 +232,8 @@ class _Block(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         stride = 1 if inputs == outputs else 2
-        self.body = nn.Sequential(
-            _conv(inputs, outputs, stride),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(inplace=True),
-            _conv(outputs, outputs),
-            nn.BatchNorm2d(outputs),
-        )
+        first = _conv(inputs, outputs, stride), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)
+        self.body = nn.Sequential(*first, _conv(outputs, outputs), nn.BatchNorm2d(outputs))
         self.shortcut: nn.Module = nn.Identity()
         if stride == 2:
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, 2, bias=False), nn.BatchNorm2d(outputs))

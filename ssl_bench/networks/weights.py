@@ -227,12 +227,8 @@ def _complete(
         return complete
     nearest = max(candidates, key=lambda c: (len(c.tensors.keys() & expected.keys()), -len(c.wrong)))
     where = f"{nearest.under()}, " if nearest.prefix else ""
-    unused = [name for name in weights if name.removeprefix(nearest.prefix) not in expected]
-    remedies = (
-        remedy
-        for pattern, remedy in REMEDIES.items()
-        if any(re.search(pattern, name) for name in [*nearest.wrong, *unused])
-    )
+    names = [*nearest.wrong, *(name for name in weights if name.removeprefix(nearest.prefix) not in expected)]
+    remedies = (remedy for pattern, remedy in REMEDIES.items() if any(re.search(pattern, name) for name in names))
     raise ConfigError(f"init={source}: {where}{_few(nearest.wrong)}: {next(remedies, OTHER_NETWORK)}")
 
 
@@ -271,9 +267,7 @@ def _numbered(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> 
                 numbers_after.setdefault(name[:start], set()).add(int(number))
     for prefix in _largest(Counter({prefix: len(numbers) for prefix, numbers in numbers_after.items()})):
         names = dict(zip(map(str, sorted(numbers_after[prefix])), children, strict=False))
-        parts = [
-            (name.removeprefix(prefix).partition("."), v) for name, v in weights.items() if name.startswith(prefix)
-        ]
+        parts = [(n.removeprefix(prefix).partition("."), v) for n, v in weights.items() if n.startswith(prefix)]
         yield prefix, {f"{names.get(number, number)}{dot}{rest}": value for (number, dot, rest), value in parts}
 
 
