@@ -73,10 +73,8 @@ def resize_box(image: Tensor, size: int, interpolation: str, dtype: torch.dtype)
     """[C, h, w] -> [C, size, size] of ``dtype``, by torch's own operation if it has one for this interpolation."""
     if interpolation != "bicubic_tf":
         return pixels.resize(image[None], (size, size), interpolation, dtype)[0]
-    start = torch.zeros(1, device=image.device)
-    rows, columns = (
-        resize_matrix(start, start + side, None, side, size, interpolation, dtype) for side in image.shape[1:]
-    )
+    start, to = torch.zeros(1, device=image.device), (size, interpolation, dtype)
+    rows, columns = (resize_matrix(start, start + side, None, side, *to) for side in image.shape[1:])
     return resample(image[None], rows, columns)[0]
 
 

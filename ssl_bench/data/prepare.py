@@ -146,15 +146,15 @@ FRAME = 96  # grey level between and around images
 def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Image.Image:
     """Draw the first ``count`` images of a training and, in a row below them for each, their views, with captions."""
     step = next(Loader(images, views, count, torch.device("cpu"), seed, torch.float32).steps(0, 1))
-    taken, made = step.images, [x.clone() for x in step.batch().views]
+    drawn, made = step.images, [x.clone() for x in step.batch().views]
     for x, view in zip(made, views, strict=True):
         for channel, (mean, std) in enumerate(zip(view.normalize.mean or (), view.normalize.std, strict=True)):
             x[:, channel].mul_(std).add_(mean)
     low, high = torch.zeros(()), torch.ones(())
-    if isinstance(taken, Tensor) and taken.is_floating_point():
-        low, high = taken.amin((0, 2, 3), keepdim=True), taken.amax((0, 2, 3), keepdim=True)  # [1, C, 1, 1]
-        taken = in_bytes(taken, low, high)
-    rows = [taken, *(in_bytes(x, low, high) for x in made)]
+    if isinstance(drawn, Tensor) and drawn.is_floating_point():
+        low, high = drawn.amin((0, 2, 3), keepdim=True), drawn.amax((0, 2, 3), keepdim=True)  # [1, C, 1, 1]
+        drawn = in_bytes(drawn, low, high)
+    rows = [drawn, *(in_bytes(x, low, high) for x in made)]
     side = views[0].size * -(-LEAST // views[0].size)
     channels = drawn_channels(views[0].normalize.split(step.images)[0] or len(step.images[0]))
     height = CAPTION + side + GAP  # of a row
