@@ -198,8 +198,9 @@ def _curves(table: Table, filled: Sequence[Filled], head: str) -> Panel:
         if measured and not claim:
             lines.append(through_means(i, [*measured], values, look))
         elif measured:
-            error = None if label in looks else [half_width(of) for of in values]  # the intervals that decide
-            lines.append(Line(i, [*measured], [*map(fmean, values)], looks.get(label, look), error, values=values))
+            bars: Any = {"error": [half_width(of) for of in values], "values": values}  # the intervals that decide
+            style, bars = (looks[label], {}) if label in looks else (look, bars)
+            lines.append(Line(i, [*measured], [*map(fmean, values)], style, **bars))
         elif not paper:
             lines.append(Line(i, [], [], {"label": f"{name} (no numbers yet)", "linestyle": "none"}))
     for curve, numbers in claim.theory.items() if claim else ():
