@@ -393,8 +393,8 @@ def _no_key(key: str) -> str:
             having.setdefault(name, {})[path.stem] = None
     everywhere = leaves(anchors.parse((directory() / "train.yaml").read_text()) | {"hydra": {}})
     having |= {name: {} for name, _ in everywhere}
-    if of := [*having.get(key, ())][::-1]:  # dataset=folder comes before arrays
-        return f"{key}: no chosen option has this key: add {key.partition('.')[0]}={' or '.join(of)}, which has it"
+    if of := [f"{key.partition('.')[0]}={option}" for option in having.get(key, ())]:
+        return f"{key}: no chosen option has this key: add {' or '.join(of[::-1])}, which has it"
     last = f".{key.rpartition('.')[2]}"
     alike = [name for name in having if name.endswith(last) and name.count(".") == 1]
     meant = FOREIGN.get(key.lower()) or " or ".join(alike)
