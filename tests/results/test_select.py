@@ -112,6 +112,14 @@ def test_results_folders_are_joined(status: Status) -> None:
     assert folders("others/outputs/b") == ["others/outputs/b"]
 
 
+def test_of_two_copies_that_a_grid_asked_for_the_one_in_its_experiment_is_selected(status: Status) -> None:
+    run = make("b/", rows(2))
+    make_grid("1", ["name=a seed=0"], {0: run})
+    shutil.copytree(run, OUTPUTS / "a" / run.name)
+    records = json.loads(status("--json", "a").stdout)
+    assert [record["folder"] for record in records] == [f"outputs/a/{run.name}"]
+
+
 @pytest.mark.parametrize(
     ("word", "holding"), [("m>=1", [1.0]), ("m=1", [1.0]), ("m<1", [0.0, 0.5]), ("m>2", [0.5, 1.0])]
 )
