@@ -93,7 +93,7 @@ def pooled(samples: Samples) -> float | None:
 def through_means(number: int, x: Any, samples: Samples, style: Settings, **more: Any) -> Line:
     """A line through the means of samples [P, any number], with their values and their pooled deviation as error."""
     values = () if (deviation := pooled(samples)) is None else samples
-    return Line(number, x, [*map(np.mean, samples)], style, deviation, values=values, **more)
+    return Line(number, x, [float(np.mean(one)) for one in samples], style, deviation, values=values, **more)
 
 
 def plot(axis: Any, lines: Sequence[Line], axes: Settings, doubling: bool = False, legend: Any = None) -> None:
