@@ -153,8 +153,8 @@ def test_the_answer_opens_the_report_and_experiments_are_listed(page: Page) -> N
     runs.run("other/", 0.5, "dcl", 64, 0.1, 0)
     runs.run("other/", 0.7, "dcl", 64, 0.1, 1)
     open_report(page)
-    rows = page.locator("#experiments tbody tr")
-    assert [row.locator("td").first.text_content() for row in rows.all()] == ["2 of 2", "23 of 24"]
+    experiments = page.locator("#experiments tbody tr").all()
+    assert [row.locator("td").first.text_content() for row in experiments] == ["2 of 2", "23 of 24"]
     page.locator("[data-focus='to grid']").click()
     assert page.locator("main > section:not(:empty)").first.get_attribute("id") == "matters"
     told = what_matters(read(OUTPUTS / "grid"), "knn/top1")

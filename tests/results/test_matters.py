@@ -33,9 +33,7 @@ def grid() -> dict[tuple[str, int, int, int], Path]:
     """Accuracies of 18 cells and three seeds with a deviation of 2; K matters most by far. Folders by the settings."""
     folders = dict[tuple[str, int, int, int], Path]()
     noise = iter(np.random.default_rng(5).normal(scale=2, size=54))
-    for (loss, of_loss), (size, of_size), (k, of_k) in itertools.product(
-        *(of.items() for of in (LOSSES, BATCHES, KEYS))
-    ):
+    for (loss, of_loss), (size, of_size), (k, of_k) in itertools.product(LOSSES.items(), BATCHES.items(), KEYS.items()):
         for seed in range(3):
             folders[loss, size, k, seed] = add(loss, size, k, seed, 50 + of_loss + of_size + of_k + next(noise))
     return folders
