@@ -393,10 +393,11 @@ def _no_key(key: str) -> str:
             having.setdefault(name, {})[path.stem] = None
     everywhere = leaves(anchors.parse((directory() / "train.yaml").read_text()) | {"hydra": {}})
     having |= {name: {} for name, _ in everywhere}
-    if of := [f"{key.partition('.')[0]}={option}" for option in having.get(key, ())]:
-        return f"{key}: no chosen option has this key: add {' or '.join(of[::-1])}, which has it"
     last = f".{key.rpartition('.')[2]}"
-    alike = [name for name in having if name.endswith(last) and name.count(".") == 1]
+    alike = [name for name in having if name.endswith(last) and name.count(".") == 1 and name != key]
+    if of := [f"{key.partition('.')[0]}={option}" for option in having.get(key, ())]:
+        words = " or ".join([f"add {' or '.join(of[::-1])}, which has it", *(f"set {name}" for name in alike)])
+        return f"{key}: no chosen option has this key: {words}"
     meant = FOREIGN.get(key.lower()) or " or ".join(alike)
     hint = f" (did you mean {meant}?)" if meant else near(key, having)
     return f"there is no key {key}{hint}; `ssl-bench train --cfg job` prints them all"
