@@ -149,12 +149,8 @@ def _check(path: Path) -> None:
         _guards.get(folder, _allowed)()
 
 
-def write(path: Path, fill: Callable[[BinaryIO], Any], before: Callable[[], None] = lambda: None) -> None:
-    """Replace ``path`` by what ``fill`` writes into the open file that it is given. After an error it is as before.
-
-    Args:
-        before: called right before the renaming.
-    """
+def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
+    """Replace ``path`` by what ``fill`` writes into the open file that it is given. After an error it is as before."""
     temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
     try:
         with _with_file_name(path):
@@ -162,7 +158,6 @@ def write(path: Path, fill: Callable[[BinaryIO], Any], before: Callable[[], None
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
-            before()
             _check(path)
             retry(lambda: os.replace(temporary, path), path)
     except BaseException as error:
@@ -172,9 +167,9 @@ def write(path: Path, fill: Callable[[BinaryIO], Any], before: Callable[[], None
         raise
 
 
-def write_bytes(path: Path, content: bytes | memoryview, before: Callable[[], None] = lambda: None) -> None:
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """Replace ``path`` by ``content``, in several tries if its file system is out of reach; else as :func:`write`."""
-    retry(lambda: write(path, lambda file: file.write(content), before), path)
+    retry(lambda: write(path, lambda file: file.write(content)), path)
 
 
 def write_text(path: Path, text: str) -> None:

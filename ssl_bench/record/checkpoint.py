@@ -9,7 +9,6 @@ Only the process that carries out a run replaces the file (``launch/lease.py``).
 """
 
 import hashlib
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +25,9 @@ KINDS = {"run_id": str, "step": int, "method": dict}  # what every state has
 
 
 def save(run: Path, state: dict[str, Any]) -> None:
-    """Write ``state`` as the last one of the run in the directory ``run``.
-
-    Raises:
-        RunError: the file has the state of a later step: nothing is written.
-    """
-    path = run / FILE
-
-    def check() -> None:
-        if _step(path) > state.get("step", 0):
-            raise RunError(f"{run}: another process has trained it further")
-
-    files.make_folder(path.parent)
-    files.write_bytes(path, unpickler.packed(state), check)
-
-
-def _step(path: Path) -> int:
-    """The step of the state in a file, whose tensors are not read; 0 if there is none, or none that can be read."""
-    try:
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        return int(state["step"])
-    except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, pickle.UnpicklingError):
-        return 0
+    """Write ``state`` as the last one of the run in the directory ``run``."""
+    files.make_folder((run / FILE).parent)
+    files.write_bytes(run / FILE, unpickler.packed(state))
 
 
 def anew(run: Path) -> str:
@@ -66,19 +46,18 @@ def load(run: Path, run_id: str) -> dict[str, Any] | None:
         RunError: it cannot be read, or belongs to another run; the sentence says what trains the run again.
         FileSystemUnavailable: the file system does not answer.
     """
-    path, state, wrong = run / FILE, dict[str, Any](), ""
+    path = run / FILE
     if not files.exists(path):
         return None
     try:
-        state = files.read_with(path, unpickler.unpacked)
-        readable = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in KINDS.items())
-        wrong = "" if readable else f"it lacks one of {', '.join(KINDS)}"
+        state: dict[str, Any] = files.read_with(path, unpickler.unpacked)
+        if not all(isinstance(state[key], kind) for key, kind in KINDS.items()):
+            raise ValueError
     except files.FileSystemUnavailable:
         raise
     except Exception as error:  # zipfile and torch raise many kinds of errors; torch's advise to run the file's code
         wrong = getattr(error, "strerror", None) or "it is cut short, damaged or no checkpoint"
-    if wrong:
-        raise RunError(f"{path} cannot be read ({wrong}); {anew(run)}")
+        raise RunError(f"{path} cannot be read ({wrong}); {anew(run)}") from None
     if state["run_id"] != run_id:
         raise RunError(f"{path} belongs to run {state['run_id']}, not to {run_id}; {anew(run)}")
     return state
@@ -95,8 +74,9 @@ def final(run: Path) -> dict[str, Any]:
     state, content = load(run, run.resolve().name), runs.read_results(run)
     if state is None:
         raise RunError(f"{run} has no {FILE}; {anew(run)}")
-    step, is_its_own = state.get("step"), content is not None and content["run_id"] == state["run_id"]
-    measured = content.get("facts", {}).get("steps", step) if content and is_its_own else step
+    step = measured = state["step"]
+    if content and content["run_id"] == state["run_id"]:
+        measured = content.get("facts", {}).get("steps", step)
     if step != measured:
         what = f"{run / FILE} is of step {step}, and the results of the run are of step {measured}"
         raise RunError(f"{what}; start its training again, which goes on, or {anew(run)}")

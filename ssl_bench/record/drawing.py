@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import logging
-import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3}
 # A dollar sign in a name does not begin a formula.
 STYLE |= {"text.parse_math": False, "legend.frameon": False, "axes.titlesize": 9, "figure.titlesize": 9}
-PERCENT = "(%)"  # in the label of an axis of shares, which ends within 0 and 100
 TAB20 = "0a1b2c3d4e5f6-7x8-9-"  # a digit of Regions has the colour of its place here in the colour map tab20
 Settings = Mapping[str, Any]  # keyword arguments of matplotlib
 Samples = Sequence[Sequence[float]] | np.ndarray  # [P, any number]
@@ -46,7 +44,7 @@ class Line:
         band: draw a band in place of error bars.
         values: the values whose mean y is, drawn as small points [P, any number]; empty: draw none.
         shift: points (1/72 inch) by which the line is moved to the right, so that the error bars of several lines do
-            not cover each other; None: not moved. The axes end where they would end without the shift.
+            not cover each other. The axes end where they would end without the shift.
     """
 
     number: int
@@ -56,29 +54,26 @@ class Line:
     error: Any = None
     band: bool = False
     values: Samples = ()
-    shift: float | None = None
+    shift: float = 0.0
 
     def draw(self, axis: Any) -> Any:
-        """Draw the line in some axes; return the artist that stands for it in a legend."""
+        """Draw the line in some axes; return what stands for it in a legend."""
+        from matplotlib.transforms import offset_copy
+
         turn, n = divmod(self.number, len(COLOURS))
         style = {"color": COLOURS[n], "marker": MARKERS[n], "linestyle": DASHES[(n + turn) % len(DASHES)], **self.style}
-        ends = [] if self.error is None else [np.subtract(self.y, self.error), np.add(self.y, self.error)]
-        every = self.style.get("markevery", 1)
+        every = style.get("markevery", 1)
         points = [(x, y) for x, ys in zip(self.x[::every], self.values[::every], strict=False) for y in ys]
-        if self.shift is not None:
-            from matplotlib.transforms import offset_copy
-
-            style["transform"] = offset_copy(axis.transData, axis.figure, self.shift, units="points")
-            for y in (self.y, *ends):
-                axis.update_datalim([*zip(self.x, y, strict=True), *points])
-        if points:
-            small = {"linestyle": "", "marker": ".", "markersize": 4, "alpha": 0.5, "markevery": None, "label": None}
-            axis.plot(*zip(*points, strict=True), **{**style, **small})
+        small = {"linestyle": "", "marker": ".", "markersize": 4, "alpha": 0.5, "markevery": None, "label": None}
+        dots = axis.plot(*zip(*points, strict=True), **{**style, **small}) if points else []
         if self.band:
+            ends = np.subtract(self.y, self.error), np.add(self.y, self.error)
             axis.fill_between(self.x, *ends, color=style["color"], alpha=0.2, linewidth=0)
-        if self.band or not ends:
-            return axis.plot(self.x, self.y, **style)[0]
-        return axis.errorbar(self.x, np.asarray(self.y), self.error, **{"capsize": 3, **style})
+        bars = None if self.band else self.error
+        drawn = axis.errorbar(self.x, np.asarray(self.y), bars, **{"capsize": 3, **style})
+        for artist in (*dots, *drawn.get_children()):  # after the ends of the axes have been computed
+            artist.set_transform(offset_copy(axis.transData, axis.figure, self.shift, units="points"))
+        return drawn
 
 
 def pooled(samples: Samples) -> float | None:
@@ -180,17 +175,15 @@ def figure_of(
             panel(axis)
         for axis in axes[len(panels) :]:
             axis.remove()
-        for axis in drawn.axes if len(panels) > 1 and axes[0].lines else ():
+        for axis in (axis for axis in drawn.axes if axis.lines and not axis.yaxis_inverted()):
             ends = [other.get_ylim() for other in drawn.axes if other.get_ylabel() == axis.get_ylabel()]
-            axis.set_ylim(np.min(ends), np.max(ends))
-        for axis in (axis for axis in drawn.axes if PERCENT in axis.get_ylabel()):
-            axis.set_ylim(max(axis.get_ylim()[0], 0), min(axis.get_ylim()[1], 100))
+            most = (0, 100) if "(%)" in axis.get_ylabel() else (-np.inf, np.inf)
+            axis.set_ylim(np.clip([np.min(ends), np.max(ends)], *most))
         if title:
             drawn.suptitle(title, **({} if drawn.get_layout_engine() else {"x": 0.01, "ha": "left"}))
         if below is not None:
-            width, every = round(15 * drawn.get_figwidth()), "\n".join(below).splitlines()  # characters of a line
-            sentences = [textwrap.fill(sentence, width, break_on_hyphens=False) for sentence in dict.fromkeys(every)]
-            drawn.supxlabel("\n".join(sentences), fontsize="x-small", x=0.02, ha="left")
+            sentences = dict.fromkeys("\n".join(below).splitlines())
+            drawn.supxlabel("\n".join(sentences), fontsize="x-small", x=0.02, ha="left", wrap=True)
         _take_fonts(drawn)
     drawn._repr_png_ = partial(as_png, drawn)  # for notebooks
     return drawn

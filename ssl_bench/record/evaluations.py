@@ -15,12 +15,11 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from msgspec import Meta
+from msgspec import Meta, convert
 
 from ssl_bench import files
 from ssl_bench.config import identity
@@ -63,9 +62,7 @@ class Evaluated(TypedDict):
 
 def asked(config: Mapping[str, Any]) -> list[Entry]:
     """Entries without metrics for all evaluations that a configuration requests."""
-    node = config.get("evaluate")
-    if not isinstance(node, Mapping):
-        return []
+    node = config.get("evaluate", {})
     networks = ["", *(f"_{name}" for name in ("init", "raw") if name in node.get("baselines", []))]
     places = [(on, labels) for on in datasets_of(node) for labels in node.get("labels", [1.0])]
     made = list[Entry]()
@@ -226,9 +223,8 @@ def metric_of(name: str, units: Any) -> Metric:
     Args:
         units: the units in ``results.json``; empty or None: there are none, and a name such as top1 means an accuracy.
     """
-    recorded, end = (units or {}).get(evaluator_of(name), {}), name.rpartition("/")[2]
-    of = next((of for pattern, of in recorded.items() if fnmatchcase(end, pattern)), None)
-    return Metric(of["unit"], of["better"], of["of"]) if of else declared(ACCURACIES, name) or NUMBER
+    recorded = convert((units or {}).get(evaluator_of(name), {}), dict[str, Metric])
+    return declared(recorded, name) or declared(ACCURACIES, name) or NUMBER
 
 
 @cache
@@ -264,10 +260,8 @@ def write_hits(folder: Path, entry: Entry) -> Entry:
     import numpy as np
 
     records = {}
-    for name, value in entry["metrics"].items() if not entry["network"] else ():
-        right = getattr(value, "right", None)
-        if right is None:
-            continue
+    metrics = entry["metrics"].items() if not entry["network"] else ()
+    for name, right in ((name, value.right) for name, value in metrics if hasattr(value, "right")):
         of = "_".join(str(part) for part in (entry["id"], entry.get("images"), entry["epochs"]) if part is not None)
         path = f"{HITS}/{name.replace('/', '-')}_{of}.bits"
         files.make_folder(folder / HITS)
@@ -278,15 +272,13 @@ def write_hits(folder: Path, entry: Entry) -> Entry:
 
 def read_hits(folder: Path, entry: Entry, metric: str) -> Any:
     """Which test images are classified correctly, 0 or 1 [N]; None unless a file of the run says it and fits."""
-    record = entry.get("hits", {}).get(metric)
-    if record is None:
-        return None
     import numpy as np
 
     try:
+        record = entry["hits"][metric]
         name = os.path.basename(record["file"])
         packed = files.read_bytes(files.of_run(f"{files.of_run(folder / HITS)}/{name}"))
-    except (OSError, ValueError):  # a name may have a null character
+    except (KeyError, OSError, ValueError):  # a name may have a null character
         return None
     bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8))[: record["images"]]
     whole = len(bits) == record["images"] and abs(bits.sum() - entry["metrics"][metric] * len(bits)) < 0.5

@@ -51,6 +51,7 @@ class Sheet:
         title: the line above it, and a comment in LaTeX.
         notes: the footnotes.
         below: paragraphs after them, which may have lines.
+        bold: what a bold text says, in Markdown and LaTeX.
         commands: further paragraphs, that say what to run: LaTeX has none.
         records: rows of CSV and JSON, if they are not those of the sheet.
         data: the object of JSON, if it is not {"title", "rows", "notes", "below"}.
@@ -64,6 +65,7 @@ class Sheet:
     spared: Sequence[str] = ()
     title: str = ""
     below: list[str] = field(default_factory=list)
+    bold: str = ""
     commands: list[str] = field(default_factory=list)
     records: Sequence[Mapping[str, Any]] | None = None
     data: Any = None
@@ -87,7 +89,7 @@ def _marked(sheet: Sheet, escape: Callable[[str], str], bold: str, raised: str) 
         return (bold if entry.best else "{}").format(escape(entry.text)) + marks
 
     notes = [[f"{raised.format(number)} {escape(note)}"] for number, note in enumerate(sheet.notes, 1)]
-    below = [list(map(escape, paragraph.splitlines())) for paragraph in sheet.below if paragraph]
+    below = [list(map(escape, paragraph.splitlines())) for paragraph in (sheet.bold, *sheet.below) if paragraph]
     return [list(map(escape, sheet.columns)), *(list(map(text, row)) for row in sheet.rows)], notes + below
 
 

@@ -25,13 +25,14 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.config import anchors, identity
 from ssl_bench.errors import in_one_line, one_line, printable
+from ssl_bench.evaluate.metric import Metric
 from ssl_bench.files import exists, of_run, status
 from ssl_bench.record import evaluations
 
@@ -68,14 +69,6 @@ class Config(TypedDict, total=False):
     epochs: float | None
 
 
-class Unit(TypedDict):
-    """A :class:`ssl_bench.evaluate.metric.Metric`, as it is recorded."""
-
-    unit: Literal["share", "number"]
-    better: Literal["high", "low", "neither"]
-    of: str
-
-
 class Results(TypedDict):
     """The keys of ``results.json`` that readers need."""
 
@@ -87,7 +80,7 @@ class Results(TypedDict):
     environment: NotRequired[dict]
     facts: NotRequired[dict]
     warnings: NotRequired[list[str]]
-    units: NotRequired[dict[str, dict[str, Unit]]]
+    units: NotRequired[dict[str, dict[str, Metric]]]
 
 
 class Progress(NamedTuple):
@@ -306,10 +299,11 @@ class Run:
 
     def without(self, names: Sequence[str]) -> tuple[str, str]:
         """Some settings of the recipe, a group with all of its keys, and the rest of the recipe, as two texts."""
-        content = {**identity.hashed(without_seed(self.config, self.seed)), "epochs": self.config.get("epochs")}
-        content.pop("seed", None)
-        values = [_pop(content, name) for name in names]
-        return identity.text(values), identity.text(content)
+        content = identity.hashed(self.config) | {"epochs": self.config.get("epochs")}
+        every = {n: str(v).rpartition(".")[2] if n.endswith("._target_") else v for n, v in identity.leaves(content)}
+        rest = {n: v for n, v in every.items() if n != "seed" and (not n.endswith(".seed") or v != self.seed)}
+        part = {n: rest.pop(n) for n in [*rest] if any(f"{n}.".startswith(f"{name}.") for name in names)}
+        return identity.text(part), identity.text(rest)
 
     @cached_property
     def images(self) -> str:
@@ -330,21 +324,16 @@ def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     values = dict[str, Any]()
     for name, node in config.items():
         if name not in NOT_FLAT:
-            values |= _leaves(name, node) if type(node) in (dict, list) else {name: as_value(node)}
+            values |= _leaves(name, marshal.dumps(node, 2))
     options = config["choices"].items()
     values |= {group: as_value(option) for group, option in options if group not in ("tracking", "launcher")}
     return values | ({"batch_size": values[SIZE]} if SIZE in values else {})
 
 
-_SETTINGS = dict[tuple[str, int], tuple[Any, dict[str, Any]]]()
-
-
-def _leaves(name: str, node: Any) -> dict[str, Any]:
-    """The settings in a node of a configuration; most runs share nodes, and so their settings."""
-    if (name, id(node)) not in _SETTINGS:  # which has the node, too, so that no other node gets its id
-        settings = {n: as_value(v) for n, v in identity.leaves(node, name) if not n.endswith("._target_")}
-        _SETTINGS[name, id(node)] = node, settings
-    return _SETTINGS[name, id(node)][1]
+@cache
+def _leaves(name: str, content: bytes) -> dict[str, Any]:
+    """The settings in a node of a configuration, from its bytes: the runs of a grid have most nodes in common."""
+    return {n: as_value(v) for n, v in identity.leaves(marshal.loads(content), name) if not n.endswith("._target_")}
 
 
 def as_value(value: Any) -> Any:
@@ -361,24 +350,6 @@ def _value(text: str) -> Any:
         return as_value(json.loads(re.sub(r"^b(?=\d+$)", "", text)))
     except ValueError:
         return text
-
-
-def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
-    """``node`` with null in place of each ``seed`` that has this value."""
-    return {
-        key: without_seed(value, seed) if isinstance(value, dict) else None if (key, value) == ("seed", seed) else value
-        for key, value in node.items()
-    }
-
-
-def _pop(node: dict[str, Any], name: str) -> Any:
-    """Remove a setting from a configuration and return it."""
-    *groups, key = name.split(".")
-    for group in groups:
-        if not isinstance(inner := node.get(group), dict):
-            return None
-        node[group] = node = dict(inner)
-    return node.pop(key, None)
 
 
 # ---- directories
@@ -427,8 +398,7 @@ def find(config: Mapping[str, Any]) -> Path:
 @cache
 def _identity(folder: Path) -> tuple[str, Mapping[str, str]]:
     """The recipe_id of a run and the hashes of its images and plugins, which do not change."""
-    content, _ = examine_results(folder)
-    config = content["config"] if content else read(folder).config
+    config = read(folder).config
     return identity.recipe_id(config), identity.content_hashes(config)
 
 
@@ -472,10 +442,8 @@ def as_yaml(config: Mapping[str, Any]) -> str:
 
 def _text(folder: Path, name: str) -> str:
     """The text of a file of a run; empty if it cannot be read."""
-    try:
-        return files.read_bytes(of_run(f"{folder}/{name}")).decode(errors="surrogateescape")
-    except OSError:
-        return ""
+    decode = partial(bytes.decode, errors="surrogateescape")
+    return files.examined(f"{folder}/{name}", parse=decode, of_a_run=True)[0] or ""
 
 
 def read_command(folder: Path) -> str:
@@ -631,13 +599,8 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
 def progress(path: Path, ended: bool = False) -> Progress:
     """The progress of a training, from the end of its file, which may grow meanwhile; not ``watched`` if it ended."""
 
-    def end(file: BinaryIO) -> tuple[float, list[bytes]]:
-        status = os.fstat(file.fileno())
-        file.seek(max(0, status.st_size - TAIL))
-        return status.st_mtime, file.read().split(b"\n")[:-1]
-
     try:
-        changed, lines = files.read_with(of_run(path), end)
+        lines = files.read_bytes(of_run(path), math.inf)[-TAIL:].split(b"\n")[:-1]
     except OSError:
         return Progress()
     of_training = (row for line in reversed(lines) if (row := parse_row(line)) is not None and "seconds" in row)
@@ -645,7 +608,7 @@ def progress(path: Path, ended: bool = False) -> Progress:
     watching = (finite(row, "watch/knn_top1") for row in ((last, *of_training) if not ended else ()))
     watched = next((value for value in watching if value is not None), None)
     step, epoch, seconds, speed, loss = (finite(last, name) for name in ROW)
-    return Progress(step, epoch, seconds, speed, loss, watched, changed)
+    return Progress(step, epoch, seconds, speed, loss, watched, getattr(status(path), "st_mtime", 0.0))
 
 
 def finite(node: Any, key: str) -> float | None:

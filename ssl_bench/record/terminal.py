@@ -28,11 +28,6 @@ class _LogFile(logging.FileHandler):
         raise  # the error that is being handled
 
 
-def is_quiet() -> bool:
-    """Whether messages go to a file only, because other runs share the terminal."""
-    return bool(log.handlers) and all(isinstance(handler, _LogFile) for handler in log.handlers)
-
-
 @contextlib.contextmanager
 def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
     """Send the package's messages to ``train.log`` in ``folder`` and, unless ``quiet``, to the terminal.
@@ -78,7 +73,8 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
         self._first = done
         self._rows, self._pace = 0, 0.0  # rows shown; seconds per step, mostly of the last five rows
         self._watched = ""  # what was measured last on a sample of the training images
-        self._on_terminal = shown and sys.stdout.isatty() and not is_quiet()
+        to_file = bool(log.handlers) and all(isinstance(one, _LogFile) for one in log.handlers)  # and nowhere else
+        self._on_terminal = shown and sys.stdout.isatty() and not to_file
         self.restart(done)
 
     def __exit__(self, *_: object) -> None:
@@ -136,8 +132,6 @@ def short(folder: Path, config: Mapping[str, Any]) -> str:
 
 def texts_of(results: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
     """The names of the main metrics, and the text of each metric, of the evaluations that ``config`` asks for."""
-    if "evaluate" not in config:
-        return [*results["metrics"]], {name: f"{value:.4g}" for name, value in results["metrics"].items()}
     metrics, of = evaluations.of(results["evaluations"], config), results.get("units")
     texts = {name: evaluations.metric_of(name, of).text(value) for name, value in metrics.items()}
     return evaluations.main(metrics, of), texts

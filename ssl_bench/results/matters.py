@@ -311,8 +311,9 @@ def gone(table: DataFrame, measured: Measured) -> list[str]:
     for name in runs_table.varying(every, [run.images for run in every["run"]]) if len(measured.lost) else ():
         with_number, lost = {*map(repr_of, measured.runs[name])}, [*map(repr_of, measured.lost[name])]
         for value in in_order([value for value in measured.lost[name] if repr_of(value) not in with_number]):
-            what = f"has no number: all of its runs ({lost.count(repr_of(value))}) have failed or diverged."
-            sentences.append(f"{name}={text_of(value)} {what}")
+            n = lost.count(repr_of(value))
+            its = f"all of its {n} runs have" if n > 1 else "its 1 run has"
+            sentences.append(f"{name}={text_of(value)} has no number: {its} failed or diverged.")
     return sentences
 
 

@@ -69,8 +69,8 @@ class Pivot:
         signed = {c: [metric.sign * mean for key, mean in means.items() if key[1] == c] for c in columns}
         top = {column: max(of) for column, of in signed.items() if metric.sign and len(of) > 1}
         high, records = "highest" if metric.sign > 0 else "lowest", list[dict[str, Any]]()
-        bold = [f"Bold: the {high} mean of a column."] * bool(top)
-        sheet = Sheet([row_name, *heads], title=self.title, below=[*self.below, *bold], records=records)
+        sheet = Sheet([row_name, *heads], title=self.title, below=[*self.below], records=records)
+        sheet.bold = f"Bold: the {high} mean of a column." * bool(top)
         sheet.commands = ["`ssl-bench compare` says whether the best is better by more than chance."] * bool(top)
         for row in rows:
             sheet.rows.append([SheetEntry(text_of(row)), *[SheetEntry()] * len(columns)])

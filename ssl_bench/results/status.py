@@ -197,7 +197,7 @@ def print_run(folder: Path, config: Mapping[str, Any], timed: bool = True) -> No
     main, texts = texts_of(results, config)
     columns = [name for one in main for name in (one, one.replace("/", "/projection_", 1)) if name in texts]
     sheet = Sheet(["", *columns])
-    for suffix, target in targets(config).items() if "evaluate" in config else [("", "")]:
+    for suffix, target in targets(config).items():
         row = [texts.get(name.replace("/", f"{suffix}/", 1), "") for name in columns]
         sheet.rows += [[SheetEntry(text) for text in (target, *row)]] * any(row)
     took = f"{'trained' if config.get('epochs', 1) else 'done'} in {results['seconds']:.0f} s, " * timed
@@ -205,5 +205,4 @@ def print_run(folder: Path, config: Mapping[str, Any], timed: bool = True) -> No
     print(f"{printing.text_of([sheet], 'rich') if columns else plain}\n" * bool(texts) + took, end="")
     epochs = results["config"].get("epochs") or 0
     print(f"{folder}{f', which has gone on to epoch {epochs}' * (epochs > (config.get('epochs') or 0))}")
-    if "evaluate" in config:
-        print(f"evaluate it again: {command_line(['ssl-bench', 'evaluate', str(folder)])}")
+    print(f"evaluate it again: {command_line(['ssl-bench', 'evaluate', str(folder)])}")

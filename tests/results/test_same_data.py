@@ -113,7 +113,7 @@ def test_what_changes_bits_and_is_in_no_run_id_is_named(capfd: Capture) -> None:
     write("infonce", 1, entry(0.6), graph="auto", environment=gpu | {"precision": "fp16", "cuda": "12.8"})
     notes = {row["loss"]: row["notes"] for row in rows("table g --rows loss", capfd)}
     assert notes["dcl"].endswith(" cosines (dense, tiled)")
-    of_gpus = "cuda (12.6, 12.8), precision (bf16, fp16), graph (True, auto)"
+    of_gpus = "versions of CUDA (12.6, 12.8), precision (bf16, fp16), graph (True, auto)"
     assert notes["infonce"].endswith(of_gpus)
     (cell,) = rows("compare --by loss --to infonce g", capfd)
     cuda, formats, graph = of_gpus.replace("), ", ")/").split("/")
