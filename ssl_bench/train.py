@@ -11,8 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ssl_bench import cli
-from ssl_bench.api.options import parted
+from ssl_bench import cli, files
 from ssl_bench.commands.train import composed, read
 from ssl_bench.commands.train import main as main
 from ssl_bench.errors import ConfigError, RunError, require
@@ -65,6 +64,20 @@ def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int =
     from ssl_bench.api.reading import table_of
 
     return table_of(Path((run.number in ends and ends[run.number].folder) or run.folder) for run in grid.runs)
+
+
+def parted(overrides: Sequence[str]) -> tuple[list[str], Path | None]:
+    """The overrides of a call, and the folder with further options that ``--config-dir=FOLDER`` among them names.
+
+    Raises:
+        InvalidValue: they are no list of texts, or one is another flag.
+    """
+    flags = [word for word in overrides if not isinstance(word, str) or word.startswith("-")]
+    others = [flag for flag in flags if not isinstance(flag, str) or not flag.startswith("--config-dir=")]
+    remedy = "a list of texts key=value, such as ['seed=0,1']; of the command's flags there is --config-dir=FOLDER"
+    require(not isinstance(overrides, str) and not others, "overrides", overrides, remedy)
+    folder = files.folder_of_options(flags[-1].partition("=")[2]) if flags else None
+    return [word for word in overrides if word not in flags], folder
 
 
 class _Callable(ModuleType):

@@ -4,31 +4,15 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ssl_bench import files
 from ssl_bench.config import anchors
 from ssl_bench.config.build import build, directory, find_target
 from ssl_bench.config.ranges import converted, near, one_of
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.errors import ConfigError
 
 Node = dict[str, Any]  # a class as ``_target_``, and its arguments
-
-
-def parted(overrides: Sequence[str]) -> tuple[list[str], Path | None]:
-    """The overrides of a call, and the folder with further options that ``--config-dir=FOLDER`` among them names.
-
-    Raises:
-        InvalidValue: they are no list of texts, or one is another flag.
-    """
-    flags = [word for word in overrides if not isinstance(word, str) or word.startswith("-")]
-    others = [flag for flag in flags if not isinstance(flag, str) or not flag.startswith("--config-dir=")]
-    remedy = "a list of texts key=value, such as ['seed=0,1']; of the command's flags there is --config-dir=FOLDER"
-    require(not isinstance(overrides, str) and not others, "overrides", overrides, remedy)
-    folder = files.folder_of_options(flags[-1].partition("=")[2]) if flags else None
-    return [word for word in overrides if word not in flags], folder
 
 
 def names(group: str) -> list[str]:

@@ -111,8 +111,7 @@ class PairLoss(nn.Module):
             negatives = _suited(find_target(loss_node, "loss") if loss_node else type(loss))
         node = _node("negatives", negatives, Negatives, seed)
         of_loss, of_negatives = conf.arguments(loss_node, "loss"), conf.arguments(node, "negatives")
-        where = f"loss={loss} with negatives={negatives}"
-        conf.check_known(options, sorted({*of_loss, *of_negatives} - {"seed"}), where)
+        conf.check_known(options, sorted({*of_loss, *of_negatives} - {"seed"}), f"loss={loss} negatives={negatives}")
         self.loss: Loss = conf.make(loss_node, "loss", _only(options, of_loss)) if isinstance(loss, str) else loss
         scale: Any = {"name": "fixed", "tau": temperature} if isinstance(temperature, int | float) else temperature
         scale_node = _node("temperature", scale, Temperature, seed)
@@ -201,8 +200,7 @@ class PairLoss(nn.Module):
 
     def _check_views(self, z: Tensor) -> None:
         fits = z.ndim == 3 and len(z) >= 2 and z.numel() > 0 and z.is_floating_point()
-        remedy = "two or more views, each of floating-point numbers [B, D]"
-        require(fits, "views", f"{z.dtype} {list(z.shape)}", remedy)
+        require(fits, "views", f"{z.dtype} {list(z.shape)}", "two or more views, each of floating-point numbers [B, D]")
         if len(z) > 2 and "two_views" in self.loss.needs:
             raise ConfigError(f"{type(self.loss).__name__} {MissingNeed('loss', 'no_more_views', 'give two views')}")
 
@@ -234,8 +232,7 @@ class PairLoss(nn.Module):
         """Refuse one number for all images; to look at those on a GPU would make the host wait for it."""
         seen = ids.device.type == "cpu" and len(ids) > 1 and not torch.compiler.is_compiling()
         if seen and world() == 1 and not isinstance(negatives, Queue | MemoryBank):
-            remedy = "the number of each image: they are no negatives now"
-            require(bool((ids != ids[0]).any()), "ids", "one number for all images", remedy)
+            require(bool((ids != ids[0]).any()), "ids", "one number for all images", "the number of each image")
 
     def _checked(self, progress: Progress | None, negatives: Negatives) -> Progress:
         if progress is None:

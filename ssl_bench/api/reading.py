@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import nn
 
-    from ssl_bench.papers.selection import Selection
     from ssl_bench.results.matters import Matters
 
 Named = str | os.PathLike[str] | Mapping[str, Any]  # a word as on a command line, a path, or a row of a table of runs
@@ -104,8 +103,8 @@ def compare(
         ssl_bench.compare(frame, by="loss", to="infonce", metric="acc")  # any table with a row for each run
 
     Args:
-        words, where: as of :func:`runs`; or a table of pandas or the name of a CSV file, whose columns other than
-            ``metric`` and ``seed`` are settings.
+        words, where: as of :func:`runs`; or, without ``where``, a table of pandas or the name of a CSV file, whose
+            columns other than ``metric`` and ``seed`` are settings.
         by: the setting, or several; None: say what matters.
         to: the value that the others are compared with; None: the one that most runs have.
         metric: such as ``linear/top1``; None: the main metric of most runs.
@@ -128,11 +127,9 @@ def compare(
     from ssl_bench.results import any_table, comparison, matters  # with numpy
 
     given: Any = words
-    if hasattr(given, "columns") or str(given).endswith(".csv"):
-        conditions = [*filter(None, map(runs_table.read_condition, _words(None, where)))]
-        table = runs_table.select(any_table.runs_of(given, metric, seed), conditions)
-    else:
-        table = runs_table.chosen(_words(given, where))
+    of_table = hasattr(given, "columns") or str(given).endswith(".csv")
+    require(not of_table or not where, "where", where, "None: choose rows of the table before")
+    table = any_table.runs_of(given, metric, seed) if of_table else runs_table.chosen(_words(given, where))
     if by is None:
         require(to is None, "by", None, "the setting whose values to is about")
         return WhatMatters(matters.what_matters(table, metric, margin))
@@ -228,36 +225,23 @@ def figure(
         from ssl_bench.papers.sheets import drawn
 
         return drawn(selection)
+    from ssl_bench.results.pivot import draw  # with numpy
+
     return draw(runs_table.chosen(_words(words, where)), x, lines, y, metric)
 
 
-def draw(table: DataFrame, x: Name, lines: Name, y: Name, metric: Name) -> Figure:
-    """The figure of a table of runs, as :func:`figure`, whose refusals name the flags of the command."""
-    require(not (lines and y), "--y", y, "null for a plot, or leave out lines for a heat map")
-    require(x != "epoch" or not (lines or y), "--x", x, "a setting, or leave out lines and y")
-    from ssl_bench.results import curves, pivot  # with numpy
-
-    if x == "epoch":
-        return curves.figure(*curves.curves(table, metric))
-    return pivot.figure(pivot.pivot(table, y or lines, x, metric, ("--y" if y else "--lines", "--x")), bool(y))
-
-
-def _of_paper(words: Words, where: Where) -> Selection | None:
+def _of_paper(words: Words, where: Where) -> Any:
     """The tables of papers that words select; None: they select runs."""
     from ssl_bench.papers.selection import selected
 
-    texts = _words(words, where)
-    settings = [text for text in texts if runs_table.read_condition(text)]
-    return selected([text for text in texts if text not in settings], settings) if texts else None
+    return None if words is None else selected(_words(words), _words(None, where))
 
 
 def _words(words: Words, where: Where = None) -> list[str]:
     """The words of a command line that select what the arguments of a function do."""
-    texts, several = list[str](), [] if words is None else words if isinstance(words, list | tuple) else [words]
-    for one in several:
-        row: Any = one  # which may be one of pandas
-        place = one if isinstance(one, str | os.PathLike) else row["path"]
-        texts.append(str(files.given_path(place) if isinstance(place, str) else Path(place).absolute()))
+    several: Any = [] if words is None else words if isinstance(words, list | tuple) else [words]
+    paths = [one if isinstance(one, str | os.PathLike) else one["path"] for one in several]
+    texts = [str(files.given_path(path) if isinstance(path, str) else Path(path).absolute()) for path in paths]
     for key, value in (where or {}).items():
         values = value if isinstance(value, list | tuple) else [value]
         text = ",".join("null" if one is None else runs_table.text_of(as_value(one)) for one in values)
@@ -285,13 +269,12 @@ def curves(words: Words = None, where: Where = None) -> DataFrame:
     """
     chosen, recorded = runs_table.chosen(_words(words, where)), list[dict[str, Any]]()
     names = runs_table.varying(chosen)
-    for row in chosen.to_dict("records"):
-        of_run = {"run_id": row["run_id"], "label": runs_table.words_of(row, names), "seed": row["seed"]}
-        rows = read_rows(row["run"].folder / METRICS) if row["run"].folder else ()
-        recorded += [of_run | {key: value for key, value in one.items() if key != "evaluations"} for one in rows]
+    for run in chosen.to_dict("records"):
+        of_run = {"run_id": run["run_id"], "label": runs_table.words_of(run, names), "seed": run["seed"]}
+        recorded += [of_run | row for row in read_rows(run["run"].folder / METRICS)]
     if not recorded:
         raise ConfigError(f"none of {len(chosen)} runs has rows in {METRICS}: name runs that have begun")
-    return _frame(recorded)
+    return _frame(recorded).drop(columns="evaluations", errors="ignore")
 
 
 def load(run: Named) -> nn.Module:

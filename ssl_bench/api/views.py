@@ -58,9 +58,10 @@ def show_views(overrides: Sequence[str] = ()) -> "Image":
     """
     from ssl_bench.config import compose, schema
     from ssl_bench.data.prepare import sheet
+    from ssl_bench.train import parted
     from ssl_bench.training import build
 
-    config = compose.load(*conf.parted(overrides))
+    config = compose.load(*parted(overrides))
     schema.check(config)
     images = build.dataset(config).pretrain()
     return sheet(images, build.views(config), config["seed"], min(8, len(images)))

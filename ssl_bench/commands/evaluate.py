@@ -22,11 +22,10 @@ WEIGHTS = "in place of runs: a file, timm:NAME or random; which=momentum takes t
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Evaluate; 0, 1 if a run cannot be evaluated, 2 for wrong arguments."""
-    parser = Parser(
-        "evaluate", "Evaluate trained runs again: only missing evaluations are computed, nothing is trained."
-    )
+    about = "Evaluate trained runs again: only missing evaluations are computed, nothing is trained."
+    parser = Parser("evaluate", about)
     parser.add_words("; only finished runs count")
-    usual, of_papers = reference.listed({"evaluate": with_hydra.options("evaluate")})
+    usual, of_papers = (reference.listed({"evaluate": with_hydra.options("evaluate")}, one) for one in (False, True))
     parser.epilog = f"""Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators,
         evaluate.key=value, device=cpu, paths.data=DIR, dataset.root=DIR. {usual}; of the papers, {of_papers}"""
     parser.add_argument("--weights", metavar="FILE", help=WEIGHTS)

@@ -13,11 +13,10 @@ from ssl_bench import files
 from ssl_bench.commands.arguments import WORDS, Parser, in_sentences, output, show_progress, take_outputs
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables, verdicts
-from ssl_bench.papers.fill import results_for
 from ssl_bench.papers.selection import HELP, Selection, selected
 from ssl_bench.papers.sheets import drawn, printed
 from ssl_bench.record.printing import FORMS, Sheet, text_of
-from ssl_bench.results.pivot import pivot
+from ssl_bench.results.pivot import draw, pivot
 from ssl_bench.results.table import chosen
 
 ABOUT_NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference,
@@ -69,12 +68,12 @@ def main(arguments: Sequence[str], command: str = "table") -> int:
 def _sheets(options: Namespace, selection: Selection | None) -> list[Sheet]:
     """The tables of runs, of papers or of claims that are to be printed."""
     if selection is None:
-        rows = options.y or options.rows
-        return [one.sheet() for one in pivot(_runs(options), rows, options.columns, options.metric)]
+        pivots = pivot(_runs(options), options.y or options.rows, options.columns, options.metric)
+        return [one.sheet() for one in pivots]
     if options.claims:
         require(not selection.changes, "--claims", " ".join(selection.changes), "no settings: claims have their own")
         claims = verdicts.claims_of(selection.names)
-        results = results_for(selection, [cell for claim in claims for cell in claim.cells], show_progress)
+        results = selection.results([cell for claim in claims for cell in claim.cells], show_progress)
         judged = [verdicts.judge(claim, results) for claim in claims]
         return [verdicts.sheet(judged, options.format in (None, "rich"), tables.dropped(selection.names))]
     return printed(selection, show_progress)
@@ -84,7 +83,6 @@ def _figure(options: Namespace, selection: Selection | None) -> Any:
     """The figure of runs or of a paper."""
     if selection is not None:
         return drawn(selection, show_progress)
-    from ssl_bench.api.reading import draw
     from ssl_bench.results.matters import what_matters
 
     runs = _runs(options)

@@ -19,9 +19,8 @@ from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, is_own
 from ssl_bench.errors import ConfigError, InvalidValue, require, shown
 
 FILES_OF_FOLDER = ("model.safetensors", "pytorch_model.bin")  # the weights in a folder that timm has written
-AUTO = (
-    "auto"  # evaluate=auto: without labels no evaluators that need them; backbone.stem=auto: by the size of the images
-)
+# evaluate=auto: without labels no evaluators that need them; backbone.stem=auto: by the size of the images
+AUTO = "auto"
 SMALL = 65  # images of fewer pixels get the small stem, as in published recipes
 
 

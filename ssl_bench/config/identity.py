@@ -80,9 +80,8 @@ def recipe_id(config: Mapping[str, Any]) -> str:
 def content_hashes(config: Mapping[str, Any]) -> dict[str, str]:
     """The hashes of the prepared images (key ``images``) and of each plugin (its name) that a configuration has."""
     node, plugins = config.get("dataset"), config.get("plugins")
-    hashes = {}
-    if isinstance(node, Mapping) and not is_own(node) and node.get("content"):
-        hashes["images"] = str(node["content"])
+    prepared = isinstance(node, Mapping) and not is_own(node) and node.get("content")
+    hashes = {"images": str(prepared)} if prepared else {}
     of_plugins = plugins.items() if isinstance(plugins, Mapping) else ()
     return hashes | {name: source for name, version in of_plugins if (source := str(version).partition(SOURCE)[2])}
 

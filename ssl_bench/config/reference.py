@@ -25,20 +25,16 @@ def help_text(root: DictConfig, folder: Path | None, complete: bool) -> str:
     """
     if not complete:
         return str(root.hydra.help.template)
-    groups, of_papers = listed({group: with_hydra.options(group, folder) for group in sorted(with_hydra.groups())})
-    text, indent = f"{groups}\n\n{explained(root)}\n\nof the papers\n{of_papers}", " " * 8
-    wrap = functools.partial(textwrap.fill, width=80, subsequent_indent=indent, break_on_hyphens=False)
+    options = {group: with_hydra.options(group, folder) for group in sorted(with_hydra.groups())}
+    text = f"{listed(options, False)}\n\n{explained(root)}\n\nof the papers\n{listed(options, True)}"
+    wrap = functools.partial(textwrap.fill, width=80, subsequent_indent=" " * 8, break_on_hyphens=False)
     return "\n".join(map(wrap, text.splitlines()))
 
 
-def listed(options: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    """A line for each group with its options; the same for the options of one paper only, which help lists last."""
-
-    def lines(of_papers: bool) -> str:
-        chosen = {g: [n for n in names if (OF_PAPERS in _text(g, n)) is of_papers] for g, names in options.items()}
-        return "\n".join(f"{group}: {', '.join(names)}" for group, names in chosen.items() if names)
-
-    return lines(False), lines(True)
+def listed(options: Mapping[str, Sequence[str]], of_papers: bool) -> str:
+    """A line for each group with its options: those of a figure or a table of one paper, or all others."""
+    chosen = {g: [n for n in names if (OF_PAPERS in _text(g, n)) is of_papers] for g, names in options.items()}
+    return "\n".join(f"{group}: {', '.join(names)}" for group, names in chosen.items() if names)
 
 
 def _text(group: str, option: str) -> str:

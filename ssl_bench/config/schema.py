@@ -35,10 +35,8 @@ LAUNCHERS: Mapping[str, Types] = {
         **dict.fromkeys(("jobs", "nodes"), Count),
         **dict.fromkeys(("tasks_per_node", "timeout_min", "signal_delay_s", "max_num_timeout"), int),
         **dict.fromkeys(("gpus_per_node", "cpus_per_task", "cpus_per_gpu", "gpus_per_task"), int | None),
-        **dict.fromkeys(
-            ("partition", "account", "qos", "constraint", "exclude", "gres", "comment", "name"), str | None
-        ),
-        **dict.fromkeys(("mem_per_gpu", "mem_per_cpu", "python"), str | None),
+        **dict.fromkeys(("partition", "account", "qos", "constraint", "exclude", "gres"), str | None),
+        **dict.fromkeys(("comment", "name", "mem_per_gpu", "mem_per_cpu", "python"), str | None),
         "mem_gb": float | None,
         "stderr_to_stdout": bool,
         "setup": list[str] | None,

@@ -200,13 +200,12 @@ def with_values(overrides: Sequence[str], folder: Path | None, nodes: Mapping[st
     Raises:
         ValueError: an override does something else than to choose an option or to set a value.
     """
-    group_names = groups()
     chosen, values = list[str](), list[str]()  # what Hydra has to compose, and what sets a value
     for override in overrides:
         key = override.partition("=")[0]
         if not re.fullmatch(r"[\w./]+", key):  # it adds, removes or moves
             raise ValueError(f"{override}: write key=value")
-        (chosen if key in group_names or "/" in key else values).append(override)
+        (chosen if key in groups() or "/" in key else values).append(override)
     cfg = _with_options(tuple(chosen), folder)
     for group, (text, node) in nodes.items():
         cfg[group] = OmegaConf.create(node, flags={"struct": False})  # its other arguments may be set, too
@@ -294,11 +293,6 @@ def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
     return cfg, choices
 
 
-def as_yaml(cfg: DictConfig) -> str:
-    """A composed configuration as YAML, without Hydra's own part, with values in place of interpolations."""
-    return OmegaConf.to_yaml(parted(cfg)[0], resolve=True).rstrip("\n")
-
-
 # ---- errors
 
 
@@ -370,17 +364,12 @@ def _no_option(file: str, options: Sequence[str] | None) -> str:
     Args:
         options: the options of the group, as Hydra names them; None: Hydra names none.
     """
-    group, _, option = file.rpartition("/")
-    if file.partition("/")[0] in groups():  # experiment, of experiment/<paper>/<name>
-        group, _, option = file.partition("/")
-    if group == "backbone":
-        from timm import is_model  # takes seconds
-
-        if is_model(option):
-            return f"{group}={option} is a network of timm: write backbone=timm backbone.name={option}"
+    parts = file.partition("/")  # such as experiment, of experiment/<paper>/<name>
+    group, _, option = parts if parts[0] in groups() else file.rpartition("/")
     options = options or sorted(path.stem for path in (directory() / group).glob("*.yaml"))
-    number = ", or to a number" if group in shorthand.NUMBER_KEYS else ""
-    remedy = f"set {group} to one of {', '.join(options)}{number}"
+    other = f", or write backbone=timm backbone.name={option} for a network of timm" * (group == "backbone")
+    other = ", or to a number" if group in shorthand.NUMBER_KEYS else other
+    remedy = f"set {group} to one of {', '.join(options)}{other}"
     return f"{group}={option}: there is no such option{near(option, options)}; {remedy}"
 
 

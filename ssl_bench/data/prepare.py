@@ -159,8 +159,8 @@ def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Imag
     channels = drawn_channels(views[0].normalize.split(step.images)[0] or len(step.images[0]))
     height = CAPTION + side + GAP  # of a row
     page = Image.new("RGB", (max(count * (side + GAP), 2 * LEAST), len(rows) * height), (FRAME,) * 3)
-    for below, view in enumerate([None, *views]):
-        caption = f"view {below}: {view.size} x {view.size} pixels" if view else "images of the training"
+    for below, of in enumerate([None, *views]):
+        caption = f"view {below}: {of.size} x {of.size} pixels" if of else "images of the training"
         ImageDraw.Draw(page).text((GAP, below * height + 2), caption, "white", font_size=14)
     for (below, row), right in product(enumerate(rows), range(count)):
         image = Image.fromarray(row[right][:channels].expand(3, -1, -1).permute(1, 2, 0).numpy())

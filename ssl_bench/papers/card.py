@@ -67,9 +67,8 @@ def card(
         parts += ["## Results", _table(run, names, targets(config))]
     if results:
         facts = {**facts, "seconds": results["seconds"], **{name: run.environment.get(name) for name in ENVIRONMENT}}
-    parts += ["## How it was made"]
-    parts += ["\n".join(f"- {name}: {printable(str(value))}" for name, value in facts.items() if value is not None)]
-    return "\n\n".join(parts) + "\n"
+    made = (f"- {name}: {printable(str(value))}" for name, value in facts.items() if value is not None)
+    return "\n\n".join([*parts, "## How it was made", "\n".join(made)]) + "\n"
 
 
 def _data(config: Mapping[str, Any]) -> str:

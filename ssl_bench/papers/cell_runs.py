@@ -86,9 +86,8 @@ def trained(by_recipe: Trained, config: Mapping[str, Any]) -> list[Run]:
     still includes the images that ``held_out`` sets apart.
     """
     images, apart = config["dataset"].get("train_images"), sum(config["dataset"].get("held_out") or ())
-    trains_on = None if images is None else images - apart
-    of_recipe = by_recipe.get(recipe_id(config), [])
-    return [run for run in of_recipe if run.config["dataset"].get("train_images") == trains_on]
+    images = None if images is None else images - apart
+    return [run for run in by_recipe.get(recipe_id(config), []) if run.config["dataset"].get("train_images") == images]
 
 
 class Results:
@@ -107,8 +106,8 @@ class Results:
     ) -> None:
         self._trained = finished(outputs)
         every = [run for of_recipe in self._trained.values() for run in of_recipe]
-        chosen = (str(run.config.get("choices", {}).get("dataset")) for run in every)
-        datasets = {name.partition(":")[0] for name in chosen}  # own images have a folder
+        # Own images have a folder after their name.
+        datasets = {str(run.config.get("choices", {}).get("dataset")).partition(":")[0] for run in every}
         possible = [cell for cell in cells if cell.available and cell.settings.get("dataset", "") in {*datasets, ""}]
         self._compositions = compositions([cell.overrides for cell in possible] if every else [], progress, folder)
         self._seeds = sorted({run.seed for run in every if run.seed is not None})

@@ -22,7 +22,6 @@ from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.results.statistics import beyond, deviation, tail
 
 ERROR = 0.05  # of one end of an interval, before Holm's correction
-ROUNDING = 1e-15  # deviation of numbers that are equal up to rounding
 
 
 class ClaimVerdict(Enum):
@@ -47,7 +46,7 @@ def half_width(values: Sequence[float], error: float = ERROR) -> float:
     """Half of the mean's interval by Student's t, each end of which errs so often; NaN of fewer than two values."""
     if (spread := deviation(values)) is None:
         return math.nan
-    return float(beyond(error, len(values) - 1)) * max(spread, ROUNDING) / math.sqrt(len(values))
+    return float(beyond(error, len(values) - 1)) * max(spread, 1e-15) / math.sqrt(len(values))  # equal up to rounding
 
 
 @dataclass(frozen=True)

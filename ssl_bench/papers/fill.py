@@ -81,20 +81,12 @@ def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
     return filled
 
 
-def fill_tables(
-    selection: Selection, progress: Progress = lambda requests, count: requests
-) -> tuple[Results, list[tuple[Table, list[Filled]]]]:
+def fill_tables(selection: Selection, progress: Progress) -> tuple[Results, list[tuple[Table, list[Filled]]]]:
     """The results for the selected tables, and each table with its filled cells.
 
     Raises:
         ConfigError: there is no such table, row or column, or a setting does not fit.
     """
     selected = [(table, selection.cells(table)) for table in selection.tables()]
-    results = results_for(selection, [cell for _, cells in selected for cell in cells], progress)
+    results = selection.results([cell for _, cells in selected for cell in cells], progress)
     return results, [(table, fill(table, cells, results)) for table, cells in selected]
-
-
-def results_for(selection: Selection, cells: Sequence[Cell], progress: Progress) -> Results:
-    """The results on the disk for some cells of a selection, whose settings are checked first."""
-    selection.check_reading()
-    return Results(selection.outputs, cells, progress, selection.folder)

@@ -24,13 +24,11 @@ def path_of(table: Table) -> Path:
 
 def read(table: Table) -> Mapping[str, Any]:
     """The content of a table's file; empty without one."""
-    there = files.status(path := path_of(table))
-    return _read(path, files.mark(there)) if there else {}
+    return _read(path_of(table))
 
 
-@lru_cache(maxsize=256)
-def _read(path: Path, mark: files.Mark) -> Mapping[str, Any]:
-    """The content of a file, for which each of the thousand cells of a report asks; ``mark`` is that of the file."""
+@lru_cache(maxsize=256)  # each of the thousand cells of a report asks for it
+def _read(path: Path) -> Mapping[str, Any]:
     return files.read_json(path, dict) or {}
 
 

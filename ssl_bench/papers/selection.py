@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ssl_bench.config import schema
-from ssl_bench.config.compositions import compositions
+from ssl_bench.config.compositions import Progress, compositions
 from ssl_bench.config.identity import NOT_IN_RUN_ID
 from ssl_bench.config.ranges import converted, near
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.files import given_path, usual_outputs
 from ssl_bench.papers import tables
+from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell, Table, merge
 
 HELP = """TABLE is such as dcl/table1; dcl/fig3 is all panels of a figure, and a paper with --all is all of its tables.
@@ -128,8 +129,8 @@ class Selection:
         values = [setting.split("=", 1)[1] for setting in self.settings if setting.startswith(f"{key}=")]
         return values[-1] if values else None
 
-    def check_reading(self) -> None:
-        """Refuse settings of a command that only reads runs.
+    def results(self, cells: Sequence[Cell], progress: Progress) -> Results:
+        """The results on the disk for some of its cells, for a command that only reads runs.
 
         Raises:
             ConfigError: a setting other than ``paths.outputs`` that changes no training and no evaluation or that no
@@ -145,6 +146,7 @@ class Selection:
             composed = compositions([first.overrides], folder=self.folder)[first.overrides]
             if isinstance(composed, ConfigError):
                 raise composed
+        return Results(self.outputs, cells, progress, self.folder)
 
     @property
     def outputs(self) -> Path:

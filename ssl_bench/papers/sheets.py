@@ -192,15 +192,15 @@ def _curves(table: Table, filled: Sequence[Filled], head: str) -> Panel:
         measured = ours or {x[one.cell.column]: one.measured for one in row if one.measured}
         values = [*measured.values()]
         if paper:
-            look = {"label": f"{name} (paper)", "linestyle": "--", "mfc": "white"}
-            lines.append(Line(i, [*paper], [*paper.values()], look))
+            dashed = {"label": f"{name} (paper)", "linestyle": "--", "mfc": "white"}
+            lines.append(Line(i, [*paper], [*paper.values()], dashed))
         look = {"label": name + " (project)" * (not ours and not claim), "linestyle": "-"}
         if measured and not claim:
             lines.append(through_means(i, [*measured], values, look))
         elif measured:
-            bars: Any = {"error": [half_width(of) for of in values], "values": values}  # the intervals that decide
-            style, bars = (looks[label], {}) if label in looks else (look, bars)
-            lines.append(Line(i, [*measured], [*map(fmean, values)], style, **bars))
+            error = None if label in looks else [half_width(of) for of in values]  # the intervals that decide
+            means, samples = [*map(fmean, values)], values if error else ()
+            lines.append(Line(i, [*measured], means, looks.get(label, look), error, values=samples))
         elif not paper:
             lines.append(Line(i, [], [], {"label": f"{name} (no numbers yet)", "linestyle": "none"}))
     for curve, numbers in claim.theory.items() if claim else ():
@@ -216,12 +216,8 @@ def _curves(table: Table, filled: Sequence[Filled], head: str) -> Panel:
     bar = f"and {1 - 2 * ERROR:.0%} interval" if claim else "± pooled deviation"
     short = all(len(line.style["label"]) < 28 for line in lines)
     # Below the axis and its label it hides nothing.
-    legend = {
-        "title": f"mean {bar} of {runs} seeds" if runs > 1 else None,
-        "ncols": 1 + short,
-        "loc": "upper center",
-        "bbox_to_anchor": (0.5, -0.14),
-    }
+    title = f"mean {bar} of {runs} seeds" if runs > 1 else None
+    legend = {"title": title, "ncols": 1 + short, "loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
     return partial(plot, lines=lines, axes=axes, doubling=table.doubling, legend=legend)
 
 
@@ -229,8 +225,8 @@ def _beside(table: Table, filled: Sequence[Filled], head: str) -> Panel:
     """A claim with one column: its rows beside each other, and a thin line for each seed."""
     numbers = [one.values or one.measured for one in filled]
     lines = [Line(0, range(len(of)), of, {**THEORY, "linewidth": 0.8}) for of in zip(*numbers, strict=False)]
-    look = {"marker": "o", "capsize": 5}
-    lines += [Line(i, [i], [fmean(of)], look, [half_width(of)]) for i, of in enumerate(numbers) if of]
+    dot = {"marker": "o", "capsize": 5}
+    lines += [Line(i, [i], [fmean(of)], dot, [half_width(of)]) for i, of in enumerate(numbers) if of]
     x = f"{table.x}: {filled[0].cell.column}\nmean and {1 - 2 * ERROR:.0%} interval; a thin line for each seed"
     axes: dict[str, Any] = {"xlim": (-0.5, len(filled) - 0.5), "xlabel": x, "ylabel": table.y, "title": head}
     axes |= {"xticks": range(len(filled)), "xticklabels": [textwrap.fill(one.cell.label, 12) for one in filled]}

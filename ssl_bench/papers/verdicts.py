@@ -61,15 +61,14 @@ class Judged:
         last = passed if controls else "none", str(len(self.main.numbers)), f"{hours:.1f}"
         if brief:
             return claim.name, self.verdict.value, self.numbers, *last
-        return f"{claim.name}: {claim.says} ({claim.where})", self.words, _sentence(self.main), *last
+        return f"{claim.name}: {claim.says} ({claim.where})", self.words, sentence(self.main), *last
 
     def lines(self) -> list[str]:
         """The sentence, each finding with its numbers, the verdict, and why these seeds."""
         made = f", commit {measurements.read(self.claim)['commit']}" if self.source == "project" else ""
         sentences = [
-            f"- {_sentence(finding)}: {finding.verdict.value} "
-            f"({100 - 200 * finding.error:.3g}%, n = {len(finding.numbers)})"
-            for finding in self.findings
+            f"- {sentence(one)}: {one.verdict.value} ({100 - 200 * one.error:.3g}%, n = {len(one.numbers)})"
+            for one in self.findings
         ]
         return [
             f"{self.claim.where}: {self.claim.says}",
@@ -112,19 +111,14 @@ def claims_of(names: Sequence[str]) -> list[PaperClaim]:
 
 def _mean(finding: Tested) -> str:
     """The mean with its interval; empty without runs."""
-    interval = f" [{finding.low:.3g}, {finding.high:.3g}]" * (finding.p < 1)
-    return f"{finding.mean:.3g}{interval}" if finding.numbers else ""
+    low, high = finding.low, finding.high
+    return f"{finding.mean:.3g}{f' [{low:.3g}, {high:.3g}]' * (finding.p < 1)}" if finding.numbers else ""
 
 
-def number(finding: Tested) -> str:
-    """The mean with its interval and what was asked, such as ``93 [92, 94], must be above 90``."""
-    mean = _mean(finding)
-    return f"{mean and f'{mean}, '}must be {finding.criterion.limit}"
-
-
-def _sentence(finding: Tested) -> str:
+def sentence(finding: Tested) -> str:
     """A finding, such as ``control: accuracy: 93 [92, 94], must be above 90``."""
-    return f"{'control: ' * finding.criterion.control}{finding.criterion.says}: {number(finding)}"
+    mean, criterion = _mean(finding), finding.criterion
+    return f"{'control: ' * criterion.control}{criterion.says}: {mean and f'{mean}, '}must be {criterion.limit}"
 
 
 def sheet(judged: Sequence[Judged], brief: bool, dropped: Mapping[str, str]) -> Sheet:

@@ -120,8 +120,7 @@ def figure(found: Sequence[SeedCurve], label: str, below: Sequence[str] = ()) ->
     for i, curve in enumerate(found):
         style = {"label": curve.label, "markevery": max(1, len(curve.x) // 30)}
         style["linestyle"] = DASHES[i // len(COLOURS) % len(DASHES)]
-        several = curve.values.shape[1] > 1
-        lines.append(through_means(i, curve.x, curve.values, style, band=several))
+        lines.append(through_means(i, curve.x, curve.values, style, band=curve.values.shape[1] > 1))
     axes = {"xlabel": "epoch", "ylabel": of_seeds(label, [curve.values.shape[1] for curve in found])}
     panel = partial(plot, lines=lines, axes=axes, legend={})
     return figure_of([panel], (6.4, 4.3), below=below)

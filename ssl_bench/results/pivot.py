@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.record.drawing import Line, Panel, figure_of, heat_map, of_seeds, plot, through_means
 from ssl_bench.record.printing import Sheet, SheetEntry
-from ssl_bench.results import statistics
+from ssl_bench.results import curves, statistics
 from ssl_bench.results import table as runs_table
 from ssl_bench.results.table import Measured, in_order, text_of, varying
 
@@ -159,6 +159,15 @@ def _between(table: DataFrame, axes: Sequence[str]) -> list[str]:
     of_rows = [name for name in table if f"{name}.".startswith(f"{axes[0]}.")]
     names = varying(table.drop(columns=of_rows), list(table[axes[1]]) if axes[1] in table else ())
     return [f"Between the cells of a column also vary: {', '.join(names)}."] if names else []
+
+
+def draw(table: DataFrame, x: str | None, lines: str | None, y: str | None, metric: str | None) -> Any:
+    """The figure of a table of runs: lines, a heat map if ``y`` is given, or curves with ``epoch`` for x."""
+    require(not (lines and y), "--y", y, "null for a plot, or leave out lines for a heat map")
+    require(x != "epoch" or not (lines or y), "--x", x, "a setting, or leave out lines and y")
+    if x == "epoch":
+        return curves.figure(*curves.curves(table, metric))
+    return figure(pivot(table, y or lines, x, metric, ("--y" if y else "--lines", "--x")), bool(y))
 
 
 def figure(pivots: Sequence[Pivot], heat: bool) -> Any:

@@ -52,7 +52,8 @@ def test_timm_has_its_own_folder(capfd: pytest.CaptureFixture[str]) -> None:
         with torch.no_grad():
             torch.testing.assert_close(mine(IMAGES), network(IMAGES), rtol=0, atol=1e-6)
     with from_elsewhere("timm:hub", ["dataset=imagenet100", "dataset.size=64"]) as words:
-        assert f"dataset.resize={int(64 / timm.get_pretrained_cfg('test_resnet').crop_pct)}" in words
+        share = timm.get_pretrained_cfg("test_resnet").crop_pct  # type: ignore[union-attr]
+        assert f"dataset.resize={int(64 / share)}" in words
     refuses("evaluate --weights timm:hub other.pth evaluate=knn", "other.pth", capfd)
     weights = Path("hub/model.safetensors").read_bytes()
     Path("hub/model.safetensors").write_bytes(weights[:-1])

@@ -261,7 +261,7 @@ def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
     assert json.loads(capsys.readouterr().out)[0]["criteria"][0]["verdict"] == "shown"
     commit_numbers.main([])
     page = (tmp_path / "measured" / "README.md").read_text()
-    assert "## mine/better" in page and f"{verdicts.number(found.main)}: shown" in page
+    assert "## mine/better" in page and f"{verdicts.sentence(found.main)}: shown" in page
     assert (tmp_path / "measured" / "mine_better.png").read_bytes()[1:4] == b"PNG"
 
 
