@@ -165,6 +165,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
     lines = ",\n".join("  " + json.dumps(cell) for cell in content["cells"])
     path.parent.mkdir(exist_ok=True)
     files.write_text(path, f'{head},\n "cells": [\n{lines}\n ]\n}}\n')
+    measurements.content.cache_clear()
 
 
 def measured() -> list[Table]:

@@ -22,11 +22,11 @@ import secrets
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from ssl_bench.errors import ConfigError, RunError, in_one_line, printable
+from ssl_bench.errors import ConfigError, RunError, in_one_line, printable, require
 
 Mark = tuple[int, int, int, int]  # device, inode, size, time of change in ns
 Result = TypeVar("Result")
@@ -104,6 +104,20 @@ def given_path(text: str | os.PathLike[str]) -> Path:
     if path.startswith("~"):
         raise ConfigError(f"{path}: there is no such home folder; write ./{path} for a folder of that name")
     return Path(path)
+
+
+def parted(overrides: Sequence[str]) -> tuple[list[str], Path | None]:
+    """The overrides of a call, and the folder with further options that ``--config-dir=FOLDER`` among them names.
+
+    Raises:
+        InvalidValue: they are no list of texts, or one is another flag.
+    """
+    flags = [word for word in overrides if not isinstance(word, str) or word.startswith("-")]
+    others = [flag for flag in flags if not isinstance(flag, str) or not flag.startswith("--config-dir=")]
+    remedy = "a list of texts key=value, such as ['seed=0,1']; of the command's flags there is --config-dir=FOLDER"
+    require(not isinstance(overrides, str) and not others, "overrides", overrides, remedy)
+    folder = folder_of_options(flags[-1].partition("=")[2]) if flags else None
+    return [word for word in overrides if word not in flags], folder
 
 
 def folder_of_options(text: str) -> Path:

@@ -46,7 +46,7 @@ def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int =
         RunError: all runs failed.
         KeyboardInterrupt: Ctrl-C, or a notebook's stop button; the state of what trained is on disk.
     """
-    parted(overrides)
+    files.parted(overrides)
     require(isinstance(jobs, int) and jobs >= 1, "jobs", jobs, "1 or more")
     words = [f"name={name}"] if name is not None else []
     words += ["launcher=local", f"launcher.jobs={jobs}"] if jobs != 1 else []
@@ -64,20 +64,6 @@ def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int =
     from ssl_bench.api.reading import table_of
 
     return table_of(Path((run.number in ends and ends[run.number].folder) or run.folder) for run in grid.runs)
-
-
-def parted(overrides: Sequence[str]) -> tuple[list[str], Path | None]:
-    """The overrides of a call, and the folder with further options that ``--config-dir=FOLDER`` among them names.
-
-    Raises:
-        InvalidValue: they are no list of texts, or one is another flag.
-    """
-    flags = [word for word in overrides if not isinstance(word, str) or word.startswith("-")]
-    others = [flag for flag in flags if not isinstance(flag, str) or not flag.startswith("--config-dir=")]
-    remedy = "a list of texts key=value, such as ['seed=0,1']; of the command's flags there is --config-dir=FOLDER"
-    require(not isinstance(overrides, str) and not others, "overrides", overrides, remedy)
-    folder = files.folder_of_options(flags[-1].partition("=")[2]) if flags else None
-    return [word for word in overrides if word not in flags], folder
 
 
 class _Callable(ModuleType):

@@ -34,7 +34,7 @@ def _in_python() -> Iterator[None]:
     try:
         yield
     except ConfigError as refusal:
-        raise ConfigError(re.sub(r"^--(\w+)[ =]", r"\1=", str(refusal)).replace("set --", "set ")) from None
+        raise ConfigError(re.sub(r"^--(\w+)[ =]", r"\1=", str(refusal)).replace(" --", " ")) from None
 
 
 @_in_python()
@@ -234,7 +234,9 @@ def _of_paper(words: Words, where: Where) -> Any:
     """The tables of papers that words select; None: they select runs."""
     from ssl_bench.papers.selection import selected
 
-    return None if words is None else selected(_words(words), _words(None, where))
+    texts = _words(words, where)
+    settings = [*filter(runs_table.read_condition, texts)]
+    return selected([text for text in texts if text not in settings], settings) if texts else None
 
 
 def _words(words: Words, where: Where = None) -> list[str]:

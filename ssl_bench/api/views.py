@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ssl_bench import files
 from ssl_bench.api import options as conf
 from ssl_bench.api.arguments import tensor
 from ssl_bench.data.views import Views
@@ -58,10 +59,9 @@ def show_views(overrides: Sequence[str] = ()) -> "Image":
     """
     from ssl_bench.config import compose, schema
     from ssl_bench.data.prepare import sheet
-    from ssl_bench.train import parted
     from ssl_bench.training import build
 
-    config = compose.load(*parted(overrides))
+    config = compose.load(*files.parted(overrides))
     schema.check(config)
     images = build.dataset(config).pretrain()
     return sheet(images, build.views(config), config["seed"], min(8, len(images)))

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config import build, with_hydra
 from ssl_bench.config.command import Command
@@ -72,10 +70,8 @@ def composed(words: Any) -> Grid | None:
 
         with with_hydra.in_sentences(words.overrides):
             words.parser.usage = command.cfg.hydra.help.header
-            if words.help:
-                print(f"{words.parser.format_help()}\n{reference.help_text(command.cfg, words.config_dir, words.all)}")
-            else:
-                print(OmegaConf.to_yaml(with_hydra.parted(command.cfg)[0], resolve=True), end="")
+            text = words.help and reference.help_text(command.cfg, words.config_dir, words.all)
+            print(f"{words.parser.format_help()}\n{text}" if words.help else with_hydra.as_yaml(command.cfg))
         return None
     skip = [SKIP] * words.skip
     if only := [] if command.many else skip + [f"launcher={command.launcher}"] * (command.launcher != "here"):

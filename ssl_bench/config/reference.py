@@ -99,8 +99,7 @@ def _arguments(target: str) -> Mapping[str, str]:
 
 def _summary(group: str, option: str) -> str:
     """The first sentence of an option's file, after a colon; empty if it has none."""
-    lines = _text(group, option).splitlines()
-    words = " ".join(line[1:].strip() for line in lines if line.startswith("#") and not line.startswith("# @"))
+    words = " ".join(re.findall(r"^#(?! @) *(.*\S)", _text(group, option), re.MULTILINE))
     return words and f": {_first_sentence(words)}"
 
 

@@ -293,6 +293,11 @@ def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
     return cfg, choices
 
 
+def as_yaml(cfg: DictConfig) -> str:
+    """A composed configuration as YAML, without Hydra's own part, with values in place of interpolations."""
+    return OmegaConf.to_yaml(parted(cfg)[0], resolve=True).rstrip("\n")
+
+
 # ---- errors
 
 

@@ -24,11 +24,12 @@ def path_of(table: Table) -> Path:
 
 def read(table: Table) -> Mapping[str, Any]:
     """The content of a table's file; empty without one."""
-    return _read(path_of(table))
+    return content(path_of(table))
 
 
 @lru_cache(maxsize=256)  # each of the thousand cells of a report asks for it
-def _read(path: Path) -> Mapping[str, Any]:
+def content(path: Path) -> Mapping[str, Any]:
+    """The content of a file; empty without one. Who writes the file clears the cache."""
     return files.read_json(path, dict) or {}
 
 

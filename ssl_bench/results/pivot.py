@@ -163,8 +163,8 @@ def _between(table: DataFrame, axes: Sequence[str]) -> list[str]:
 
 def draw(table: DataFrame, x: str | None, lines: str | None, y: str | None, metric: str | None) -> Any:
     """The figure of a table of runs: lines, a heat map if ``y`` is given, or curves with ``epoch`` for x."""
-    require(not (lines and y), "--y", y, "null for a plot, or leave out lines for a heat map")
-    require(x != "epoch" or not (lines or y), "--x", x, "a setting, or leave out lines and y")
+    require(not (lines and y), "--y", y, "null for a plot, or leave out --lines for a heat map")
+    require(x != "epoch" or not (lines or y), "--x", x, "a setting, or leave out --lines and --y")
     if x == "epoch":
         return curves.figure(*curves.curves(table, metric))
     return figure(pivot(table, y or lines, x, metric, ("--y" if y else "--lines", "--x")), bool(y))
