@@ -21,7 +21,6 @@ from ssl_bench.networks import unpickler
 from ssl_bench.record import runs
 
 FILE = "checkpoints/last.pt"  # in the directory of a run
-KINDS = {"run_id": str, "step": int, "method": dict}  # what every state has
 
 
 def save(run: Path, state: dict[str, Any]) -> None:
@@ -51,7 +50,7 @@ def load(run: Path, run_id: str) -> dict[str, Any] | None:
         return None
     try:
         state: dict[str, Any] = files.read_with(path, unpickler.unpacked)
-        if not all(isinstance(state[key], kind) for key, kind in KINDS.items()):
+        if not all(isinstance(state[key], of) for key, of in (("run_id", str), ("step", int), ("method", dict))):
             raise ValueError
     except files.FileSystemUnavailable:
         raise

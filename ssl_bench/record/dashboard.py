@@ -64,13 +64,11 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
         evaluated_step: int = 0,
     ) -> None:
         self.path = folder / runs.METRICS
-        lines = list[str]()
-        there = files.exists(self.path)
-        for line in files.read_bytes(files.of_run(self.path), math.inf).splitlines() if there else ():
-            row = runs.parse_row(line)  # None: a crash has cut it short
-            if row is not None and (step is None or row["step"] <= (step if "loss" in row else evaluated_step)):
-                lines.append(line.decode())
-        if step is not None and there:
+        content = files.read_bytes(files.of_run(self.path), math.inf) if files.exists(self.path) else b""
+        rows = [(line, row) for line in content.splitlines() if (row := runs.parse_row(line))]  # others were cut short
+        ends = {True: step, False: evaluated_step}  # of rows of the training, and of others
+        lines = [line.decode() for line, row in rows if step is None or row["step"] <= ends["loss" in row]]
+        if step is not None and content:
             files.write_text(self.path, "".join(f"{line}\n" for line in lines))
         node = config["tracking"]
         kind = partial(build, node, "tracking") if "_target_" in node else DASHBOARDS.get(node["mode"])
@@ -106,11 +104,9 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
 
     def _show(self, action: Callable[[Dashboard, Any], None]) -> None:
         """Call ``action`` with the dashboard, if there is one, and its client."""
-        if (dashboard := self._dashboard) is None:
-            return
-        if self._client is None:
-            self._client = self._attempt(dashboard.name, dashboard.open)
-        if self._dashboard is not None:
+        if self._dashboard is not None and self._client is None:
+            self._client = self._attempt(self._dashboard.name, self._dashboard.open)
+        if (dashboard := self._dashboard) is not None:
             self._attempt(dashboard.name, lambda: action(dashboard, self._client))
 
     def _attempt(self, name: str, action: Callable[[], Any]) -> Any:

@@ -153,13 +153,12 @@ def shown(recorded: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, flo
 
 def _named(entries: Iterable[Entry]) -> list[tuple[str, str, float]]:
     """The numbers of entries: metric, name among all of them, value."""
-    values, made = dict[tuple[str, str], float](), dict[str, dict[str, Mapping[str, Any]]]()
-    for entry in entries:
-        for metric, value in entry["metrics"].items():
-            made.setdefault(metric, {})[mark(entry)] = made_by(entry)
-            values[metric, mark(entry)] = value
+    found = {(metric, mark(one)): (one, value) for one in entries for metric, value in one["metrics"].items()}
+    made = dict[str, dict[str, Mapping[str, Any]]]()
+    for (metric, key), (entry, _) in found.items():
+        made.setdefault(metric, {})[key] = made_by(entry)
     named = names(made)
-    return [(key[0], named[key], value) for key, value in values.items()]
+    return [(key[0], named[key], value) for key, (_, value) in found.items()]
 
 
 def requested(recorded: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
@@ -183,10 +182,8 @@ def named(name: str, entry: Entry, recorded: Iterable[Entry]) -> str:
 
 def _same(one: Entry, other: Entry) -> bool:
     """Whether two entries are of one evaluation of one network; unknown images count as the same."""
-    images = one.get("images"), other.get("images")
-    return all(one[key] == other[key] for key in ("network", "epochs", "id")) and (
-        None in images or len({*images}) == 1
-    )
+    images = {one.get("images"), other.get("images")}
+    return all(one[key] == other[key] for key in ("network", "epochs", "id")) and (None in images or len(images) == 1)
 
 
 def _differences(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -45,7 +45,6 @@ RUN_ID = re.compile(f"[0-9a-f]{{{identity.RUN_ID_DIGITS}}}")
 SIZE = "batch_size.size"  # what batch_size says, too
 NOT_FLAT = {"paths", "tracking", "choices", "steady", "launcher"}  # keys of a configuration that are no settings
 DEEPEST = 4  # folders of a results folder above a run: an experiment's name may have slashes
-ROW = ("step", "epoch", "seconds", "images_per_second", "loss")  # of the training
 TAIL = 2**16  # bytes at the end of a metrics file that have its last rows
 # The values of settings whose keys a configuration may lack.
 UNSAID = [(n.partition(".")[0], n, "[]" if v == [] else v) for n, v in identity.NOT_HASHED.items() if "." in n]
@@ -128,24 +127,6 @@ class Grid(TypedDict):
     single: str
     started: float
     runs: list[tuple[list[str], str]]
-
-
-class GridRun(NamedTuple):
-    """A run that a grid lists.
-
-    Attributes:
-        overrides: of the run.
-        command: that trains only this run.
-        grid: the command that started the grid.
-        experiment: the name of the experiment in whose folder the file of the grid is.
-        directory: the last two names of the run's directory, which a copy of the results folder has, too.
-    """
-
-    overrides: list[str]
-    command: str
-    grid: str
-    experiment: str
-    directory: str
 
 
 @dataclass(eq=False)
@@ -281,9 +262,7 @@ class Run:
         every = {name: value for group, name, value in UNSAID if isinstance(counted.get(group), dict)}
         every |= UNSAID_OPTIONS if "loss" in options and not alone else {}
         every |= flat({**counted, "choices": options}) | {"name": self.experiment}
-        for name in [name for name in every if name.endswith(".seed") and every[name] == self.seed]:
-            del every[name]
-        return every
+        return {name: value for name, value in every.items() if not name.endswith(".seed") or value != self.seed}
 
     @cached_property
     def requested(self) -> set[str]:
@@ -299,10 +278,12 @@ class Run:
 
     def without(self, names: Sequence[str]) -> tuple[str, str]:
         """Some settings of the recipe, a group with all of its keys, and the rest of the recipe, as two texts."""
-        content = identity.hashed(self.config) | {"epochs": self.config.get("epochs")}
-        every = {n: str(v).rpartition(".")[2] if n.endswith("._target_") else v for n, v in identity.leaves(content)}
-        rest = {n: v for n, v in every.items() if n != "seed" and (not n.endswith(".seed") or v != self.seed)}
-        part = {n: rest.pop(n) for n in [*rest] if any(f"{n}.".startswith(f"{name}.") for name in names)}
+        content = identity.hashed(self.config) | {"epochs": self.config.get("epochs"), "seed": None}
+        leaves = {n: str(v).rpartition(".")[2] if n.endswith("._target_") else v for n, v in identity.leaves(content)}
+        part, rest, inside = dict[str, Any](), dict[str, Any](), tuple(f"{name}." for name in names)
+        for name, value in leaves.items():
+            if not name.endswith(".seed") or value != self.seed:
+                (part if f"{name}.".startswith(inside) else rest)[name] = value
         return identity.text(part), identity.text(rest)
 
     @cached_property
@@ -311,8 +292,7 @@ class Run:
 
         Numbers of different images are not compared. The number of training images and how they are read are settings.
         """
-        node = identity.hashed({"dataset": self.config.get("dataset")})["dataset"]
-        node = node if isinstance(node, Mapping) else {}
+        node = identity.hashed({"dataset": self.config.get("dataset")})["dataset"] or {}
         return identity.text({n: v for n, v in node.items() if n not in READ} or self.settings.get("dataset"))
 
 
@@ -504,19 +484,7 @@ def examine_results(folder: Path) -> tuple[dict[str, Any] | None, str]:
 
     A file is wrong if it is no JSON or lacks a key that readers need.
     """
-    content, wrong = files.examined(f"{folder}/{RESULTS}", Results, of_a_run=True)
-    if content is not None:
-        content["config"] = {name: _first(node) for name, node in content["config"].items()}
-        for entry in content["evaluations"]:
-            entry["settings"] = _first(entry["settings"])
-    return content, wrong
-
-
-_FIRST = dict[bytes, Any]()  # the first of equal parts of results, by content: the runs of a grid share nearly all
-
-
-def _first(node: Any) -> Any:
-    return _FIRST.setdefault(marshal.dumps(node, 2), node) if type(node) in (dict, list) else node
+    return files.examined(f"{folder}/{RESULTS}", Results, of_a_run=True)
 
 
 def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:
@@ -561,16 +529,21 @@ def write_grid(grid: Grid, experiments: Sequence[Path]) -> None:
             files.write_json(path, grid | {"runs": members})
 
 
-def read_grids(outputs: Path) -> list[GridRun]:
-    """The runs of all grids below a results folder, those of the grid that began last at the end."""
+def read_grids(outputs: Path) -> list[tuple[Run, str]]:
+    """The runs of all grids below a results folder, as runs that have still to begin, and their directories.
+
+    Those of the grid that began last are at the end. Of a directory there are the last two names, which a copy of the
+    results folder has, too.
+    """
     paths = [Path(above, name) for above, _, names in walk(outputs) for name in fnmatch.filter(names, GRIDS)]
     grids = [(path.parent, grid) for path in paths if (grid := files.read_json(path, Grid, of_a_run=True))]
-    listed = list[GridRun]()
+    listed = list[tuple[Run, str]]()
     for folder, grid in sorted(grids, key=lambda pair: pair[1]["started"]):
+        experiment = {folder.relative_to(outputs).as_posix()}
         for overrides, path in grid["runs"]:
-            command = f"{grid['single']} {shlex.join(overrides)}"
-            directory, experiment = "/".join(Path(path).parts[-2:]), folder.relative_to(outputs).as_posix()
-            listed.append(GridRun(overrides, command, grid["command"], experiment, directory))
+            run = Run(None, {}, overrides=overrides, grid=grid["command"], listed_in=experiment)
+            run.command = f"{grid['single']} {shlex.join(overrides)}"
+            listed.append((run, "/".join(Path(path).parts[-2:])))
     return listed
 
 
@@ -607,7 +580,8 @@ def progress(path: Path, ended: bool = False) -> Progress:
     last = next(of_training, {})
     watching = (finite(row, "watch/knn_top1") for row in ((last, *of_training) if not ended else ()))
     watched = next((value for value in watching if value is not None), None)
-    step, epoch, seconds, speed, loss = (finite(last, name) for name in ROW)
+    values = (finite(last, name) for name in ("step", "epoch", "seconds", "images_per_second", "loss"))
+    step, epoch, seconds, speed, loss = values
     return Progress(step, epoch, seconds, speed, loss, watched, getattr(status(path), "st_mtime", 0.0))
 
 

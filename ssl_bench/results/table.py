@@ -96,24 +96,23 @@ def _runs(outputs: Path, wanted: Wanted) -> list[Run]:
     """The runs in a results folder by experiment and start, then those that its grids have not begun."""
     listed, folders = runs.read_grids(outputs), [*runs.folders(outputs)]
     by_name = {"/".join(str(folder).rsplit("/", 2)[-2:]): folder for folder in folders}
-    places = [by_name.get(one.directory) for one in listed]
+    places = [by_name.get(directory) for _, directory in listed]
     if None in places:
         by_command = {runs.read_command(folder): folder for folder in folders} | {"": None}
-        places = [place or by_command.get(one.command) for place, one in zip(places, listed, strict=True)]
+        places = [place or by_command.get(one.command) for place, (one, _) in zip(places, listed, strict=True)]
     experiments = dict[Path | None, set[str]]()  # by a run's directory, those whose grids list the run
-    for one, place in zip(listed, places, strict=True):
-        experiments.setdefault(place, set()).add(one.experiment)
+    for (one, _), place in zip(listed, places, strict=True):
+        experiments.setdefault(place, set()).update(one.listed_in)
     begun = {folder: runs.read(folder) for folder in folders if wanted(folder, experiments.get(folder, set()))}
     for folder, run in begun.items():
         run.owner, run.listed_in = runs.owner(folder), experiments.get(folder, set())
-    others, newest = dict[str, Run](), {one.experiment: one.grid for one in listed}
-    for one, place in zip(listed, places, strict=True):
+    others, newest = dict[str, Run](), {name: one.grid for one, _ in listed for name in one.listed_in}
+    for (one, _), place in zip(listed, places, strict=True):
         if place in begun:
             begun[place].overrides, begun[place].grid = one.overrides, one.grid
         others.pop(one.command, None)
-        if place is None and one.grid == newest[one.experiment]:
-            others[one.command] = Run(None, {}, overrides=one.overrides, grid=one.grid)
-            others[one.command].command = one.command
+        if place is None and all(one.grid == newest[name] for name in one.listed_in):
+            others[one.command] = one
     order = {folder: (str(folder.parent).split("/"), run.began, folder.name) for folder, run in begun.items()}
     return [*(begun[folder] for folder in sorted(begun, key=order.__getitem__)), *others.values()]
 
