@@ -121,8 +121,7 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
 
 def show_agent(config: Mapping[str, Any], run_id: str, folder: Path) -> None:
     """Show a finished run to the agent of a W&B sweep that asked for it; do nothing where there is no agent."""
-    content = runs.read_results(folder) if under_agent() else None
-    if content is not None:
+    if under_agent() and (content := runs.read_results(folder)):
         tracker = Tracker(folder, config, run_id, None, content.get("facts", {}))
         tracker.finish(evaluations.shown(content["evaluations"], config), 0)
 
@@ -172,10 +171,8 @@ class Dashboard(ABC):
 
 def flat_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a run, as described at the head of this file."""
-    flat = runs.flat({**config, "facts": facts})
-    if "negatives_per_anchor" in facts:
-        flat["negatives.k"] = facts["negatives_per_anchor"]
-    return flat
+    negatives = {"negatives.k": facts["negatives_per_anchor"]} if "negatives_per_anchor" in facts else {}
+    return runs.flat({**config, "facts": facts}) | negatives
 
 
 class WandbRun(Dashboard):
@@ -203,9 +200,9 @@ class WandbRun(Dashboard):
         import wandb
 
         values = {name: value for name, value in row.items() if name != "evaluations"}
-        for name in [name for name in values if isinstance(values[name], list)]:  # shares of equal bins from 0 to 1
-            counts = np.array(values[name]), np.linspace(0, 1, len(values[name]) + 1)
-            values[name] = wandb.Histogram(np_histogram=counts)
+        for name, of in [*values.items()]:
+            if isinstance(of, list):  # shares of equal bins from 0 to 1
+                values[name] = wandb.Histogram(np_histogram=(np.array(of), np.linspace(0, 1, len(of) + 1)))
         images = {f"figures/{name}": wandb.Image(str(path)) for name, path in pictures.items()}
         client.log(values | images, step=number, commit=True)
 
@@ -271,10 +268,9 @@ class TensorBoardRun(Dashboard):
         return SummaryWriter(str(self.folder / "tensorboard"), purge_step=done + 1)  # type: ignore[no-untyped-call]
 
     def show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
-        step = row["step"]
         for name, value in row.items():
             if name not in ("step", "epoch") and not isinstance(value, list):
-                client.add_scalar(name, value, step)
+                client.add_scalar(name, value, row["step"])
         client.flush()  # the file lacks no row if the run is killed
 
     def end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,7 @@ class Line:
         if self.band:
             ends = np.subtract(self.y, self.error), np.add(self.y, self.error)
             axis.fill_between(self.x, *ends, color=style["color"], alpha=0.2, linewidth=0)
-        bars = None if self.band else self.error
-        drawn = axis.errorbar(self.x, np.asarray(self.y), bars, **{"capsize": 3, **style})
+        drawn = axis.errorbar(self.x, np.asarray(self.y), None if self.band else self.error, **{"capsize": 3, **style})
         for artist in (*dots, *drawn.get_children()):  # after the ends of the axes have been computed
             artist.set_transform(offset_copy(axis.transData, axis.figure, self.shift, units="points"))
         return drawn
@@ -110,8 +110,7 @@ def plot(axis: Any, lines: Sequence[Line], axes: Settings, doubling: bool = Fals
 def of_seeds(label: str, counts: Sequence[int]) -> str:
     """The label of the y axis of lines through means, by the numbers of their seeds."""
     few, many = min(counts), max(counts)
-    seeds = f"{few} seeds" if few == many else f"{few} to {many} seeds"
-    return f"{label}\nmean ± pooled deviation of {seeds}" if many > 1 else label
+    return f"{label}\nmean ± pooled deviation of {f'{few} to ' * (few < many)}{many} seeds" if many > 1 else label
 
 
 def boxes(axis: Any, values: Sequence[Sequence[float]], axes: Settings) -> None:
@@ -125,8 +124,8 @@ def boxes(axis: Any, values: Sequence[Sequence[float]], axes: Settings) -> None:
 def intervals(axis: Any, ends: Sequence[tuple[float, float, float]], strong: Sequence[bool], axes: Settings) -> None:
     """Draw a row for each (value, lower end, upper end): a point with its interval, grey unless it is ``strong``."""
     for y, ((x, low, high), coloured) in enumerate(zip(ends, strong, strict=True)):
-        style: Any = {"fmt": "o", "color": COLOURS[0] if coloured else "#808080", "capsize": 3}
-        axis.errorbar([x], [y], xerr=[[x - low], [high - x]], **style)
+        colour = COLOURS[0] if coloured else "grey"
+        axis.errorbar([x], [y], xerr=[[x - low], [high - x]], fmt="o", color=colour, capsize=3)
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set(ylim=(len(ends) - 0.5, -0.5), **axes)
     axis.grid(axis="y", visible=False)
@@ -171,10 +170,8 @@ def figure_of(
     with matplotlib.style.context(["default", STYLE]):
         drawn: Any = Figure((size[0] * across, size[1] * up), layout=None if "gridspec_kw" in of else "constrained")
         axes = drawn.subplots(up, across, squeeze=False, **of).flatten()
-        for panel, axis in zip(panels, axes, strict=False):
+        for panel, axis in zip_longest(panels, axes, fillvalue=lambda axis: axis.remove()):
             panel(axis)
-        for axis in axes[len(panels) :]:
-            axis.remove()
         for axis in (axis for axis in drawn.axes if axis.lines and not axis.yaxis_inverted()):
             ends = [other.get_ylim() for other in drawn.axes if other.get_ylabel() == axis.get_ylabel()]
             most = (0, 100) if "(%)" in axis.get_ylabel() else (-np.inf, np.inf)
@@ -205,8 +202,7 @@ def _take_fonts(drawn: Any) -> None:
         text.set_fontfamily(families)
     if lacking:
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)  # one for each, and each drawing
-        what = f"no installed font has the characters {' '.join(sorted(lacking))}"
-        log.warning("%s: they are drawn as boxes; install a font that has them, such as Noto Sans CJK", what)
+        log.warning("install a font that has the characters %s: they are drawn as boxes", " ".join(sorted(lacking)))
 
 
 def as_png(drawn: Any) -> bytes:
@@ -247,8 +243,9 @@ def _regions(regions: Regions) -> list[Panel]:
 
     blank = {" " * (i + 1): ["."] for i in range(regions.columns - 2)}  # fill the first row
     texts = {"instances (grey: crowd)": regions.instances or ["."], **blank, **regions.maps}
-    images: dict[str, Any] = {"photo": Image.open(regions.photo).convert("RGB")}
-    for name, lines in texts.items():
-        images[name] = [[np.nan if digit == "." else TAB20.index(digit) for digit in line] for line in lines]
+    photo: dict[str, Any] = {"photo": Image.open(regions.photo).convert("RGB")}
+    maps = {n: [[np.nan if d == "." else TAB20.index(d) for d in of] for of in lines] for n, lines in texts.items()}
     shown: Any = {"cmap": "tab20", "vmin": 0, "vmax": 19, "interpolation": "nearest"}
-    return [partial(picture, image=i, title={"label": n, "fontsize": "small"}, **shown) for n, i in images.items()]
+    return [
+        partial(picture, image=i, title={"label": n, "fontsize": "small"}, **shown) for n, i in (photo | maps).items()
+    ]

@@ -3,6 +3,7 @@
 import os
 import platform
 import resource
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -66,12 +67,9 @@ def commit() -> str | None:
     """
     here = Path(ssl_bench.__file__).parent.parent
     command = ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
-    try:
-        if not (here / ".git").exists():
-            return None
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
+    if not (here / ".git").exists() or not shutil.which("git"):
         return None
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
 
 
 def processor() -> str:

@@ -142,13 +142,9 @@ def flat(recorded: Iterable[Entry], epochs: int | None) -> dict[str, float]:
     return metrics
 
 
-def shown(recorded: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, float]:
-    """All metrics after the epochs of a configuration, by the names that the table of runs has for them in this run.
-
-    If several evaluations have made a metric, its plain name belongs to the one that the configuration requests.
-    """
-    entries = after(recorded, config.get("epochs"))
-    return {name: value for _, name, value in _named(entries)} | of(entries, config)
+def shown(recorded: Sequence[Entry], config: Mapping[str, Any]) -> dict[str, float]:
+    """All metrics after the epochs of a configuration; the evaluation that it requests has the plain name."""
+    return flat([*requested(recorded, config), *recorded], config.get("epochs"))
 
 
 def _named(entries: Iterable[Entry]) -> list[tuple[str, str, float]]:
@@ -230,7 +226,6 @@ def evaluator_of(name: str) -> str:
     return re.sub(r"(_init|_raw)?(\[.*\])?(_init|_raw)?/.*", "", name, flags=re.DOTALL)
 
 
-@cache
 def is_baseline(name: str) -> bool:
     """Whether a metric is that of a network at initialisation or of raw pixels."""
     return re.sub(r"\[.*\]", "", name).partition("/")[0].endswith(("_init", "_raw"))

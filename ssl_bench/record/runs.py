@@ -190,10 +190,10 @@ class Run:
     @property
     def conditions(self) -> dict[str, Any]:
         """The conditions of its numbers by name: those that were recorded and matter on its kind of device."""
-        of = self.environment
-        every = {name: of.get(name) for name in ENVIRONMENT} | {name: self.config.get(name) for name in COMPUTED}
-        without = OF_CPUS if of.get("cuda") else OF_GPUS
-        return {name: value for name, value in every.items() if value is not None and name not in without}
+        every = {**self.config, **dict.fromkeys(ENVIRONMENT), **self.environment}
+        without = OF_CPUS if every["cuda"] else OF_GPUS
+        names = (name for name in (*ENVIRONMENT, *COMPUTED) if name not in without)
+        return {name: every[name] for name in names if every.get(name) is not None}
 
     @property
     def warnings(self) -> list[str]:
@@ -227,14 +227,12 @@ class Run:
     @cached_property
     def evaluations(self) -> list[evaluations.Entry]:
         """The evaluations of the network after the last epoch, with the numbers; none of an unfinished run."""
-        entries = self.results["evaluations"] if self.finished else []
-        return evaluations.after(entries, self.config.get("epochs"))
+        return evaluations.after(self.results["evaluations"] if self.finished else [], self.config.get("epochs"))
 
     @cached_property
     def numbers(self) -> dict[Key, float]:
         """The numbers of its networks, by metric, evaluation and images."""
-        entries = self.evaluations
-        return {(m, e["id"], e.get("images")): value for e in entries for m, value in e["metrics"].items()}
+        return {(m, e["id"], e.get("images")): value for e in self.evaluations for m, value in e["metrics"].items()}
 
     @cached_property
     def main(self) -> list[Key]:
@@ -255,10 +253,8 @@ class Run:
             return given | ({"batch_size": given[SIZE]} if SIZE in given else {})
         alone = identity.untrained(self.config) and identity.read_alone(self.config) | identity.NOT_IN_RUN_ID
         parts = self.config, self.config.get("choices", {})
-        counted, options = (
-            {name: node for name, node in part.items() if name != "evaluate" and (not alone or name in alone)}
-            for part in parts
-        )
+        kept = set(alone or (*parts[0], *parts[1])) - {"evaluate"}
+        counted, options = ({name: node for name, node in part.items() if name in kept} for part in parts)
         every = {name: value for group, name, value in UNSAID if isinstance(counted.get(group), dict)}
         every |= UNSAID_OPTIONS if "loss" in options and not alone else {}
         every |= flat({**counted, "choices": options}) | {"name": self.experiment}
@@ -305,8 +301,7 @@ def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, node in config.items():
         if name not in NOT_FLAT:
             values |= _leaves(name, marshal.dumps(node, 2))
-    options = config["choices"].items()
-    values |= {group: as_value(option) for group, option in options if group not in ("tracking", "launcher")}
+    values |= {group: as_value(option) for group, option in config["choices"].items() if group not in NOT_FLAT}
     return values | ({"batch_size": values[SIZE]} if SIZE in values else {})
 
 
@@ -318,10 +313,9 @@ def _leaves(name: str, content: bytes) -> dict[str, Any]:
 
 def as_value(value: Any) -> Any:
     """A number, a truth value, a printable text or None as it is; anything else as JSON in one line."""
-    if isinstance(value, str):
-        return printable(value)
-    plain = value is None or isinstance(value, int | float)
-    return value if plain else json.dumps(value, separators=(",", ":"), default=str)
+    if value is None or isinstance(value, int | float):
+        return value
+    return printable(value) if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
 
 
 def _value(text: str) -> Any:
@@ -368,10 +362,13 @@ def find(config: Mapping[str, Any]) -> Path:
     usual = identity.run_dir(config)
     if exists(usual / CONFIG) or exists(usual / RESULTS):
         return usual
-    recipe, needed, same = identity.recipe_id(config), identity.content_hashes(config).items(), list[Path]()
-    for folder in folders(Path(config["paths"]["outputs"])):
-        its_recipe, hashes = _identity(folder.absolute())
-        same += [folder] if its_recipe == recipe and needed <= hashes.items() else []
+    recipe, needed, outputs = (
+        identity.recipe_id(config),
+        identity.content_hashes(config).items(),
+        config["paths"]["outputs"],
+    )
+    identities = ((folder, *_identity(folder.absolute())) for folder in folders(Path(outputs)))
+    same = [folder for folder, of, hashes in identities if of == recipe and needed <= hashes.items()]
     return min(same, key=lambda folder: (not _results_of(folder), folder), default=usual)
 
 
@@ -447,10 +444,9 @@ def _read(folder: Path) -> Run:
     Reading JSON takes a twentieth of the time of YAML: ``config.yaml`` of a finished run is read only if the run was
     started again.
     """
-    content, wrong = examine_results(folder)
+    content, wrong = files.examined(f"{folder}/{RESULTS}", Results, of_a_run=True)
     started, ended = (getattr(status(f"{folder}/{name}"), "st_mtime", 0.0) for name in (CONFIG, RESULTS))
-    wrong = wrong or "cannot be read" * (content is None and ended > 0)
-    damaged = [files.damage(RESULTS, wrong)] if wrong else []
+    damaged = {RESULTS: wrong or "cannot be read" * (content is None and ended > 0)}
     config: Mapping[str, Any] = content["config"] if content else {}
     run = Run(folder, config, content or {}, began=started or ended)
     if content is None or started > ended:
@@ -458,33 +454,24 @@ def _read(folder: Path) -> Run:
         wrong = wrong or "cannot be read" * (not newest)
         if not wrong and (run_id := identity.run_id(newest)) != folder.name:  # the name of its folder is its id
             wrong = f"it is that of run {run_id}"
-        if wrong:
-            damaged.append(files.damage(CONFIG, wrong))
-        else:
+        damaged[CONFIG] = wrong
+        if not wrong:
             longer = (newest.get("epochs") or 0) > (config.get("epochs") or 0)
             run.config = newest if longer or not config else config
             run.lacks = bool(content and evaluations.missing(content["evaluations"], newest))
     if not run.finished:
         failure, _ = files.examined(folder / FAILURE, dict, of_a_run=True)
         run.failure = one_line(str(failure.get("reason"))) if failure else ""
-    run.damaged = "; ".join(damaged)
+    run.damaged = "; ".join(files.damage(name, why) for name, why in damaged.items() if why)
     return run
 
 
-def read_results(folder: Path) -> dict[str, Any] | None:
-    """The results of the run in ``folder``; None without any, or if the file is damaged or foreign, as is printed."""
-    content, wrong = examine_results(folder)
-    if wrong:
-        files.say_damaged(folder / RESULTS, wrong)
-    return content
+def read_results(folder: Path) -> Any:
+    """The results of the run in ``folder``; None without any, or if the file is damaged or foreign, as is printed.
 
-
-def examine_results(folder: Path) -> tuple[dict[str, Any] | None, str]:
-    """The results of the run in ``folder`` (None without valid ones), and what is wrong in the file (else empty).
-
-    A file is wrong if it is no JSON or lacks a key that readers need.
+    A file is damaged if it is no JSON or lacks a key that readers need.
     """
-    return files.examined(f"{folder}/{RESULTS}", Results, of_a_run=True)
+    return files.read_json(folder / RESULTS, Results, of_a_run=True)
 
 
 def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:

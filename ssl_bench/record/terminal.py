@@ -73,7 +73,7 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
         self._first = done
         self._rows, self._pace = 0, 0.0  # rows shown; seconds per step, mostly of the last five rows
         self._watched = ""  # what was measured last on a sample of the training images
-        to_file = bool(log.handlers) and all(isinstance(one, _LogFile) for one in log.handlers)  # and nowhere else
+        to_file = [*map(type, log.handlers)] == [_LogFile]  # alone: other runs share the terminal
         self._on_terminal = shown and sys.stdout.isatty() and not to_file
         self.restart(done)
 

@@ -680,9 +680,8 @@ class Measured:
 
 def notes(members: Sequence[Run]) -> list[str]:
     """Footnotes of a mean over runs: conditions in which these differ, and the warnings of the runs."""
-    warnings = [
-        NOT_HELPED if one.endswith(NOT_HELPED) else f"seed {r.seed}: {one}" for r in members for one in r.warnings
-    ]
+    of_runs = [(run.seed, one) for run in members for one in run.warnings]
+    warnings = [NOT_HELPED if one.endswith(NOT_HELPED) else f"seed {seed}: {one}" for seed, one in of_runs]
     differing = ", ".join(different([run.conditions for run in members]))
     return [f"mean over runs with different {differing}"] * bool(differing) + warnings
 
