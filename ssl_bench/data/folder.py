@@ -231,7 +231,7 @@ class OwnImages(PhotoDataset):
 
     @abstractmethod
     def stamp(self) -> Mapping[str, Mark | None]:
-        """What changes when a file is written again, by the name of each file; None: it cannot be opened."""
+        """A mark of each file by its name, which is another one once the file is written again; None: unreadable."""
 
     def settings_of_images(self) -> dict[str, Any]:
         classes = len(self._listing.classes)

@@ -42,7 +42,7 @@ def collect(words: Sequence[str], outputs: Path | None, start: Path) -> dict[str
         ConfigError: a word selects nothing.
     """
     table = runs_table.chosen(words, outputs).reset_index(drop=True)
-    all_runs, labels, left = list[Run](table["run"]), runs_table.labels(table), status.time_left(table, time.time())
+    all_runs, labels, to_go = list[Run](table["run"]), runs_table.labels(table), status.time_left(table, time.time())
     root = _results_folder(all_runs, outputs or files.usual_outputs())
     drawn = [curves.read(run, _points_of_a_curve(len(all_runs))) for run in all_runs]
     keys, values, common, shown = _settings(table)
@@ -54,7 +54,7 @@ def collect(words: Sequence[str], outputs: Path | None, start: Path) -> dict[str
         "reason": table["reason"],
         "label": labels,
         "values": values,
-        "left": [left.get(place) for place in table.index],
+        "left": [to_go.get(place) for place in table.index],
         "steps_per_epoch": [steps for _, steps in drawn],
         "pictures": pictures.of(all_runs, start),
     }
@@ -63,7 +63,7 @@ def collect(words: Sequence[str], outputs: Path | None, start: Path) -> dict[str
     return {
         "outputs": printable(str(root)),
         "made": round(time.time()),
-        "left": status.whole_time(left),
+        "left": status.whole_time(to_go),
         "states": STATES,
         "keys": keys,
         "shown": shown,
@@ -74,7 +74,7 @@ def collect(words: Sequence[str], outputs: Path | None, start: Path) -> dict[str
             name: {"share": metric.unit == "share", "better": metric.sign, "usual": name in usual}
             for name, metric in meanings
         },
-        "groups": _groups(table, {word.removeprefix(f"{root}/").strip("/") for word in words}, names, left),
+        "groups": _groups(table, {word.removeprefix(f"{root}/").strip("/") for word in words}, names, to_go),
         "whole": bool(words),
         "runs": [row | _run(run, names) for row, run in zip(rows, all_runs, strict=True)],
         "curves": [of_run for of_run, _ in drawn],
@@ -157,7 +157,7 @@ def _run(run: Run, names: Mapping[Key, str]) -> dict[str, Any]:
     }
 
 
-def _groups(table: DataFrame, named: set[str], names: Mapping[Key, str], left: status.Left) -> list[dict[str, Any]]:
+def _groups(table: DataFrame, named: set[str], names: Mapping[Key, str], to_go: status.ToGo) -> list[dict[str, Any]]:
     """The experiments by the time at which they started, each with the numbers of its runs in the table.
 
     An experiment has the runs in its folder, and those that its grids reused from other experiments. Beside the
@@ -181,7 +181,7 @@ def _groups(table: DataFrame, named: set[str], names: Mapping[Key, str], left: s
             "name": printable(f"{name}/ {', '.join(axes)}".strip()),
             "runs": places,
             "started": min((run.began for run in part["run"] if run.began), default=time.time()),
-            "left": left.get(name),
+            "left": to_go.get(name),
             "command": printable(commands.pop()) or None if len(commands) == 1 else None,
             "seeds": curves.over_seeds(part, _points_of_a_curve(len(table))),
         }

@@ -54,9 +54,9 @@ def read(run: Run, most: int) -> tuple[dict[str, Curve], float | None]:
 
 def _curve(steps: Sequence[float], values: Sequence[float], most: int) -> Curve:
     good = [place for place, value in enumerate(values) if -LARGEST_VALUE < value < LARGEST_VALUE]
-    kept = [good[place] for place in thin([values[place] for place in good], most)]
-    shown = [float(f"{values[place]:.{DIGITS}g}") for place in kept]
-    return [_whole(steps[place] for place in kept), _whole(shown), len(values), len(values) - len(good)]
+    indices = [good[place] for place in thin([values[place] for place in good], most)]
+    shown = [float(f"{values[place]:.{DIGITS}g}") for place in indices]
+    return [_whole(steps[place] for place in indices), _whole(shown), len(values), len(values) - len(good)]
 
 
 def thin(values: Sequence[float], most: int) -> list[int]:
@@ -69,12 +69,12 @@ def thin(values: Sequence[float], most: int) -> list[int]:
     if count <= most:
         return list(range(count))
     stretches = (most - 2) // 2
-    kept = {0, count - 1}
+    indices = {0, count - 1}
     for number in range(stretches):
         start, end = (1 + (count - 2) * place // stretches for place in (number, number + 1))
         stretch = values[start:end]
-        kept |= {start + stretch.index(min(stretch)), start + stretch.index(max(stretch))}
-    return sorted(kept)
+        indices |= {start + stretch.index(min(stretch)), start + stretch.index(max(stretch))}
+    return sorted(indices)
 
 
 def _whole(numbers: Iterable[float]) -> list[float]:
@@ -102,6 +102,6 @@ def over_seeds(table: DataFrame, most: int) -> dict[str, list[dict[str, Any]]]:
 
 def _of_seeds(line: SeedCurve, most: int) -> dict[str, Any]:
     """A curve as plain data, of at most ``most`` epochs at equal distances, among them the last one."""
-    kept, numbers = slice(None, None, -(-len(line.x) // most) * -1), (line.x, line.values.mean(1))
-    epochs, mean = (_whole(float(f"{n:.{DIGITS}g}") for n in values[kept][::-1]) for values in numbers)
+    shown, numbers = slice(None, None, -(-len(line.x) // most) * -1), (line.x, line.values.mean(1))
+    epochs, mean = (_whole(float(f"{n:.{DIGITS}g}") for n in values[shown][::-1]) for values in numbers)
     return {"label": printable(line.label), "epochs": epochs, "mean": mean, "deviation": pooled(line.values)}

@@ -29,7 +29,7 @@ TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trai
 SPARED = ("images/s", "loss", "watched kNN", "epoch")  # left out by a narrow terminal, one after another
 
 Metrics = Mapping[str, tuple[str, Metric, dict[Any, float]]]  # of each experiment, as `main_metrics` has them
-Left = Mapping[int | str, float]  # remaining seconds of busy runs, by place in a table, and of experiments, by name
+ToGo = Mapping[int | str, float]  # remaining seconds of busy runs, by place in a table, and of experiments, by name
 
 
 def screen(table: DataFrame, listed: bool, now: float, width: int, live: bool = False) -> Text:
@@ -44,15 +44,15 @@ def screen(table: DataFrame, listed: bool, now: float, width: int, live: bool = 
     """
     from rich.text import Text
 
-    left, metrics, parts = time_left(table, now), main_metrics(table), list[str]()
+    to_go, metrics, parts = time_left(table, now), main_metrics(table), list[str]()
     last = (_states(table["state"]) or "there are no runs to show") + ("" if listed else "; --runs lists the runs")
-    last += f"; about {clock(total)} to go" if (total := whole_time(left)) is not None else ""
+    last += f"; about {clock(total)} to go" if (total := whole_time(to_go)) is not None else ""
     if len(table) and (table["experiment"].nunique() > 1 or not listed):
-        parts.append("\n".join(printing.lines(experiments(table, left, metrics), width)))
+        parts.append("\n".join(printing.lines(experiments(table, to_go, metrics), width)))
     shown = table if listed else table[(table["state"] == "busy") & live]
     shown = shown.sort_values("state", key=lambda of: of.map(STATES.index), kind="stable") if live else shown
     if len(shown):
-        parts.append("\n".join(printing.lines(list_of_runs(shown, left, metrics), width)))
+        parts.append("\n".join(printing.lines(list_of_runs(shown, to_go, metrics), width)))
     if len(table) == 1:
         row = table.iloc[0]
         sentences = [*filter(None, [row["reason"]]), *row["run"].warnings]
@@ -75,18 +75,18 @@ def main_metrics(table: DataFrame) -> Metrics:
     return metrics
 
 
-def experiments(table: DataFrame, left: Left, metrics: Metrics) -> Sheet:
+def experiments(table: DataFrame, to_go: ToGo, metrics: Metrics) -> Sheet:
     """A row for each experiment, by the name of its folder, with the best value of the metric that most runs have."""
     rows = list[tuple[str, ...]]()
     for name, (metric, unit, values) in metrics.items():
         states = table["state"][table["experiment"] == name]
         best = max(values.values(), key=lambda one: unit.sign * one) if values and unit.sign else None
         text = "" if best is None else f"{heading(metric)} {unit.text(best)}"
-        rows.append((str(name), str(len(states)), _states(states), clock(left[name]) if name in left else "", text))
+        rows.append((str(name), str(len(states)), _states(states), clock(to_go[name]) if name in to_go else "", text))
     return _sheet(dict(zip(("experiment", "runs", "states", "ETA", "best"), zip(*rows, strict=True), strict=True)))
 
 
-def list_of_runs(table: DataFrame, left: Left, metrics: Metrics) -> Sheet:
+def list_of_runs(table: DataFrame, to_go: ToGo, metrics: Metrics) -> Sheet:
     """A row for each run, with the main metric of its experiment; columns that would be empty are left out."""
     texts = dict[Any, tuple[str, str]]()  # the name and the value of each run's
     for metric, unit, values in metrics.values():
@@ -100,7 +100,7 @@ def list_of_runs(table: DataFrame, left: Left, metrics: Metrics) -> Sheet:
         "state": [_state(*pair) for pair in zip(members, table["state"], strict=True)],
         "epoch": [_epoch(run) for run in members],
         "images/s": [_number(at.speed, ".1f") for at in busy],
-        "ETA": [clock(left[place]) if place in left else "" for place in table.index],
+        "ETA": [clock(to_go[place]) if place in to_go else "" for place in table.index],
         "loss": [_number(at.loss, ".4g") for at in busy],
         "watched kNN": [_number(at.watched, ".1%") for at in busy],
     }
@@ -114,33 +114,33 @@ def doing(run: Run) -> str:
     return ("evaluating" if run.share >= 1 else "training") if run.owner else ""
 
 
-def time_left(table: DataFrame, now: float) -> Left:
+def time_left(table: DataFrame, now: float) -> ToGo:
     """Remaining seconds of each busy run, by its place in the table, and of each experiment, by its name, if known.
 
     A run goes on at its mean speed so far; a run without a row takes as long as the other runs of its experiment do on
     average. An experiment takes as long as the longest of its busy runs, or as the remaining time of all of its runs,
     also of runs that are not begun, divided by the number of busy runs.
     """
-    left = dict[int | str, float]()
+    to_go = dict[int | str, float]()
     for name, members in runs_table.by_experiment(table[["experiment", "run", "state"]]).items():
         busy = {place: run for place, run in members["run"].items() if run.owner}
         shares = [(run.seconds, 1.0 if run.finished else run.share) for run in members["run"] if run.folder]
         whole = [time / share for time, share in shares if time and share]
         usual = mean(whole) if whole else None
-        seconds = {place: of for place, run in busy.items() if (of := _left(run, usual, now)) is not None}
-        left |= seconds
+        seconds = {place: of for place, run in busy.items() if (of := _to_go(run, usual, now)) is not None}
+        to_go |= seconds
         if busy and len(seconds) == len(busy):
             rest = (members["state"] == "not begun").sum() * (usual or 0.0)
-            left[str(name)] = max(*seconds.values(), (sum(seconds.values()) + float(rest)) / len(busy))
-    return left
+            to_go[str(name)] = max(*seconds.values(), (sum(seconds.values()) + float(rest)) / len(busy))
+    return to_go
 
 
-def whole_time(left: Left) -> float | None:
+def whole_time(to_go: ToGo) -> float | None:
     """Remaining seconds of all experiments with busy runs together; None if they are not known for any."""
-    return max((seconds for key, seconds in left.items() if isinstance(key, str)), default=None)
+    return max((seconds for key, seconds in to_go.items() if isinstance(key, str)), default=None)
 
 
-def _left(run: Run, usual: float | None, now: float) -> float | None:
+def _to_go(run: Run, usual: float | None, now: float) -> float | None:
     """Remaining seconds of a busy run; None if they are not known, as during the evaluation after the training."""
     at = run.progress
     if run.share >= 1:
