@@ -77,7 +77,7 @@ def test_every_number_of_the_guide_is_in_the_table_that_it_names() -> None:
 
 
 def measured(name: str) -> list[str]:
-    """What ``ssl-bench table`` says about a claim from the committed numbers."""
+    """The lines of ``ssl-bench table`` about a claim from the committed numbers."""
     (claim,) = tables.find(name)
     assert isinstance(claim, PaperClaim)
     return [*verdicts.judge(claim, Results(Path("/nonexistent"), [])).lines(), measurements.errata(claim)]

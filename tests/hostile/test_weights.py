@@ -43,7 +43,7 @@ class Items(tuple[Any, ...]):
 
 
 class Pid(tuple[Any, ...]):
-    """What stands for a storage: its ``value`` is the persistent id."""
+    """A storage in a pickle: its ``value`` is the persistent id."""
 
 
 class Reduced:
@@ -142,7 +142,7 @@ class Object:
 
 
 def values() -> Iterator[tuple[str, Any]]:
-    """What may stand beside a tensor, which is read; many of them make the folder where ``pickle`` reads them."""
+    """A value beside a tensor, which is read; many of them make the folder where ``pickle`` reads them."""
     by_type = torch._tensor._rebuild_from_type_v2  # type: ignore[attr-defined]
     parameter = torch._utils._rebuild_parameter  # type: ignore[attr-defined]
     yield "a call", MKDIR

@@ -1,4 +1,4 @@
-"""What counts as the same: images in two places, lists of labels, renamed folders, conditions in no run_id."""
+"""Data that count as the same: images in two places, lists of labels, renamed folders, conditions in no run_id."""
 
 import json
 from collections.abc import Mapping

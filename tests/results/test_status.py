@@ -42,7 +42,7 @@ GOES_ON = {"optimizer": {"lr": 1.0, "schedule": "constant"}}  # a training that 
 
 
 def of(folder: Path, column: str = "state") -> Any:
-    """What the table says of a run."""
+    """The row of a run in the table."""
     return chosen([]).set_index("run_id").loc[folder.name, column]
 
 
@@ -54,7 +54,7 @@ def busy(folder: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def block() -> Iterator[ExitStack]:
-    """What is entered is left at the end of the test."""
+    """Contexts that are left at the end of the test."""
     with ExitStack() as block:
         yield block
 
