@@ -103,8 +103,8 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
     def show(self, step: int, row: Mapping[str, float]) -> None:
         """Show the row of metrics of ``step``; the last one stays."""
         if "watch/effective_rank" in row:
-            accuracy = f"  kNN {100 * row['watch/knn_top1']:.1f}%" if "watch/knn_top1" in row else ""
-            self._watched = f"{accuracy}  rank {row['watch/effective_rank']:.1f}"
+            accuracy = f"  kNN of training images {100 * row['watch/knn_top1']:.1f}%" if "watch/knn_top1" in row else ""
+            self._watched = f"{accuracy}  effective rank {row['watch/effective_rank']:.1f}"
         tau = f"  tau {row['tau']:.4g}" if "tau" in row else ""
         left = f"  {clock(self._pace * (self.steps - step))} left" if self._rows > 1 and step < self.steps else ""
         numbers = f"loss {row['loss']:.4f}  lr {row['lr']:.4g}{tau}  {row['images_per_second']:.0f} images/s"

@@ -26,7 +26,7 @@ def test_operations_of_a_view() -> None:
 
 def test_steps_follow_the_number_of_images_without_those_that_are_set_apart() -> None:
     assert [hours.steps(load(["dataset=bits", f"dataset.images={n}"])) for n in (1000, 2000)] == [2800, 6000]
-    mnist = load(["dataset=mnist", "dataset.held_out=[10000,5000]", "epochs=1", "batch_size=b64"])
+    mnist = load(["dataset=mnist", "dataset.held_out=[10000,5000]", "epochs=1", "batch_size=b64", "paths.data=no"])
     assert hours.steps(mnist) == 45_000 // 64
     nowhere = hours.estimate([mnist])
     assert (nowhere.steps, nowhere.hours, nowhere.way) == ([703], [None], "")

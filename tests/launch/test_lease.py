@@ -31,13 +31,13 @@ import kill_runs
 multiprocessing.set_forkserver_preload(ranks.PRELOADED)
 RUN = Path("run")
 STATE: dict[str, Any] = {"run_id": "id", "method": {"weight": torch.arange(200.0)}}
-# Tries to take a hundred runs, each at the same moment as all other racers, and prints which it has taken.
+# Tries to take fifty runs, each at the same moment as all other racers, and prints which it has taken.
 RACER = """
 import contextlib, sys, time
 from pathlib import Path
 from ssl_bench.launch import lease
 begin, taken, kept = float(sys.argv[1]), [], contextlib.ExitStack()
-for number in range(100):
+for number in range(50):
     while time.time() < begin + 0.02 * number: pass
     with contextlib.suppress(lease.Taken):
         kept.enter_context(lease.held(Path(f"run{number}"), wait=False))
@@ -86,7 +86,7 @@ def test_each_run_is_taken_by_exactly_one_of_four_processes() -> None:
     lines = [next(line for line in racer.stdout or () if line.startswith("taken")) for racer in racers]
     for racer in racers:
         racer.communicate()
-    assert sorted(int(number) for line in lines for number in line.split()[1:]) == list(range(100))
+    assert sorted(int(number) for line in lines for number in line.split()[1:]) == list(range(50))
 
 
 def test_the_run_of_a_killed_process_is_free_at_once() -> None:

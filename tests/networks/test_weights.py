@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,16 @@ from tests.door.door import refused
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 Weights = dict[str, Tensor]
+
+
+@functools.cache
+def made_once() -> Any:
+    """torchvision's ResNet-18, whose weights take longer to draw than to copy."""
+    return torchvision.models.resnet18()
+
+
+def resnet18() -> Any:
+    return copy.deepcopy(made_once())
 
 
 def drawn(network: Any, seed: int = 0) -> Any:
@@ -61,7 +72,7 @@ def renamed(weights: Weights, **names: str) -> Weights:
 
 def numbered(weights: Weights, skipped: tuple[type, ...] = ()) -> Weights:
     """The names of the layers in nn.Sequential(*resnet.children()), which some people make without the max-pool."""
-    layers = [name for name, child in torchvision.models.resnet18().named_children() if not isinstance(child, skipped)]
+    layers = [name for name, child in resnet18().named_children() if not isinstance(child, skipped)]
     parts = {name: name.partition(".") for name in weights}
     return {f"{layers.index(parts[name][0])}.{parts[name][2]}": value for name, value in weights.items()}
 
@@ -89,7 +100,7 @@ def resnet(network: Any) -> Weights:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_network_has_the_weights_of_the_file(layout: str) -> None:
     prefix, other, left_out = LAYOUTS[layout]
-    one, two = (resnet(drawn(torchvision.models.resnet18(), seed)) for seed in range(2))
+    one, two = (resnet(drawn(resnet18(), seed)) for seed in range(2))
     names, content = NAMES.get(layout, dict), dict[str, Any](args=argparse.Namespace(arch="x"), best=np.float64(0.5))
     put(content, prefix, names(one))
     if other is not None:
@@ -97,7 +108,7 @@ def test_a_network_has_the_weights_of_the_file(layout: str) -> None:
     for each in left_out.split():
         put(content, each, {"": torch.ones(2, 2)})
     torch.save(content, "file.pth")
-    mine: Any = torchvision.models.resnet18()
+    mine = resnet18()
     fc = mine.fc.weight.clone()
     line = ssl_bench.load_weights(mine, "file.pth", "trained" if layout == "timm" else None)
     assert (prefix.replace("/", ".").strip(".") or "no prefix") in line
@@ -116,9 +127,9 @@ def test_a_network_has_the_weights_of_the_file(layout: str) -> None:
 
 
 def test_weights_of_other_formats_are_converted_and_grey_images_take_the_sum_over_colours() -> None:
-    given = drawn(torchvision.models.resnet18()).state_dict()
+    given = drawn(resnet18()).state_dict()
     for convert in (Tensor.half, Tensor.bfloat16, Tensor.double):
-        mine = torchvision.models.resnet18()
+        mine = resnet18()
         load_weights(mine, {name: convert(value) for name, value in given.items()}, "")
         for name, value in mine.state_dict().items():
             assert value.dtype == given[name].dtype and torch.allclose(value, given[name], rtol=2**-7, atol=1e-4), name
@@ -126,7 +137,7 @@ def test_weights_of_other_formats_are_converted_and_grey_images_take_the_sum_ove
     assert "conv1.weight" in load_weights(grey, given, "")
     torch.testing.assert_close(grey.state_dict()["conv1.weight"], given["conv1.weight"].sum(1, keepdim=True))
     with refused("conv1.weight [64, 3, 3, 3] [64, 3, 7, 7] backbone.stem=cifar"):
-        load_weights(torchvision.models.resnet18(), timm_backbone("resnet18", 3, "cifar").state_dict(), "")
+        load_weights(resnet18(), timm_backbone("resnet18", 3, "cifar").state_dict(), "")
 
 
 NETWORK = drawn(DigitsResNet(4, 1)).state_dict()
