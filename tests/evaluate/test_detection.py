@@ -236,7 +236,7 @@ def test_detection_is_an_evaluator_of_a_run() -> None:
     write_images(compose(["dataset=cifar10", "paths.data=data"]))
     data(Path("data/coco"))
     small = ["dataset=cifar10", "backbone=resnet18", "batch_size.size=8", "max_steps=2", "tracking=off"]
-    settings = ["evaluate=[detection]", "evaluate.baselines=[init]", "evaluate.detection.epochs=1"]
+    settings = ["paths.data=data", "evaluate=[detection]", "evaluate.baselines=[init]", "evaluate.detection.epochs=1"]
     settings += ["evaluate.detection.batch_size=2", "evaluate.detection.sizes=[32,32]"]
     command = Command("train", *small, *settings, "paths.outputs=out")
     assert (printed := command.wait(150)) and command.code == 0, printed

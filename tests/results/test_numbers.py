@@ -126,7 +126,8 @@ def drawn(random: np.random.Generator) -> list[Made]:
                 runs.append(Made(place, experiment, state, seed, settings, accuracies(place)))
         if commands:
             make_grid("1", commands, begun, clock.now)
-    if random.random() < 0.3:
+    # A copied grid asks for what has not begun, too: such runs are in it by its name, and by their experiment are not.
+    if random.random() < 0.3 and all(run.folder for run in runs if run.experiment == "one"):
         shutil.copytree("outputs/one", "outputs/copy")
         copied = [run for run in runs if run.experiment == "one" and run.folder]
         runs += [replace(r, folder=r.folder.replace("/one/", "/copy/"), experiment="copy") for r in copied]
