@@ -1,6 +1,7 @@
 """Rows of a run: those after the checkpoint are dropped on resume; the time left, mostly from the last rows."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -60,4 +61,5 @@ def test_the_last_look_stands_in_every_line(caplog: pytest.LogCaptureFixture, mo
     with caplog.at_level("INFO", "ssl_bench"), Progress(20, 0, 10, 2, True) as progress:
         progress.show(10, row | {"watch/knn_top1": 0.5712, "watch/effective_rank": 19.93})
         progress.show(20, row)
-    assert all(line.endswith("64 images/s  kNN 57.1%  rank 19.9") for line in caplog.messages) and caplog.messages
+    lines = [line.partition("64 images/s")[2] for line in caplog.messages]
+    assert lines and all(re.findall(r"[\d.]+", line) == ["57.1", "19.9"] for line in lines)
