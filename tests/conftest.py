@@ -48,6 +48,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
+    gc.set_threshold(50_000)  # torch and omegaconf make many objects, and hardly any cycles
     gc.enable()
 
 

@@ -1,9 +1,9 @@
 """Compose the YAML files with Hydra, and define the functions of their interpolations, such as ``${oc.env:HOME}``.
 
-Hydra takes a tenth of a second for a combination of options. So each is composed once in a process, and the values of
-keys are set in copies of it, which takes a few milliseconds, by Hydra's own function. Most options only fill the key
-of their group: of 28 losses and 11 batch sizes Hydra composes 38 combinations, and the other 270 are assembled from
-these. Everywhere ``folder`` is the folder of ``--config-dir``, with further options.
+Hydra takes a tenth of a second or more for a combination of options. So each is composed once in a process, and the
+values of keys are set in copies of it, which takes a few milliseconds, by Hydra's own function. Most options only fill
+the key of their group, and are merged into such a copy, too: of 28 losses and 11 batch sizes Hydra composes one
+combination. Everywhere ``folder`` is the folder of ``--config-dir``, with further options.
 """
 
 import contextlib
@@ -108,7 +108,6 @@ FOREIGN = {"arch": "backbone", "batch": "batch_size.size", "bs": "batch_size.siz
 FOREIGN |= {"data": "dataset or paths.data", "encoder": "backbone", "gpus": "devices", "logger": "tracking"}
 FOREIGN |= {"method": "framework", "model": "backbone", "wandb": "tracking", "wd": "optimizer.weight_decay"}
 _COMPOSED = dict[Any, bytes]()  # as pickles, by folder, its files' times, and overrides that choose options
-_FIRST = dict[Any, tuple[str, ...]]()  # of those of the same groups, the one that was composed first
 
 
 @cache
@@ -182,13 +181,13 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> DictConfig
     plain, nodes = shorthand.written_out(overrides, options("dataset", folder))
     try:
         return with_values(plain, folder, nodes)
-    except (HydraException, OmegaConfBaseException, ValueError):
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         if more := shorthand.implied(plain):
             files.say_once(f"{' '.join(more)}, which has the key that was set")
             return composed([*more, *overrides], folder)
-        if nodes:
+        if nodes or type(error) is not ValueError:
             raise
-        return by_hydra(plain, folder)  # anything unusual, and Hydra's own error
+        return by_hydra(plain, folder)  # an override that adds, removes or moves
 
 
 def with_values(overrides: Sequence[str], folder: Path | None, nodes: Mapping[str, tuple[str, Any]]) -> DictConfig:
@@ -216,31 +215,29 @@ def with_values(overrides: Sequence[str], folder: Path | None, nodes: Mapping[st
 
 
 def _with_options(chosen: tuple[str, ...], folder: Path | None) -> DictConfig:
-    """Compose a combination of options, by Hydra unless it is known or can be put together.
+    """Compose a combination of options.
 
-    An option that only fills the key of its group is alone: the key depends on it and on the groups of the others that
-    are alone, but not on their options. So where two or more of these options differ from those of the combination that
-    was composed first, each key is taken from the combination that differs from the first one in that option only.
+    Hydra composes the options that set keys of several groups, with [] for the others, which only fill the key of
+    their group. These are merged here, as Hydra does: over the group's keys in ``train.yaml``, and below its values in
+    the options that Hydra has composed.
     """
-    place = folder, _times(folder)
-    if (place, chosen) not in _COMPOSED:
-        filled = [option.partition("=")[0] if folder is None and _fills_its_key(option) else "" for option in chosen]
-        beside = place, tuple(group or option for group, option in zip(filled, chosen, strict=True))
-        first = _FIRST.get(beside, chosen)
-        changed = [i for i, option in enumerate(chosen) if option != first[i]]
-        if len(changed) < 2 or len({*filled} - {""}) < sum(map(bool, filled)):
-            cfg = by_hydra(chosen, folder)
-        else:
-            parts = [_with_options((*first[:i], chosen[i], *first[i + 1 :]), folder) for i in changed]
-            cfg = parts[0]
-            for number, part in zip(changed[1:], parts[1:], strict=True):
-                group = filled[number]
-                with open_dict(cfg):
-                    cfg[group] = part[group]
-                cfg.hydra.runtime.choices[group] = part.hydra.runtime.choices[group]
-        _COMPOSED[place, chosen] = pickle.dumps(cfg)
-        _FIRST.setdefault(beside, chosen)
-    loaded: DictConfig = pickle.loads(_COMPOSED[place, chosen])  # ten times faster than a deep copy
+    by_group = {option.partition("=")[0]: option for option in chosen}
+    if folder or len(by_group) < len(chosen):  # a group has two options
+        return _composed_once(chosen, folder)
+    filled = {group: key for group, option in by_group.items() if (key := _filled(option)) is not None}
+    cfg = _composed_once(tuple(f"{group}=[]" if group in filled else by_group[group] for group in by_group), None)
+    with open_dict(cfg):
+        for group, key in filled.items():
+            cfg[group] = OmegaConf.merge(key, cfg.get(group) or {})
+            cfg.hydra.runtime.choices[group] = by_group[group].partition("=")[2]
+    return cfg
+
+
+def _composed_once(chosen: tuple[str, ...], folder: Path | None) -> DictConfig:
+    key = folder, _times(folder), chosen
+    if key not in _COMPOSED:
+        _COMPOSED[key] = pickle.dumps(by_hydra(chosen, folder))
+    loaded: DictConfig = pickle.loads(_COMPOSED[key])  # ten times faster than a deep copy
     return loaded
 
 
@@ -250,11 +247,16 @@ def _times(folder: Path | None) -> tuple[tuple[str, int], ...]:
     return tuple((str(path), path.stat().st_mtime_ns) for path in options_in if path.is_file())
 
 
-def _fills_its_key(override: str) -> bool:
-    """Whether the file of an option sets the key of its group and no other key."""
+@cache
+def _filled(override: str) -> DictConfig | None:
+    """A group's key as ``train.yaml`` and an option set it; None if both set a key, or the option also sets others."""
     path = directory() / f"{override.replace('=', '/')}.yaml"
-    is_one = re.fullmatch(r"\w+=[\w-]+", override) and path.is_file()  # and no list of options, and no key
-    return bool(is_one) and not re.search(r"^(defaults:|# *@package)", path.read_text(), re.MULTILINE)
+    is_option = re.fullmatch(r"\w+=[\w-]+", override) and path.is_file()  # and no list of options, and no key
+    if not is_option or re.search(r"^(defaults:|# *@package)", path.read_text(), re.MULTILINE):
+        return None
+    below = anchors.parse((directory() / "train.yaml").read_text()).get(path.parent.name) or {}
+    content = OmegaConf.load(path)
+    return None if content.keys() & below.keys() else DictConfig(OmegaConf.merge(below, content))
 
 
 def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:

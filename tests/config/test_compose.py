@@ -1,5 +1,6 @@
 """The configuration: every option composes and builds, what a command asks for, arguments, and text as it was typed."""
 
+import functools
 import itertools
 import json
 import math
@@ -8,23 +9,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
+from unittest.mock import patch
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 from msgspec import Meta
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
 from ssl_bench.commands import train as of_training
+from ssl_bench.config import reference
 from ssl_bench.config.build import build, directory, located, signature
 from ssl_bench.config.command import Command
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.config.ranges import Count, Positive, Probability, converted, in_range
-from ssl_bench.config.reference import explained
 from ssl_bench.config.schema import check
-from ssl_bench.config.with_hydra import TEXT_KEY, as_typed
+from ssl_bench.config.with_hydra import TEXT_KEY, as_typed, composed
 from ssl_bench.errors import InvalidValue
 from ssl_bench.launch.slurm import script
 from ssl_bench.training import build as of_run
@@ -227,19 +228,18 @@ OF_GROUP = {
 }
 
 
-def with_help(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(directory()), version_base="1.3"):
-        return compose("train", list(overrides), return_hydra_config=True)
+comments = functools.cache(lambda path, read=reference._comments: [*read(path)])
 
 
 def described(root: DictConfig) -> dict[str, str]:
     """The line of each key."""
-    lines = explained(root).split("\n")
+    with patch.object(reference, "_comments", comments):  # files are read once
+        lines = reference.explained(root).split("\n")
     return {match[1]: line for line in lines if (match := re.match(r"([\w.]+)=\S", line))}
 
 
 def test_a_key_has_its_value_and_what_its_option_its_class_or_another_option_says_of_it() -> None:
-    lines = described(with_help("framework=moco_v2", "batch_size.size=48", "evaluate=[knn]"))
+    lines = described(composed(["framework=moco_v2", "batch_size.size=48", "evaluate=[knn]"]))
     for setting in ("batch_size.size=48", "negatives.k=65536", "head.layers=2", "dataset.channels=1"):
         assert re.fullmatch(rf"{setting} {{2,}}\w.+", lines[setting.partition("=")[0]])
     assert lines["loss"].startswith("loss=infonce: ") and "NT-Xent" in lines["loss"]
@@ -254,7 +254,7 @@ COUNT = max(len(options) for options in OF_GROUP.values())
 def test_every_key_of_every_option_has_a_meaning(number: int) -> None:
     """The first option of every group, then the second of every group, and so on."""
     chosen = [f"{group}={options[number % len(options)]}" for group, options in OF_GROUP.items()]
-    root = with_help(*chosen, f"evaluate=[{','.join(EVALUATORS[number::COUNT])}]")
+    root = composed([*chosen, f"evaluate=[{','.join(EVALUATORS[number::COUNT])}]"])
     for loss in LOSSES[number::COUNT] or LOSSES[:1]:
         root.loss = OmegaConf.load(directory() / "loss" / f"{loss}.yaml")
         root.hydra.runtime.choices.loss = loss

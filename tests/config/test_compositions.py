@@ -26,26 +26,37 @@ def by_hydra(overrides: list[str]) -> dict[str, Any]:
 @pytest.mark.parametrize("overrides", OVERRIDES, ids=" ".join)
 def test_configurations_are_hydras_own(overrides: list[str]) -> None:
     words = [*overrides, "seed=3"]
-    given = with_hydra.as_hydra_takes(words)
-    raw = (with_hydra.composed(given), with_hydra.by_hydra(given, None))
-    first, second = (with_hydra.parted(cfg) for cfg in copy.deepcopy(raw))
-    assert nodes(first[0]) == nodes(second[0]) and first[1] == second[1]
-    assert compose.load(words) == compose.resolved(raw[1])
+    assert compose.load(words) == compose.resolved(hydras_own(with_hydra.as_hydra_takes(words)))
 
 
 def test_combinations_put_together_are_hydras_own() -> None:
     """Of options that fill their group's key, beside others that choose options and set keys of other groups."""
     with_hydra._COMPOSED.clear()
-    with_hydra._FIRST.clear()
     besides = (["framework=moco_v2"], ["dataset=randbit_cifar10", "epochs=3"])
-    of_groups = itertools.product(["loss=dcl", "loss=eqco"], ["batch_size=b32", "batch_size=b512"], ["head=moco"])
+    of_groups = itertools.product(["loss=dcl", "loss=eqco"], ["optimizer=adam", "optimizer=lars"], ["head=moco"])
     requests = [[*beside, *options] for beside, options in itertools.product(besides, of_groups)]
     with patch.object(with_hydra, "by_hydra", wraps=with_hydra.by_hydra) as by_hydra:
-        given = [with_hydra.parted(with_hydra.composed(words)) for words in requests]
-    assert by_hydra.call_count == 6 and len(requests) == 8  # three of each four
-    for words, (cfg, choices) in zip(requests, given, strict=True):
-        hydras, choices_of_hydra = with_hydra.parted(with_hydra.by_hydra(words, None))
-        assert nodes(cfg) == nodes(hydras) and choices == choices_of_hydra
+        assert len([with_hydra.composed(words) for words in requests]) == 8 and by_hydra.call_count == 2
+    for words in requests:
+        hydras_own(words)
+
+
+@pytest.mark.exhaustive
+def test_each_group_beside_every_option_of_others_is_hydras_own() -> None:
+    options = [f"{group}={one}" for group in sorted(with_hydra.groups()) for one in with_hydra.options(group)]
+    filling = {option.partition("=")[0]: option for option in options if with_hydra._filled(option) is not None}
+    others = [option for option in options if with_hydra._filled(option) is None and not option.startswith("local=")]
+    assert len(filling) == 12 and len(others) > 40
+    for other in others:
+        hydras_own([other, *(option for group, option in filling.items() if group != other.partition("=")[0])])
+
+
+def hydras_own(words: list[str]) -> Any:
+    """Assert that a composition has Hydra's nodes and options; return Hydra's."""
+    hydras = with_hydra.by_hydra(words, None)
+    first, second = (with_hydra.parted(copy.deepcopy(cfg)) for cfg in (with_hydra.composed(words), hydras))
+    assert nodes(first[0]) == nodes(second[0]) and first[1] == second[1]
+    return hydras
 
 
 def nodes(cfg: Any, place: str = "") -> list[tuple[Any, ...]]:

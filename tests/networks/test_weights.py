@@ -86,6 +86,9 @@ NAMES: dict[str, Callable[[Weights], Weights]] = {
 }
 
 
+of_seed = functools.cache(lambda seed: resnet(drawn(resnet18(), seed)))
+
+
 def put(content: dict[str, Any], prefix: str, weights: Weights) -> None:
     *groups, prefix = prefix.split("/")
     for group in groups:
@@ -100,7 +103,7 @@ def resnet(network: Any) -> Weights:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_network_has_the_weights_of_the_file(layout: str) -> None:
     prefix, other, left_out = LAYOUTS[layout]
-    one, two = (resnet(drawn(resnet18(), seed)) for seed in range(2))
+    one, two = of_seed(0), of_seed(1)
     names, content = NAMES.get(layout, dict), dict[str, Any](args=argparse.Namespace(arch="x"), best=np.float64(0.5))
     put(content, prefix, names(one))
     if other is not None:
