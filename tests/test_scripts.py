@@ -16,6 +16,7 @@ sys.path.append(str(SCRIPTS))
 import benchmark_step  # noqa: E402
 
 
+@pytest.mark.slow
 def test_a_step_is_timed_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*arguments: object) -> None:
         raise RuntimeError("no such luck")

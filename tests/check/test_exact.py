@@ -68,6 +68,7 @@ def test_a_wrong_backward_of_a_loss_is_named(monkeypatch: pytest.MonkeyPatch) ->
 # ---- small runs
 
 
+@pytest.mark.slow
 def test_what_rounding_makes_of_twelve_steps_is_within_the_bound_of_replayed_ones(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,7 +108,7 @@ STILL = "import ctypes; ctypes.PyDLL(None).sleep({})\n"
 WRITE = "from ssl_bench import files; files.write_text(Path('run/row'), 'written')"
 
 
-@pytest.mark.parametrize("how", ["stopped", "interpreter held"])
+@pytest.mark.parametrize("how", ["stopped", pytest.param("interpreter held", marks=pytest.mark.slow)])
 def test_a_process_that_stood_still_longer_than_its_lease_ends_without_having_written(how: str) -> None:
     stopped = how == "stopped"
     with holder("time.sleep(1)\n" + WRITE if stopped else STILL.format(5) + WRITE) as process:
@@ -120,7 +120,7 @@ def test_a_process_that_stood_still_longer_than_its_lease_ends_without_having_wr
     assert not (RUN / "row").exists()
 
 
-@pytest.mark.parametrize("text", ["", "half a rec"])
+@pytest.mark.parametrize("text", [pytest.param("", marks=pytest.mark.slow), "half a rec"])
 def test_a_lease_without_an_owner_is_taken_over_once_it_has_expired(text: str) -> None:
     """Its process, or its machine, has ended before the file was written."""
     RUN.mkdir()

@@ -147,15 +147,15 @@ def test_a_failed_run_is_failed_and_a_stopped_one_preempting(error: BaseExceptio
 KEY = "0123456789abcdef" * 2 + "01234567"
 
 
-def test_an_api_key_is_not_written_to_any_file() -> None:
+def test_an_api_key_is_not_written_to_any_file(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """W&B records the command line, the git remote and other facts about the environment of a run."""
     git = ["git", "-c", "user.name=me", "-c", "user.email=me@example.org"]
     for words in ("init -q", "commit -q --allow-empty -m x", f"remote add origin https://{KEY}@example.org/x.git"):
         subprocess.run([*git, *words.split()], check=True)
-    small = ["train", *SMALL, "max_steps=2", "tracking=offline"]
-    run = Command(*small, environment={"WANDB_API_KEY": KEY, "WANDB_SILENT": "false"}, pictures=True)
-    printed = run.wait()
-    assert run.code == 0 and KEY not in printed, printed
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_SILENT", "false")
+    code, printed = train("max_steps=2", "tracking=offline")
+    assert code == 0 and KEY not in printed, printed
     files = [path for path in Path("outputs").rglob("*") if path.is_file()]
     assert any(b"https://example.org/x.git" in path.read_bytes() for path in files if path.suffix == ".wandb")
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []

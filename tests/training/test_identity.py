@@ -144,7 +144,7 @@ def test_the_hash_covers_names_sizes_both_ends_and_a_stride(tmp_path: Path) -> N
 
 
 def test_the_identity_of_init_is_the_weights_that_are_loaded(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
-    growing = ["optimizer.schedule=constant", "dataset.size=12", "evaluate.watch=0"]
+    growing = ["optimizer.schedule=constant", "dataset.size=12", "dataset.share=0.2", "evaluate.watch=0"]
     assert train(*growing, "epochs=1")[0] == 0
     first = only_run()
     second = [*growing, "epochs=1", f"init={first}", "paths.outputs=second", "evaluate.baselines=[init]"]
