@@ -76,6 +76,7 @@ def main(*arguments: str) -> None:
     sys.exit(check.main(arguments))
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_processes_and_leaves_no_report() -> None:
     process = multiprocessing.get_context("forkserver").Process(target=main, args=("machine",))
     process.start()

@@ -1,7 +1,6 @@
 """Configurations composed in a faster way than Hydra's equal Hydra's own."""
 
 import copy
-import itertools
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,10 +32,9 @@ def test_combinations_put_together_are_hydras_own() -> None:
     """Of options that fill their group's key, beside others that choose options and set keys of other groups."""
     with_hydra._COMPOSED.clear()
     besides = (["framework=moco_v2"], ["dataset=randbit_cifar10", "epochs=3"])
-    of_groups = itertools.product(["loss=dcl", "loss=eqco"], ["optimizer=adam", "optimizer=lars"], ["head=moco"])
-    requests = [[*beside, *options] for beside, options in itertools.product(besides, of_groups)]
+    requests = [[*beside, "optimizer=adam", loss] for beside in besides for loss in ("loss=dcl", "loss=eqco")]
     with patch.object(with_hydra, "by_hydra", wraps=with_hydra.by_hydra) as by_hydra:
-        assert len([with_hydra.composed(words) for words in requests]) == 8 and by_hydra.call_count == 2
+        assert len([with_hydra.composed(words) for words in requests]) == 4 and by_hydra.call_count == 2
     for words in requests:
         hydras_own(words)
 

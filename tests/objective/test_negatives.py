@@ -144,8 +144,8 @@ def assert_uniform(subsets: list[tuple[int, ...]], pool: int, k: int) -> None:
 @pytest.mark.parametrize(
     ("views", "k", "in_numpy", "progress"),
     [
-        *(("all", 1, True, None), ("all", 2, True, None), ("all", 6, True, None), ("all", 6, False, None)),
-        *(("cross", 1, True, None), ("cross", 3, True, None), ("all", 2, True, 0.5), ("cross", 2, True, 0.5)),
+        *(("all", 1, True, None), ("all", 6, True, None), ("all", 6, False, None), ("cross", 1, True, None)),
+        *(("cross", 3, True, None), ("all", 2, True, 0.5)),
     ],
 )
 def test_random_k_is_uniform(

@@ -133,6 +133,7 @@ def test_no_file_outside_of_a_run_is_read() -> None:
     assert first["pictures"] == []
 
 
+@pytest.mark.slow
 def test_a_watched_report_is_written_again_when_a_run_has_changed_and_stays_at_the_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -342,6 +342,7 @@ def test_few_runs_are_listed_on_a_terminal_and_many_in_a_pipe_or_if_that_is_aske
     assert status("loss=dcl", "state=not begun").stdout == "there are no runs to show\n"
 
 
+@pytest.mark.slow
 def test_watch_shows_changes_until_it_is_interrupted() -> None:
     folder = make("grid/", rows(2))
     for _ in range(1, 40):

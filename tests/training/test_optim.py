@@ -146,6 +146,7 @@ def clipped_training(chunk: int | None, rank: int = 0) -> dict[str, Any]:
     return {"norms": norms, "weights": torch.cat([p.detach().flatten() for p in parameters]), "norm": gradient.norm()}
 
 
+@pytest.mark.slow
 def test_a_clipped_step_on_two_ranks_and_in_chunks_is_that_of_one_process() -> None:
     alone = clipped_training(None)
     assert float(alone["norms"].min()) > 0.04 and float(alone["norm"]) == pytest.approx(0.02, rel=1e-4)
