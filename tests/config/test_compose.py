@@ -250,6 +250,7 @@ EVALUATORS, LOSSES = OF_GROUP.pop("evaluate"), OF_GROUP.pop("loss")
 COUNT = max(len(options) for options in OF_GROUP.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(COUNT))
 def test_every_key_of_every_option_has_a_meaning(number: int) -> None:
     """The first option of every group, then the second of every group, and so on."""

@@ -197,12 +197,11 @@ def test_ten_cells_of_a_paper_have_the_settings_that_its_sources_name(paper: str
 # ---- two steps of a cell
 
 AVAILABLE = {name: [cell for cell in table.cells if cell.available] for name, table in TABLES.items()}
-FIRST = "intriguing/fig7_mnist"  # by default: digits in arrays
 ONE_A_PAPER = {name.partition("/")[0]: name for name, some in reversed(AVAILABLE.items()) if some}.values()
-NAMES = [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in ONE_A_PAPER if name != FIRST)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*ONE_A_PAPER, "intriguing/fig7_mnist"}))
 def test_two_steps_of_the_first_cell_have_its_metric(name: str, tmp_path: Path) -> None:
     """Where it names a size, which is small here, any metric of its evaluator counts."""
     cell = AVAILABLE[name][0]
