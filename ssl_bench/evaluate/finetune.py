@@ -147,7 +147,8 @@ class FineTune(OnImages, kw_only=True):
             stopped = Interrupt.listening is not None and Interrupt.listening.number
             if saves and target.state_file and (stopped or time.monotonic() - saved_at > SAVE_EVERY):
                 minutes = (time.monotonic() - began) / (step + 1 - first) * (last - step - 1) / 60
-                log.info("fine-tuning: step %d of %d, about %.0f minutes to go", step + 1, last, minutes)
+                said = "fine-tuning: step %d of %d, about %.0f minutes to go; epochs and least_steps set the steps"
+                log.info(said, step + 1, last, minutes)
                 _save(target.state_file, step + 1, parts)
                 saved_at = time.monotonic()
             stop_if_asked()

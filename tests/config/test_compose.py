@@ -1,6 +1,5 @@
 """The configuration: every option composes and builds, what a command asks for, arguments, and text as it was typed."""
 
-import functools
 import itertools
 import json
 import math
@@ -9,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
-from unittest.mock import patch
 
 import pytest
 import yaml
@@ -18,12 +16,12 @@ from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
 from ssl_bench.commands import train as of_training
-from ssl_bench.config import reference
 from ssl_bench.config.build import build, directory, located, signature
 from ssl_bench.config.command import Command
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.config.ranges import Count, Positive, Probability, converted, in_range
+from ssl_bench.config.reference import explained
 from ssl_bench.config.schema import check
 from ssl_bench.config.with_hydra import TEXT_KEY, as_typed, composed
 from ssl_bench.errors import InvalidValue
@@ -228,13 +226,9 @@ OF_GROUP = {
 }
 
 
-comments = functools.cache(lambda path, read=reference._comments: [*read(path)])
-
-
 def described(root: DictConfig) -> dict[str, str]:
     """The line of each key."""
-    with patch.object(reference, "_comments", comments):  # files are read once
-        lines = reference.explained(root).split("\n")
+    lines = explained(root).split("\n")
     return {match[1]: line for line in lines if (match := re.match(r"([\w.]+)=\S", line))}
 
 

@@ -160,8 +160,9 @@ def _on_ranks(shape: tuple[int, ...], groups: int, channels_last: bool, rank: in
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "groups"), [(2, 1), (2, 4), (4, 4), (4, 12)])
+@pytest.mark.parametrize(
+    ("ranks", "groups"), [(2, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 4), (4, 4), (4, 12)))]
+)
 def test_statistics_of_groups_on_ranks_are_those_of_one_process(ranks: int, groups: int) -> None:
     for shape, channels_last in ((SHAPES[0], False), (SHAPES[1], True)):
         results = on_ranks(functools.partial(_on_ranks, shape, groups, channels_last), ranks)
