@@ -59,7 +59,6 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="module", autouse=True)
 def freeze_objects_of_earlier_modules() -> None:
     """Keep the objects of earlier modules out of the garbage collection that each run does at its end."""
-    gc.collect()
     gc.freeze()
 
 

@@ -105,6 +105,7 @@ def test_arguments_in_a_folder_of_timm_build_its_network() -> None:
         torch.testing.assert_close(ssl_bench.load(run).eval()(IMAGES), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_export_has_the_numbers_of_its_run_on_images_as_in_its_training(
     train: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,7 @@ def take_over(run: Path) -> None:
     files.write_text(run / LEASE, text)
 
 
+@pytest.mark.slow
 def test_each_run_is_taken_by_exactly_one_of_four_processes() -> None:
     begin = str(time.time() + 3)  # when all have been started
     options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
