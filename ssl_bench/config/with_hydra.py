@@ -221,8 +221,8 @@ def _with_options(chosen: tuple[str, ...], folder: Path | None) -> DictConfig:
     their group. These are merged here, as Hydra does: over the group's keys in ``train.yaml``, and below its values in
     the options that Hydra has composed.
     """
-    by_group = {option.partition("=")[0]: option for option in chosen}
-    if folder or len(by_group) < len(chosen):  # a group has two options
+    by_group = {option.partition("=")[0]: option for option in chosen}  # of two of a group the last one
+    if folder:
         return _composed_once(chosen, folder)
     filled = {group: key for group, option in by_group.items() if (key := _filled(option)) is not None}
     cfg = _composed_once(tuple(f"{group}=[]" if group in filled else by_group[group] for group in by_group), None)

@@ -32,10 +32,11 @@ def test_combinations_put_together_are_hydras_own() -> None:
     """Of options that fill their group's key, beside others that choose options and set keys of other groups."""
     with_hydra._COMPOSED.clear()
     besides = (["framework=moco_v2"], ["dataset=randbit_cifar10", "epochs=3"])
-    requests = [[*beside, "optimizer=adam", loss] for beside in besides for loss in ("loss=dcl", "loss=eqco")]
+    others = ["backbone=resnet18", "optimizer=adam"]
+    requests = [[*beside, *others, loss] for beside in besides for loss in ("loss=dcl", "loss=eqco")]
     with patch.object(with_hydra, "by_hydra", wraps=with_hydra.by_hydra) as by_hydra:
         assert len([with_hydra.composed(words) for words in requests]) == 4 and by_hydra.call_count == 2
-    for words in requests:
+    for words in (*requests, ["augment=moco_v2", "augment=byol"]):
         hydras_own(words)
 
 
