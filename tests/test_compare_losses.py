@@ -98,7 +98,7 @@ def test_the_committed_design_asks_for_runs_that_can_be_and_its_earlier_points_s
     assert not numbers.missing(one for of in points.values() for name in "ab" for one in of[name])
     assert sum(len(of) for each in points.values() for name, of in each.items() if name > "b") == 32
     tests = [one for cell in design.cells for of in design.tests(cell, numbers.optima).values() for one in of]
-    assert len(tests) == 14 * 16 and len({one.text for one in tests}) == len(tests)
+    assert len(tests) == 16 * 16 and len({one.text for one in tests}) == len(tests)
     asked = [design.controls, tests[0], *(of[0] for each in points.values() for of in each.values())]
     requests = {one: tuple(merge(design.train, one.words)) for one in asked}
     composed, ids = compositions(requests.values()), list[str]()
