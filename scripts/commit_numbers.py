@@ -4,9 +4,10 @@
     python scripts/commit_numbers.py eqco/bound paths.outputs=FOLDER  # the numbers of a table or claim before
 
 A table's file has every number with its seed and run_id, the command, and of the runs
-the commits at their starts (+: with changed files), times, hardware, versions and seconds. Of a file that is there,
-the ``note``, the ``errata`` and the numbers of seeds that the table no longer names are kept. A claim's file has the
-hash of its criteria too; they must be those of the commits at which its runs began.
+the commits at their starts (+: with changed files), times, hardware, versions and seconds. The run_id leaves out the
+hash of the prepared images, so that it differs from the folder's name. Of a file that is there, the ``note``, the
+``errata`` and the numbers of seeds that the table no longer names are kept. A claim's file has the hash of its criteria
+too; they must be those of the commits at which its runs began.
 
 Committed numbers whose runs are on another machine stay, if the table still asks for their training.
 """
