@@ -118,8 +118,8 @@ def test_the_documents_have_the_answers() -> None:
     numbers = Numbers(*2 * [design.path.with_suffix(".json")])
     cells = compare_losses.measured(design, numbers, third=True)
     means = {cell.name: np.mean([*both.values()]) for cell, both in cells.items()}
-    for of in design.questions:
-        assert not of.third or means[of.of] - means[of.minus] == pytest.approx(of.third[0], abs=0.00501)
+    away = [abs(means[of.of] - means[of.minus] - of.third[0]) for of in design.questions if of.third]
+    assert len(away) == 15 and max(away) < 0.00501
     answers = compare_losses.decide(design, numbers, compare_losses.measured(design, numbers)).answers
     words = {f"{of[0]:.2f} [{of[1]:.2f}, {of[2]:.2f}]": design.rules.verdict(*of[1:3]) for of in answers.values()}
     root, triple = Path(__file__).parents[1], re.compile(r"-?\d+\.\d+ \[.*?\]")
